@@ -15,13 +15,13 @@ def _each(name: str, also: str = "") -> str:
 
 
 def _in_phase(phases: str) -> str:
-    words = f',phase=~"{phases}"'
-    return f"count({_each('rljob_operator_job_phase', words)}) or vector(0)"
+    labels = f',phase=~"{phases}"'
+    return f"count({_each('rljob_operator_job_phase', labels)}) or vector(0)"
 
 
 def _holds_not(condition: str) -> str:
-    words = f',condition="{condition}"'
-    return f"count({_each('rljob_operator_job_condition', words)} == 0) or vector(0)"
+    labels = f',condition="{condition}"'
+    return f"count({_each('rljob_operator_job_condition', labels)} == 0) or vector(0)"
 
 
 _PER_JOB = "{{namespace}}/{{job}}"

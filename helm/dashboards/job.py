@@ -18,7 +18,7 @@ def _share(part: str, whole: str) -> str:
 
 
 def _of_job(name: str) -> str:
-    """A gauge that a job has once, whoever tells it: of two replicas of the operator one leads."""
+    """A gauge that a job has once, from any replica of the operator: of two one leads."""
     return f"max({name}{{{_JOB}}})"
 
 

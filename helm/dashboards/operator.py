@@ -10,8 +10,8 @@ def _rate(name: str, by: str, also: str = "") -> str:
 
 
 def _quantile(share: float, name: str, by: str = "") -> str:
-    kept = f"le, {by}" if by else "le"
-    return f"histogram_quantile({share}, {_rate(f'{name}_bucket', kept)})"
+    labels = f"le, {by}" if by else "le"
+    return f"histogram_quantile({share}, {_rate(f'{name}_bucket', labels)})"
 
 
 def _or_none(expression: str) -> str:

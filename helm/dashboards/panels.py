@@ -103,7 +103,7 @@ def figure(title: str, text: str, unit: str, query: Query, *, names: bool = Fals
 
 def states(title: str, text: str, query: Query) -> statetimeline.Panel:
     """When something held: a bar for each series, while it is 1."""
-    words = {
+    texts = {
         "0": models.ValueMappingResult(text=" ", color="transparent"),
         "1": models.ValueMappingResult(text="yes", color="blue"),
     }
@@ -111,7 +111,7 @@ def states(title: str, text: str, query: Query) -> statetimeline.Panel:
         statetimeline.Panel()
         .title(title)
         .description(text)
-        .mappings([models.ValueMap(options=words)])
+        .mappings([models.ValueMap(options=texts)])
         .show_value(common.VisibilityMode.NEVER)
         .row_height(0.8)
         .legend(common_builders.VizLegendOptions().show_legend(False).calcs([]))

@@ -137,7 +137,7 @@ def run(
 
     resume = f"rljob run {shlex.quote(str(file))}" + (f" --out {shlex.quote(str(out))}" if out is not None else "")
     folder = run_folder(out, job.metadata.name)
-    earlier = (Earlier.DELETED if delete_earlier else Earlier.KEPT) if fresh else Earlier.GOES_ON
+    earlier = (Earlier.DELETED if delete_earlier else Earlier.RETAINED) if fresh else Earlier.GOES_ON
     try:
         code = run_job(job, folder, earlier=earlier, output=output, resume=resume)
     except RunRefused as error:

@@ -1,6 +1,6 @@
 """What `helm test` asks, from a pod of the operator's image and with the operator's rights. Standard library only.
 
-A replica is ready, somebody leads, and the API serves jobs to the operator. Prints a line for each and exits with 1 at
+A replica is ready, one leads, and the API serves jobs to the operator. Prints a line for each and exits with 1 at
 the first that is not so.
 """
 
@@ -32,7 +32,7 @@ def api(path: str) -> dict[str, Any]:
 
 
 def ready() -> str:
-    """A replica behind the Service says that it is ready."""
+    """A replica behind the Service reports that it is ready."""
     with urllib.request.urlopen(f"http://{os.environ['SERVICE']}/readyz", timeout=10) as answer:
         return f"ready: {answer.read().decode().strip()[:200]}"
 

@@ -19,7 +19,7 @@ from rljob_api.spec.roles import RoleSpec
 from rljob_operator.build.parts import Site
 
 USER = 10001
-"""User and group of every process, whatever the image says; the group owns the volumes."""
+"""User and group of every process, for any image; the group owns the volumes."""
 
 
 def pod_security() -> dict[str, Any]:
@@ -51,8 +51,8 @@ def container_security() -> dict[str, Any]:
     }
 
 
-LAST_WORDS = "FallbackToLogsOnError"
-"""Termination message policy: the end of a container's log says why it ended, and status and events quote it."""
+TERMINATION_MESSAGE = "FallbackToLogsOnError"
+"""Termination message policy: the end of a container's log explains its end, and status and events quote it."""
 
 
 _STOPPED_GRACE_SECONDS = 5
@@ -86,7 +86,7 @@ def coordinator_probes(startup_seconds: int) -> dict[str, Any]:
 def redis_probes(ping: list[str]) -> dict[str, Any]:
     """Of a Redis server, `ping` being a command of its image, or empty where it has none.
 
-    A port also answers for a server that is stopped or caught in a script: only a command can tell. A server that
+    A port also answers for a server that is stopped or caught in a script: only a command detects that. A server that
     loads its file answers, and is left in peace.
     """
     readiness = {"tcpSocket": {"port": "redis"}, "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 2}
@@ -162,7 +162,7 @@ def role_given(spec: RoleSpec) -> ResourcesSpec:
 
 
 def with_given(usual: dict[str, Any], given: ResourcesSpec) -> dict[str, Any]:
-    """`usual` resources of a container with those of the spec over them: an amount that the spec names is as it says.
+    """`usual` resources of a container with those of the spec over them: an amount in the spec replaces the usual one.
 
     Where it gives a limit and no request, Kubernetes takes the limit; so a usual request goes, which may be higher. A
     usual limit goes where the spec asks for more.
@@ -264,6 +264,6 @@ def own_run_volume() -> dict[str, Any]:
 
 
 def checkpoint_volume(job: RLJob) -> dict[str, Any]:
-    """The run folder of actor and coordinator, as the spec says; a template patch of the actor may say otherwise."""
+    """The run folder of actor and coordinator, by the spec; a template patch of the actor may replace it."""
     claim = job.spec.checkpoint.volume.claim_name or cluster.checkpoint_claim_name(job.metadata.name)
     return {"name": RUN, "persistentVolumeClaim": {"claimName": claim}}

@@ -13,11 +13,11 @@ from rljob_api.spec.roles import RoleSpec
 from rljob_api.status import RLJobStatus
 from rljob_operator.build.containers import (
     COORDINATOR_RESOURCES,
-    LAST_WORDS,
     MEMORY,
     MEMORY_DIR,
     ROLE_RESOURCES,
     TEMPORARY_DIR,
+    TERMINATION_MESSAGE,
     checkpoint_volume,
     common_mounts,
     common_volumes,
@@ -85,7 +85,7 @@ def _role_container(site: Site, role: Role) -> dict[str, Any]:
         "ports": [{"name": "http", "containerPort": cluster.PROBE_PORT}],
         "resources": ROLE_RESOURCES,
         "volumeMounts": [*common_mounts(), {"name": MEMORY, "mountPath": MEMORY_DIR}],
-        "terminationMessagePolicy": LAST_WORDS,
+        "terminationMessagePolicy": TERMINATION_MESSAGE,
         **worker_probes(site.job.spec.roles.rollout.engine.startup_seconds),
         **container_security(),
     }
@@ -140,7 +140,7 @@ def _coordinator_container(site: Site) -> dict[str, Any]:
         "ports": [{"name": "http", "containerPort": cluster.COORDINATOR_PORT}],
         "resources": COORDINATOR_RESOURCES,
         "volumeMounts": common_mounts(),
-        "terminationMessagePolicy": LAST_WORDS,
+        "terminationMessagePolicy": TERMINATION_MESSAGE,
         **coordinator_probes(site.job.spec.roles.rollout.engine.startup_seconds),
         **container_security(),
     }

@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from rljob_api import cluster
-from rljob_api.revision import kept_spec, run_digest
+from rljob_api.revision import retained_spec, run_digest
 from rljob_api.spec import Metadata, RLJob
 from rljob_api.spec.checkpoint import OnDelete
 from rljob_operator.build.parts import Manifest, Owner, Site, digest, manifest
@@ -53,7 +53,7 @@ def secret(job: RLJob, owner: Owner, token: str, password: str) -> Manifest:
 
 
 _LONGEST_SPEC = 128 * 1024
-"""Characters; the API server takes 256 KiB of annotations. A longer one is not kept, and cannot be cloned from."""
+"""Characters; the API server takes 256 KiB of annotations. A longer one is not recorded, and cannot be cloned from."""
 
 
 class Found(Enum):
@@ -66,7 +66,7 @@ class Found(Enum):
 
 
 def claim(site: Site, found: Found) -> Manifest:
-    """The claim. One that was promised to go with its job does, unless the spec says what becomes of it."""
+    """The claim. One that was promised to go with its job does, unless the spec decides what becomes of it."""
     made = _owned(site)
     on_delete = site.job.spec.checkpoint.volume.on_delete
     if found is Found.PROMISED and on_delete is None:
@@ -74,14 +74,17 @@ def claim(site: Site, found: Found) -> Manifest:
     metadata = made["metadata"]
     if on_delete is not OnDelete.DELETE:
         del metadata["ownerReferences"]
-    said = {
+    recorded = {
         cluster.ANNOTATION_RUN: run_digest(site.job.spec),
         cluster.ANNOTATION_RUN_OF: site.owner.uid,
         **_spec(site),
     }
     # The digest of what was applied stays that of the claim as it goes with its job: release 0.2.0 wrote this one, and
-    # would apply a claim with another one anew.
-    metadata["annotations"] |= {**said, cluster.ANNOTATION_KEPT: digest([said, metadata.get("ownerReferences")])}
+    # would apply a claim with another one again.
+    metadata["annotations"] |= {
+        **recorded,
+        cluster.ANNOTATION_RETAINED: digest([recorded, metadata.get("ownerReferences")]),
+    }
     return made
 
 
@@ -99,5 +102,5 @@ def _owned(site: Site) -> Manifest:
 
 
 def _spec(site: Site) -> dict[str, str]:
-    text = kept_spec(site.job.spec)
+    text = retained_spec(site.job.spec)
     return {cluster.ANNOTATION_SPEC: text} if len(text) <= _LONGEST_SPEC else {}

@@ -52,7 +52,7 @@ def _policy(site: Site, part: Part, name: str, ingress: list[Any], egress: list[
         "podSelector": {"matchLabels": selector(site, part)},
         "policyTypes": ["Ingress", "Egress"],
         "ingress": ingress,
-        # No rule at all is said by its absence: the API server drops an empty list, and would see a change each time.
+        # No rule at all: the field is left out. The API server drops an empty list, and would see a change each time.
         **({"egress": egress} if egress else {}),
     }
     return manifest(site, ("networking.k8s.io/v1", "NetworkPolicy"), name, {"spec": spec}, part)
@@ -64,7 +64,7 @@ def _coordinator_in(site: Site) -> list[dict[str, Any]]:
 
 
 def _coordinator_out(site: Site) -> list[dict[str, Any]]:
-    # DNS may be a pod, or an address of the node that no selector names: the port says what it is.
+    # DNS may be a pod, or an address of the node that no selector names: the port identifies it.
     dns = {"ports": [{"protocol": protocol, "port": _DNS_PORT} for protocol in ("UDP", "TCP")]}
     return [{"to": [_pods_of_job(site)]}, dns]
 

@@ -1,6 +1,6 @@
 """What every object of a job is made from: the site, its parts with pods, their labels, owner, digests and replicas.
 
-Values and pure functions. A digest covers what an object was built for, so that an unchanged object is not built anew.
+Values and pure functions. A digest covers what an object was built for, so that an unchanged object is not built again.
 """
 
 import hashlib
@@ -46,7 +46,7 @@ class Site:
     owner: Owner
     options: OperatorOptions
     revision: str
-    """What the objects are built for; every object says it, and working it out takes longer than all the rest."""
+    """What the objects are built for; every object carries it, and computing it takes longer than all the rest."""
 
     @classmethod
     def of(cls, job: RLJob, owner: Owner, options: OperatorOptions) -> "Site":
@@ -107,7 +107,7 @@ def part_of(labels: dict[str, str]) -> Part:
 
 
 def digest(value: Any) -> str:  # noqa: ANN401 - JSON
-    """Of anything that JSON can say; the order of keys does not count."""
+    """Digest of any JSON value; the order of keys does not count."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
 
 
@@ -152,8 +152,8 @@ def manifest(
         },
         **body,
     }
-    # What it was built for counts in the digest: an object that a new revision leaves as it is must say so too, or a
-    # later version of the operator would take it for one of an older revision and build it anew.
+    # What it was built for counts in the digest: an unchanged object must name a new revision too, or a later
+    # version of the operator would take it for one of an older revision and build it again.
     built_for = {cluster.ANNOTATION_BUILT_FOR: site.revision}
     made["metadata"]["annotations"] = {
         **built_for,

@@ -12,7 +12,7 @@ from rljob_api.spec.queue import PersistenceKind
 from rljob_api.status import RLJobStatus
 from rljob_operator.build.containers import (
     CONTROL_RESOURCES,
-    LAST_WORDS,
+    TERMINATION_MESSAGE,
     container_security,
     redis_probes,
     storage_resources,
@@ -37,7 +37,7 @@ _DATA_DIR = "/data"
 _GRACE_SECONDS = 10
 _PASSWORD = "REDISCLI_AUTH"  # noqa: S105 - a variable, which redis-cli reads too
 _STORAGE_MALLOC = "oversize_threshold:0,dirty_decay_ms:-1,muzzy_decay_ms:-1"
-"""jemalloc keeps freed pages: giving megabytes back to the kernel and faulting them in anew costs more than a copy."""
+"""jemalloc keeps freed pages: giving megabytes back to the kernel and faulting them in again costs more than a copy."""
 _MALLOC_VARIABLES = ("MALLOC_CONF", "JE_MALLOC_CONF")
 """A system's jemalloc reads the first, the one that Redis brings along (it has a prefix) the second."""
 _CONTROL_ARGUMENTS = ("--appendonly", "yes", "--appendfsync", "everysec", "--aof-load-truncated", "yes")
@@ -96,7 +96,7 @@ def _claims(site: Site) -> dict[str, Any]:
         spec["storageClassName"] = persistence.storage_class_name
     template = {"metadata": {"name": _DATA, "labels": part_labels(site, CONTROL_PART)}, "spec": spec}
     return {
-        # Deleted with the job; kept over a suspension, which scales to zero.
+        # Deleted with the job; retained over a suspension, which scales to zero.
         "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete", "whenScaled": "Retain"},
         "volumeClaimTemplates": [template],
     }
@@ -125,7 +125,7 @@ def _pod(
         "ports": [{"name": "redis", "containerPort": cluster.REDIS_PORT}],
         "resources": resources,
         "volumeMounts": [{"name": _DATA, "mountPath": _DATA_DIR}],
-        "terminationMessagePolicy": LAST_WORDS,
+        "terminationMessagePolicy": TERMINATION_MESSAGE,
         **redis_probes(site.workloads.redis_ping),
         **container_security(),
     }

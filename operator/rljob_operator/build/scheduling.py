@@ -197,7 +197,7 @@ def pod_group(site: Site, status: RLJobStatus, others: Iterable[Manifest]) -> li
 def _members(site: Site, status: RLJobStatus, others: Iterable[Manifest]) -> Iterable[tuple[dict[str, Any], int]]:
     """Pod specs, and how many pods of each have to find a place. An ended job's servers may stay without workers.
 
-    Not so while a gang gives back: its pods come again, and the scheduler may hear of them before it hears of a number.
+    Not so while a gang gives back: its pods come again, and the scheduler may see them before it sees a number.
     """
     whole = status.model_copy(update={"restart": status.restart.model_copy(update={"releasing": False})})
     templates = {

@@ -1,4 +1,4 @@
-"""A pod template: what all pods share, the part's own, the administrator's patch, what the job says, and a digest."""
+"""A pod template: what all pods share, the part's own, the administrator's patch, the job's fields, and a digest."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def pod_template(
 ) -> dict[str, Any]:
     """The template of a part's pods, a role's with the role's patch.
 
-    `resources` and `image` (None: the operator's) are what the job's spec says of the operator's container in it.
+    `resources` and `image` (None: the operator's) are what the job's spec sets for the operator's container in it.
     Nothing in it changes while the job lives, unless its pods are to be replaced. The more specific wins: what the
     operator makes, the administrator's patch, the fields of the job's spec, the patch in it.
     ProtectedFieldChanged: the job would change what the administrator's template sets.
@@ -64,7 +64,7 @@ def administrator_template(workloads: WorkloadOptions, part: Part) -> Administra
 def _with_fields(
     site: Site, part: Part, template: dict[str, Any], resources: ResourcesSpec, image: str | None
 ) -> dict[str, Any]:
-    """`template` with what fields of the job's spec say of such pods."""
+    """`template` with what fields of the job's spec set for such pods."""
     (container,) = (each for each in template["spec"]["containers"] if each["name"] == part.container)
     fields = {"name": part.container, **({"image": image} if image else {})}
     stated = patched(template, {"spec": {**pod_scheduling(site), "containers": [fields]}})
@@ -92,5 +92,5 @@ def _for_part(patch: dict[str, Any], part: Part) -> dict[str, Any]:
     if "containers" not in spec:
         return patch
     others = {name for name in CONTAINERS if name != part.container}
-    kept = [container for container in spec["containers"] if container["name"] not in others]
-    return {**patch, "spec": {**spec, "containers": kept}}
+    remaining = [container for container in spec["containers"] if container["name"] not in others]
+    return {**patch, "spec": {**spec, "containers": remaining}}

@@ -1,8 +1,8 @@
 """A patch of a pod template, merged as `kubectl patch` merges one (strategic merge).
 
 Maps are merged by key, and null deletes a key. Lists that Kubernetes merges have a key by which their entries are one;
-`$patch: delete` in an entry deletes it. Every other list is replaced, tolerations among them. Fields that nobody here
-knows pass: the API server judges them.
+`$patch: delete` in an entry deletes it. Every other list is replaced, tolerations among them. Unknown fields pass:
+the API server judges them.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ MERGE_KEYS = {
     "resourceClaims": "name",
     "schedulingGates": "name",
 }
-"""As the patchMergeKey of Kubernetes' own types says."""
+"""As the patchMergeKey of Kubernetes' own types."""
 
 _ONE_OF = ("env", "volumes")
 """An entry of these is its key and one source (or value): another source takes the place of the first one, where

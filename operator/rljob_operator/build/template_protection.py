@@ -1,6 +1,6 @@
 """What the operator's `workloads.podTemplate` sets in a pod, and a sentence for each change of it by a job.
 
-The template with the administrator's part alone is compared with the final one, whatever the job's patch says. Objects
+The template with the administrator's part alone is compared with the final one, for any patch of the job. Objects
 and identities that the administrator names (claims, Secrets, devices, service account, volume drivers) are closed to
 the job's own volumes and variables. Where pods run, what they ask for and what their own containers start with is the
 job's choice. Pure; `template` calls it for every pod template.
@@ -24,7 +24,7 @@ CONTAINER_LISTS = ("containers", "initContainers")
 
 
 PLACES = (("volumeMounts", "mountPath"), ("volumeDevices", "devicePath"))
-"""Lists of a container's, and the field of an entry that says where it lies."""
+"""Lists of a container's, and the field of an entry with its place."""
 
 
 ACCOUNT = ("serviceAccountName", "serviceAccount")
@@ -55,7 +55,7 @@ class AdministratorTemplate:
 
     @property
     def volumes(self) -> list[str]:
-        """Volumes. Of the operator's own it may say the size, and so may a job after it."""
+        """Volumes. Of the operator's own it may set the size, and so may a job after it."""
         sized = [each["name"] for each in self.spec.get("volumes", []) if each["name"] in _SIZED and "emptyDir" in each]
         return [name for name in self.names("volumes") if name not in sized]
 
@@ -202,7 +202,7 @@ _JOBS_OWN = (
     *("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints", "schedulerName", "schedulingGates"),
     "terminationGracePeriodSeconds",
 )
-"""Where a pod runs and how long it may take to end: what the administrator says of it is a default."""
+"""Where a pod runs and how long it may take to end: what the administrator sets of it is a default."""
 
 
 _REACHES_NO_CONTAINER = (
@@ -285,7 +285,7 @@ def _pod(admin: AdministratorTemplate, before: Json, after: Json, path: str) -> 
 
 
 def _same(key: str, admin: Any, before: Json, after: Json) -> bool:  # noqa: ANN401 - JSON
-    """Whether what `admin` says of a field is the same in both. Of a security context all is said."""
+    """Whether what `admin` sets of a field is the same in both. It sets all of a security context."""
     one, other = before.get(key), after.get(key)
     if one == other:
         return True
@@ -329,15 +329,15 @@ def _own_mounts(admin: AdministratorTemplate, before: Json, after: Json, path: s
         for mount in before.get(key, []):
             if mount[place] in given and here.get(mount[place]) != mount:
                 yield f"{path}.{key}[{mount[place]}]: {WHOSE}. Remove it; mount a volume of yours elsewhere."
-    known, said = list(_mounted(before)), [where for where, _, _ in _mounted(admin.in_own)]
+    known, named = list(_mounted(before)), [where for where, _, _ in _mounted(admin.in_own)]
     for where, other, entry in _mounted(after):
         hidden = next((each for each in places if overlap(each, other)), None)
-        if hidden is not None and where not in said and (where, other, entry) not in known:
+        if hidden is not None and where not in named and (where, other, entry) not in known:
             yield f"{path}.{where}: would hide {hidden}, which {WHOSE}. Choose another path."
 
 
 def _mounted(container: Json) -> Iterator[tuple[str, str, Any]]:
-    """All that is mounted in it: where the container says so, at which path, and what."""
+    """All that is mounted in it: the field of the container, the path, and the mount."""
     for key, place in PLACES:
         for mount in container.get(key, []):
             yield f"{key}[{mount[place]}]", str(mount[place]), mount
@@ -362,7 +362,7 @@ def _borrowed(admin: AdministratorTemplate, before: Json, after: Json, path: str
 
 
 def _locked_environment(admin: AdministratorTemplate, before: Json, after: Json, path: str) -> Iterator[str]:
-    """Variables that say which folder of a volume is mounted (subPathExpr), and what they are made of."""
+    """Variables that select the folder of a volume that is mounted (subPathExpr), and what they are made of."""
     one, other = (named(template["spec"]["containers"], admin.own) for template in (before, after))
     names = {name for mount in admin.mounts("volumeMounts") for name in _references(mount.get("subPathExpr"))}
     if not names:

@@ -36,7 +36,7 @@ _INFRASTRUCTURE = "infrastructure.template"
 
 
 def template_problems(job: RLJob) -> list[str]:
-    """A sentence for each thing that a role's template must not say."""
+    """A sentence for each thing that a role's template must not set."""
     found: list[str] = []
     for role, spec in job.spec.roles.present().items():
         found += _problems(spec.template, f"roles.{field_name(role)}.template", (WORKER_CONTAINER,))
@@ -131,7 +131,7 @@ def _texts(value: dict[str, Any], path: str) -> Iterator[str]:
 def _wants_object(key: str, inner: Any, path: str) -> bool:  # noqa: ANN401 - JSON
     """Also a volume's source, and the resources of a container, which a gang is summed up from.
 
-    Null takes away what the operator says of these.
+    Null takes away what the operator sets of these.
     """
     of_container = path.endswith("]") if key == "resources" else path.endswith("].resources")
     is_amounts = key in ("resources", "requests", "limits") and of_container

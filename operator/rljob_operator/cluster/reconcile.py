@@ -148,7 +148,7 @@ class Reconciler:
             other = with_lost_contact(turn.status, silence, limit, time.time())
             await report.refuse(turn.raw, turn.status, Reason.NAME_TAKEN, sentence(claimed.taken, key), other)
             return NextTurn(time.time() + TAKEN_SECONDS)
-        if held is Absent.REMAINS:
+        if held is Absent.EARLIER_PODS:
             await memory.actions.release_lost(pods)
             await report.wait_before_decision(turn.raw, turn.status, Reason.EARLIER_JOB, earlier_pods_sentence(pods))
             return NextTurn(time.time() + REMAINS_SECONDS)
@@ -197,14 +197,14 @@ class Reconciler:
         coordinator = await self._coordinator(turn, held)
         seen = await coordinator.status() if coordinator is not None else None
         pods, digests = cache.pods(key), templates(current, cache.owned(key))
-        kept = checkpoint_claim.kept(key, turn.owner.uid, cache.owned(key), current)
+        kept = checkpoint_claim.retained_run(key, turn.owner.uid, cache.owned(key), current)
         snapshot = JobSnapshot(
             pods=pods,
             templates=digests,
             coordinator=seen,
             secret_is_lost=held is Absent.LOST,
             reports=reports,
-            obstacles=memory.blockers.obstacles(claimed.refusals),
+            obstacles=memory.blockers.current(claimed.refusals),
             kept=kept,
             volume=volume,
         )

@@ -25,7 +25,7 @@ from rljob_operator.kube.kinds import CONFIG_MAPS, RLJOBS
 from rljob_operator.kube.views import JobKey
 
 MANAGER = "rljob.dev/operator"
-"""What spec.managedBy may say (or leave out) for this operator to take care of a job."""
+"""What spec.managedBy may be (or left out) for this operator to take care of a job."""
 
 
 _TOO_DEEP = "spec: is nested too deeply, by more than 200 levels, in one of its templates. Leave the levels out."
@@ -40,7 +40,7 @@ class InvalidManifest:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A status that no version of this operator has written: nobody knows what the job has done."""
+    """A status that no version of this operator has written: what the job has done is unknown."""
 
     problem: str
 
@@ -71,7 +71,7 @@ class AcceptedSpec:
         return self._revision[1]
 
     def status(self, raw: Json) -> RLJobStatus | Unreadable:
-        """Its status as last persisted, or why it cannot be understood: an empty one would begin the job anew."""
+        """Its status as last persisted, or why it cannot be understood: an empty one would begin the job again."""
         version: str = raw["metadata"]["resourceVersion"]
         if self._status is None or self._status[0] != version:
             self._status = (version, _status(raw))
@@ -85,7 +85,7 @@ class AcceptedSpec:
         return self._accepted[1]
 
     async def last(self, status: RLJobStatus) -> tuple[RLJob, AcceptedStatus] | None:
-        """The spec and what the status remembers of it; None where there was none, or somebody has changed it."""
+        """The spec and what the status remembers of it; None where there was none, or it was changed since."""
         if self._accepted is None and status.accepted is not None:
             text = await self._text()
             if _digest(text) == status.accepted.digest:
@@ -124,28 +124,28 @@ def _parsed_manifest(key: JobKey, raw: Json) -> RLJob | InvalidManifest:
 
 
 def as_stored(job: RLJob) -> RLJob:
-    """A job whose defaults were resolved before it was stored: what it does not say is what it means."""
+    """A job whose defaults were resolved before it was stored: a field that it omits stays omitted."""
     resolution = resolve(job.spec, JobPlace.CLUSTER, RetainedDefaults.of(job.spec))
     return job.model_copy(update={"spec": resolution.spec})
 
 
 def recorded_defaults(spec: RLJobSpec) -> DefaultsStatus:
     """What the status keeps of a resolved spec."""
-    kept = RetainedDefaults.of(spec)
-    head_dtype = kept.head_dtype.value if kept.head_dtype is not None else ""
-    return DefaultsStatus(actor_fwd=kept.has_proximal_role, engine=kept.engine.value, head_dtype=head_dtype)
+    defaults = RetainedDefaults.of(spec)
+    head_dtype = defaults.head_dtype.value if defaults.head_dtype is not None else ""
+    return DefaultsStatus(actor_fwd=defaults.has_proximal_role, engine=defaults.engine.value, head_dtype=head_dtype)
 
 
 def _resolved(job: RLJob, status: RLJobStatus | Unreadable) -> RLJob:
-    """By what the status has kept, so that a job keeps its defaults over edits and other versions of the operator."""
+    """By the defaults in the status, so that a job keeps its defaults over edits and other versions of the operator."""
     if isinstance(status, Unreadable):
         return job  # nothing is done with it
-    kept = status.accepted.defaults if status.accepted is not None else None
-    if kept is None:
+    recorded = status.accepted.defaults if status.accepted is not None else None
+    if recorded is None:
         had = None
-    elif kept.engine in tuple(EngineKind):
-        head_dtype = Dtype(kept.head_dtype) if kept.head_dtype in tuple(Dtype) else None
-        had = RetainedDefaults(kept.actor_fwd, EngineKind(kept.engine), head_dtype=head_dtype)
+    elif recorded.engine in tuple(EngineKind):
+        head_dtype = Dtype(recorded.head_dtype) if recorded.head_dtype in tuple(Dtype) else None
+        had = RetainedDefaults(recorded.actor_fwd, EngineKind(recorded.engine), head_dtype=head_dtype)
     else:  # an engine that only another version of the operator knows
         return as_stored(job)
     return job.model_copy(update={"spec": resolve(job.spec, JobPlace.CLUSTER, had).spec})

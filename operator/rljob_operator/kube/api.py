@@ -26,7 +26,7 @@ Json = dict[str, Any]
 
 
 REQUEST_SECONDS = 15.0
-"""Longest wait for an answer: a loaded API server takes seconds, a lost packet minutes if nobody gives up."""
+"""Longest wait for an answer: a loaded API server takes seconds, a lost packet minutes without a deadline."""
 
 
 CONNECT_SECONDS = 5.0
@@ -57,7 +57,7 @@ class Api:
         self._may_write = may_write
 
     def check_may_write(self) -> None:
-        """Raises LeaseLost where nothing may be written any more, whoever it would be written to."""
+        """Raises LeaseLost where nothing may be written any more, to the API server or to a coordinator."""
         self._may_write()
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Json:
@@ -82,7 +82,7 @@ class Api:
         return await self._write("create", "POST", resource, resource.path(namespace), body, query=_manager())
 
     async def rehearse(self, resource: Resource, namespace: str, body: Json) -> None:
-        """Asks whether a new object would be taken, with every field known; nothing is kept."""
+        """Asks whether a new object would be taken, with every field known; nothing is stored."""
         query = {**_manager(), "dryRun": "All", "fieldValidation": "Strict"}
         await self._ask("rehearse", "POST", resource, resource.path(namespace), body=body, query=query)
 
@@ -104,7 +104,7 @@ class Api:
     async def merge(
         self, resource: Resource, namespace: str, name: str, body: Json, subresource: str | None = None
     ) -> Json:
-        """A merge patch; with metadata.resourceVersion in it, ApiConflict if somebody else wrote first."""
+        """A merge patch; with metadata.resourceVersion in it, ApiConflict if another client wrote first."""
         path = resource.path(namespace, name, subresource)
         return await self._write("patch", "PATCH", resource, path, body, MERGE, _manager())
 
@@ -122,7 +122,7 @@ class Api:
     ) -> tuple[aiohttp.ClientResponse, bytes]:
         """A request to a Service through the API server: the answer and its body, whatever they are.
 
-        But for GET, a write. AnswerTooLong: whoever answers is no part of the control plane.
+        But for GET, a write. AnswerTooLong: the Service is no part of the control plane.
         """
         if method != "GET":
             self.check_may_write()
@@ -249,8 +249,8 @@ def _manager() -> dict[str, str]:
 
 def _refused(what: str, response: RESTResponse, body: bytes) -> Exception:
     try:
-        said = orjson.loads(body)
-        reason, message = str(said.get("reason", "")), str(said.get("message", ""))
+        answer = orjson.loads(body)
+        reason, message = str(answer.get("reason", "")), str(answer.get("message", ""))
     except (orjson.JSONDecodeError, AttributeError):
         reason, message = "", body[:500].decode(errors="replace")
     try:

@@ -13,7 +13,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from rljob_api.cluster import ANNOTATION_APPLIED, ANNOTATION_BUILT_FOR, ANNOTATION_KEPT, ANNOTATION_RUN, control_name
+from rljob_api.cluster import (
+    ANNOTATION_APPLIED,
+    ANNOTATION_BUILT_FOR,
+    ANNOTATION_RETAINED,
+    ANNOTATION_RUN,
+    control_name,
+)
 from rljob_operator.kube.api import Api, Json
 from rljob_operator.kube.cache import Cache
 from rljob_operator.kube.checkpoint_claim import as_large_as_it_is
@@ -43,7 +49,7 @@ class RefusedWrites:
     _known: dict[tuple[str, str], _Refused] = field(default_factory=dict)
 
     def answer(self, manifest: Json) -> ApiRefused | None:
-        """What the API server said to just this, if it is too early to ask again."""
+        """The API server's refusal of exactly this, if it is too early to submit it again."""
         known = self._of(manifest)
         return known.error if known is not None and self.clock() < known.until else None
 
@@ -75,7 +81,7 @@ def _digest(manifest: Json) -> str:
 _log = logging.getLogger(__name__)
 
 
-_KEPT_KINDS = frozenset({"Secret", "PersistentVolumeClaim"})
+_IRREPLACEABLE_KINDS = frozenset({"Secret", "PersistentVolumeClaim"})
 """What they hold cannot be made again: only the deletion of the job takes them."""
 
 
@@ -93,7 +99,7 @@ class Delta:
     waits: bool = False
     """Objects of an earlier job of the same name are still there: the garbage collector has to come first."""
     taken: tuple[Foreign, ...] = ()
-    """What has the name of an object of the job and is somebody else's."""
+    """Foreign objects that have the name of an object of the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +120,7 @@ class Refusal:
 
 
 def passes(error: ApiRefused) -> bool:
-    """Whether it came only too early, or somebody else was faster: the next turn knows more."""
+    """Whether it came only too early, or another client was faster: the next turn knows more."""
     return error.retry_after > 0 or isinstance(error, ApiConflict | ApiNotFound)
 
 
@@ -172,7 +178,7 @@ class JobObjects:
         return difference(wanted, self.cache.owned(self.key), self.key, self.uid)
 
     async def claim(self, delta: Delta, *, has_begun: bool) -> ApplyOutcome:
-        """Makes what is missing and has no pods, and says who else has a name, of that or of what has pods."""
+        """Makes what is missing and has no pods; names foreign objects that have a name of that or of what has pods."""
         there = self.cache.owned(self.key)
         missing = [each for each in delta.apply if (each["kind"], each["metadata"]["name"]) not in there]
         writes = _Writes(self, ApplyOutcome(taken=delta.taken))
@@ -188,8 +194,8 @@ class JobObjects:
         What was written is in the cache at once; what was deleted leaves it when the watch reports that.
 
         An object that is refused (by a quota, a webhook) does not keep the others from being written; but nothing with
-        pods is made while a policy that protects them is refused, or while somebody else has a name. A server that asks
-        for time gets it, and what it has `refused` is not submitted again at once.
+        pods is made while a policy that protects them is refused, or while a foreign object has a name. A server that
+        asks for time gets it, and what it has `refused` is not submitted again at once.
         """
         writes = _Writes(self, before)
         await writes.carry_out(delta)
@@ -198,7 +204,7 @@ class JobObjects:
 
 
 async def read(api: Api, key: JobKey, kind: str, name: str) -> OwnedView | None:
-    """An object as the API server has it now, whoever made it."""
+    """An object as the API server has it now, also a foreign one."""
     try:
         return view_owned(kind, await api.get(resource_of(kind), key.namespace, name))
     except ApiNotFound:
@@ -277,7 +283,7 @@ class _Writes:
             self._judge(found, manifest)
 
     async def _create(self, manifest: Json) -> OwnedView | None:
-        """The object to be applied to, where the job has made it already and no watch has told so."""
+        """The object to be applied to, where the job has made it already and no watch has reported it."""
         kind, name = manifest["kind"], manifest["metadata"]["name"]
         try:
             self._wrote(kind, await self._api.apply_new(resource_of(kind), self._key.namespace, name, manifest))
@@ -345,8 +351,8 @@ class _Writes:
 def leaves_alone(manifest: Json, known: OwnedView) -> bool:
     """Whether the object stays as it is, but for its replicas."""
     annotations: Mapping[str, str] = manifest["metadata"]["annotations"]
-    kept = known.claim.kept if known.claim is not None else ""
-    if annotations[ANNOTATION_APPLIED] == known.applied and annotations.get(ANNOTATION_KEPT, "") == kept:
+    retained = known.claim.retained if known.claim is not None else ""
+    if annotations[ANNOTATION_APPLIED] == known.applied and annotations.get(ANNOTATION_RETAINED, "") == retained:
         return True
     # Another digest for the same revision: the replicas changed, or another version of the operator built it.
     return manifest["kind"] in WITH_PODS and annotations[ANNOTATION_BUILT_FOR] == known.built_for
@@ -362,7 +368,7 @@ def _replicas(manifest: Json) -> int | None:
 
 def _goes(view: OwnedView, key: JobKey, owner_uid: str) -> bool:
     """Whether the operator has applied it for this job, so that it goes when it is not wanted any more."""
-    is_applied = bool(view.applied) and view.kind not in _KEPT_KINDS
+    is_applied = bool(view.applied) and view.kind not in _IRREPLACEABLE_KINDS
     return is_applied and holder(view, key, owner_uid) is ObjectHolder.JOB
 
 

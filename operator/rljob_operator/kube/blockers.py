@@ -42,7 +42,7 @@ MOST_ASKED = 6
 """Objects in one turn: replicas of a role mostly wait for the same."""
 
 
-_TOLD_ELSEWHERE = frozenset({"FailedScheduling", "Scheduled"})
+_IN_CONDITIONS = frozenset({"FailedScheduling", "Scheduled"})
 """The pod's own conditions have these."""
 
 
@@ -100,7 +100,7 @@ def last_trouble(events: Iterable[Json], uid: str) -> Blocker | None:
     ours = [
         event
         for event in events
-        if event["involvedObject"].get("uid", uid) == uid and event.get("reason") not in _TOLD_ELSEWHERE
+        if event["involvedObject"].get("uid", uid) == uid and event.get("reason") not in _IN_CONDITIONS
     ]
     newest = max(ours, key=lambda event: (_last_at(event), event.get("type") == "Warning"), default=None)
     if newest is None or newest.get("type") != "Warning":
@@ -134,7 +134,7 @@ class BlockerReports:
 
 
 def suspects(pods: Sequence[PodView], owned: Owned) -> list[Suspect]:
-    """Whose Events may say what no status says: sets without their pods, pods that are on their way, their claims."""
+    """Objects whose Events may name what no status names: sets without their pods, pods on their way, their claims."""
     sets = [view for view in owned.values() if view.kind == STATEFUL_SETS.kind and not view.deleting]
     counts = {each.uid: 0 for each in sets}
     for pod in pods:
@@ -149,7 +149,7 @@ def suspects(pods: Sequence[PodView], owned: Owned) -> list[Suspect]:
 
 
 def pod_blocker(pod: PodView, reports: BlockerReports, now: float) -> Blocker | None:
-    """What Events say of a pod whose status says nothing, or nothing but that its volume is not there.
+    """What Events report of a pod whose status names nothing, or only that its volume is not there.
 
     Of one that no scheduler looks at there are not even Events.
     """
@@ -165,8 +165,8 @@ def pod_blocker(pod: PodView, reports: BlockerReports, now: float) -> Blocker | 
         return own
     for suspect, found in reports.events.items():
         if suspect.kind == CLAIMS.kind:
-            said = f"{suspect.kind} {suspect.name}: {found.sentence}"
-            return Blocker(found.reason, f"{pod.unscheduled.rstrip('. ')}; {said}" if pod.unscheduled else said)
+            sentence = f"{suspect.kind} {suspect.name}: {found.sentence}"
+            return Blocker(found.reason, f"{pod.unscheduled.rstrip('. ')}; {sentence}" if pod.unscheduled else sentence)
     return None
 
 
@@ -204,7 +204,7 @@ def _may_wait_for_a_claim(pod: PodView) -> bool:
 
 
 REFUSAL_PATIENCE_SECONDS = 5.0
-"""A coordinator that makes itself anew refuses for a moment."""
+"""A coordinator that restores itself refuses for a moment."""
 
 
 LEFT_OVER = "objects that are being deleted still have names of this job's objects"
@@ -235,7 +235,7 @@ class BlockerMemory:
         if self._refused_since is None:
             self._refused_since = self.clock()
 
-    def obstacles(self, claimed: Iterable[Refusal] = ()) -> tuple[Blocker, ...]:
+    def current(self, claimed: Iterable[Refusal] = ()) -> tuple[Blocker, ...]:
         """All that stands; `claimed`: what was refused in this very turn."""
         objects = dict.fromkeys(str(each) for each in (*claimed, *self._objects) if not each.passes)
         found = [Blocker(Reason.OBJECT_REFUSED.value, sentence) for sentence in objects]

@@ -15,7 +15,7 @@ from rljob_operator.kube.work_queue import Urgency
 
 
 def urgency_of_job(known: Mapping[str, Any] | None, metadata: Mapping[str, Any]) -> Urgency:
-    """Of a version of an RLJob, given the metadata of the one before: another wish, or only news."""
+    """Of a version of an RLJob, given the metadata of the one before: another user request, or only news."""
     if "deletionTimestamp" in metadata:
         return Urgency.ALARM
     if known is None or known["uid"] != metadata["uid"]:
@@ -40,7 +40,16 @@ def _end_of(pod: PodView) -> tuple[object, ...]:
 Raw = dict[str, Any]
 
 
-_KEPT = ("name", "namespace", "uid", "generation", "resourceVersion", "labels", "annotations", "deletionTimestamp")
+_RETAINED_METADATA = (
+    "name",
+    "namespace",
+    "uid",
+    "generation",
+    "resourceVersion",
+    "labels",
+    "annotations",
+    "deletionTimestamp",
+)
 """Of an RLJob's metadata; its managedFields are longer than all the rest."""
 
 
@@ -51,7 +60,7 @@ REMEMBERED_GONE = 20_000
 class Cache:
     """What is known of the cluster. `changed` is called with the key of a job that should be looked at, and why.
 
-    What belongs to a job that is not known wakes nobody: it is the garbage collector's, or its job is about to be seen.
+    An object of an unknown job causes no call: the garbage collector deletes it, or its job is about to be seen.
     """
 
     def __init__(self, changed: Callable[[JobKey, Urgency], None]) -> None:
@@ -84,8 +93,8 @@ class Cache:
         known = self._jobs.get(key)
         if metadata["uid"] in self._gone or (known is not None and not _is_newer(metadata, known["metadata"])):
             return
-        kept = {name: metadata[name] for name in _KEPT if name in metadata}
-        self._jobs[key] = {"metadata": kept, "spec": raw.get("spec") or {}, "status": raw.get("status") or {}}
+        retained = {name: metadata[name] for name in _RETAINED_METADATA if name in metadata}
+        self._jobs[key] = {"metadata": retained, "spec": raw.get("spec") or {}, "status": raw.get("status") or {}}
         if not quietly:
             self._changed(key, urgency_of_job(known and known["metadata"], metadata))
 

@@ -27,7 +27,7 @@ PLATFORM_RETRY_SECONDS = 1.0
 """Before an API server that gave no answer is asked again what it has."""
 
 
-LOOK_SECONDS = 10.0
+RETRY_SECONDS = 10.0
 """How often it is looked whether the cluster has what a job was refused for."""
 
 
@@ -49,11 +49,11 @@ async def platform_of(api: Api) -> Platform:
 async def until_another(api: Api, known: Platform, missed: asyncio.Event) -> None:
     """Returns when the cluster has something else than `known`, once a job has `missed` something.
 
-    Nobody else has to bear that the process begins anew. A cluster that gives no answer is asked again.
+    Only such a job needs the process to start again. A cluster that gives no answer is asked again.
     """
     await missed.wait()
     while True:
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(RETRY_SECONDS)
         try:
             if await _served_platform(api) != known:
                 return
@@ -91,18 +91,20 @@ async def rehearse(api: Api, options: OperatorOptions, platform: Platform, names
     """Raises OptionsRefused. `namespace` is one in which the operator may make objects."""
     owner = Owner(namespace=namespace, uid="00000000-0000-0000-0000-000000000000")
     made = manifests(_job(namespace), owner, RLJobStatus(), options, platform)
-    refused = [said for each in made if each["kind"] in _MADE_OF_OPTIONS and (said := await _refused_by_api(api, each))]
+    refused = [
+        sentence for each in made if each["kind"] in _MADE_OF_OPTIONS and (sentence := await _refused_by_api(api, each))
+    ]
     if refused:
         raise OptionsRefused("\n".join(dict.fromkeys(refused)))
 
 
 def _is_never_taken(error: ApiRefused) -> bool:
-    """Whether the API server itself says no, and not a webhook or policy of somebody's, which may come and go."""
+    """Whether the API server itself refuses it, and not a webhook or a policy, which may come and go."""
     return error.status in _WRONG and not any(each in error.message for each in _OF_OTHERS)
 
 
 async def _refused_by_api(api: Api, manifest: Json) -> str | None:
-    """What is wrong with an object, in the API server's words."""
+    """What is wrong with an object, as the API server reports it."""
     kind, namespace = manifest["kind"], manifest["metadata"]["namespace"]
     while True:
         try:
@@ -115,9 +117,9 @@ async def _refused_by_api(api: Api, manifest: Json) -> str | None:
             if not _is_never_taken(error):
                 return None
             part = manifest["metadata"]["name"].removeprefix(f"{_NAME}-")
-            words = " ".join(error.message.split()).rstrip(".")
+            refusal = " ".join(error.message.split()).rstrip(".")
             return (
-                f"workloads: the API server refuses the {kind} {part} that is made by them: {words}. Mend the option."
+                f"workloads: the API server refuses the {kind} {part} that is made by them: {refusal}. Mend the option."
             )
         return None
 
@@ -162,7 +164,7 @@ class SpecRehearsal:
         self._asked: _Rehearsed | None = None
 
     async def refused(self, generation: int, wanted: Sequence[Json], status: RLJobStatus) -> tuple[str, ...]:
-        """A sentence for each object that is never taken, in the API server's words."""
+        """A sentence for each object that is never taken, as the API server reports it."""
         if self._is_accepted(generation, status):
             self._asked = None
             return ()
@@ -170,10 +172,10 @@ class SpecRehearsal:
         if known is not None and (not known.refused or self._clock() < known.until):
             return known.refused
         with_pods = [each for each in wanted if each["kind"] in WITH_PODS]
-        said = await asyncio.gather(*map(self._ask, with_pods))
+        sentences = await asyncio.gather(*map(self._ask, with_pods))
         times = 1 + (known.times if known is not None else 0)
         until = self._clock() + backoff_seconds(times, *SPEC_RETRY_SECONDS)
-        self._asked = _Rehearsed(generation, tuple(filter(None, said)), times, until)
+        self._asked = _Rehearsed(generation, tuple(filter(None, sentences)), times, until)
         return self._asked.refused
 
     @property

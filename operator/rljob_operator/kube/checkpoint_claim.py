@@ -22,7 +22,7 @@ from rljob_operator.kube.ownership import ObjectHolder, holder
 from rljob_operator.kube.views import ClaimView, JobKey, OwnedView, view_owned
 
 RETRY_SECONDS = 60.0
-"""After a refusal: a storage class seldom changes its mind, and a quota is somebody else's to raise."""
+"""After a refusal: a storage class seldom changes its mind, and only an administrator raises a quota."""
 
 
 _log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ def found(spec: RLJobSpec, key: JobKey, uid: str, there: Objects) -> Found:
     return Found.PROMISED if view.controller is not None and view.controller.uid == uid else Found.NOTHING
 
 
-def kept(key: JobKey, uid: str, there: Objects, wanted: Sequence[Json]) -> RetainedRun | None:
+def retained_run(key: JobKey, uid: str, there: Objects, wanted: Sequence[Json]) -> RetainedRun | None:
     """What an earlier job of this name has left for this one, which may not have made it its own yet. Pure."""
     view, manifest = _of(key, there), _wanted(key, wanted)
     if view is None or view.claim is None or manifest is None:
@@ -87,21 +87,21 @@ class CheckpointClaim:
             size=claim.size,
             capacity=claim.capacity,
             is_large_enough=claim.capacity is not None and value(claim.capacity) >= value(claim.size),
-            platform_message=claim.said,
+            platform_message=claim.expansion_message,
             refusal=self._refused[1] if is_refused and self._refused is not None else "",
         )
 
     async def note_record(self, uid: str, status: RLJobStatus) -> None:
-        """Writes on the claim how far a job came that has ended or was suspended, for whoever finds it without the job.
+        """Writes on the claim how far a job came that has ended or was suspended, for readers without the job.
 
-        Before the job may be deleted. While a job runs the claim says nothing: the next record would make it untrue.
+        Before the job may be deleted. While a job runs the claim records nothing: the next checkpoint would outdate it.
         """
         view = _of(self._key, self._cache.owned(self._key))
         if view is None or view.claim is None or view.claim.run_of != uid or status.restart.epoch == 0:
             return
-        said = _recorded(status)
-        if view.claim.recorded != said:
-            await self._patch(view, {"metadata": {"annotations": {ANNOTATION_RECORDED: said or None}}})
+        recorded = _recorded(status)
+        if view.claim.recorded != recorded:
+            await self._patch(view, {"metadata": {"annotations": {ANNOTATION_RECORDED: recorded or None}}})
 
     def _waits(self, size: str) -> bool:
         return self._refused is not None and self._refused[0] == size and self._clock() < self._refused[2]

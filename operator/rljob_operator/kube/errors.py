@@ -25,7 +25,7 @@ class ApiRefused(AdapterError):
 
 
 class ApiConflict(ApiRefused):
-    """Somebody else wrote first, or it exists already."""
+    """Another client wrote first, or it exists already."""
 
 
 class ApiNotFound(ApiRefused):

@@ -51,7 +51,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class EventRecord:
-    """An event in the API's words."""
+    """An event as the API has it."""
 
     type: str
     reason: str
@@ -77,13 +77,13 @@ class Events:
         self._budgets: OrderedDict[str, Budget] = OrderedDict()
 
     async def emit(self, key: JobKey, raw: Json, record: EventRecord, once: str = "") -> None:
-        """An event about the RLJob `raw`. `once` names what happened: it is told once, whoever tells it again."""
+        """An event about the RLJob `raw`. `once` is its key: emitted once per key, also by a restarted operator."""
         uid: str = raw["metadata"]["uid"]
         series = self._series.get((uid, record))
         if series is not None and self._clock() - series.emitted_at < REPEAT_SECONDS:
             series.count += 1  # nothing is written, and so nothing is spent
             return
-        if not self._may_tell(uid):
+        if not self._may_emit(uid):
             _log.warning("%s: event %s is one too many and is not emitted: %s", key, record.reason, record.note)
             return
         try:
@@ -94,7 +94,7 @@ class Events:
         except (ApiRefused, ApiUnreachable) as error:
             _log.warning("%s: event %s was not emitted: %s", key, record.reason, error)
 
-    def _may_tell(self, uid: str) -> bool:
+    def _may_emit(self, uid: str) -> bool:
         now, budget = self._clock(), self._budgets.setdefault(uid, Budget(EMIT_RATE))
         self._budgets.move_to_end(uid)
         while len(self._budgets) > REMEMBERED:
@@ -134,7 +134,7 @@ class Events:
                 "uid": uid,
             },
         }
-        # An operator that was here before has told it, and died before it could tell the rest.
+        # An earlier operator has emitted it, and died before it could emit the rest.
         with suppress(*((ApiConflict,) if once else ())):
             await self._api.create(EVENTS, key.namespace, body)
         self._series[uid, record] = series
@@ -182,7 +182,7 @@ _NORMAL = frozenset(
         Reason.EARLIER_LIFE,
     }
 )
-"""What somebody wished for, or is good news. Everything else went wrong."""
+"""Requested by a user, or good news. Everything else went wrong."""
 
 
 def record_of(event: Event) -> EventRecord:
@@ -231,7 +231,7 @@ class WaitEvents:
     """Sentences of the cause since it was last repeated, without numbers: a wait may go back and forth between two."""
 
     def of(self, status: RLJobStatus) -> EventRecord | None:
-        """What is to be emitted now of the wait that the status tells of."""
+        """The event that is due now for the wait in the status."""
         ready, now = find(status, ConditionType.READY), self.clock()
         waits = terminal(status) is None and ready is not None and ready.status == "False"
         if ready is None or not waits or ready.reason in _NO_CAUSE | _HAS_ITS_OWN:

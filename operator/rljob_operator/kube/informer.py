@@ -71,7 +71,7 @@ class Informer:
 
     @property
     def name(self) -> str:
-        """Which watch this is, in words."""
+        """Which watch this is, for logs and conditions."""
         return self._resource.plural + (f" in {self._namespace}" if self._namespace else "")
 
     @property
@@ -165,7 +165,7 @@ def _error(what: str, code: int, reason: str, message: str) -> ApiRefused:
 
 
 PERIOD_SECONDS = 60.0
-"""Between two counts: so long a job may go on that nobody wants any more, if its end was missed."""
+"""Between two counts: a job whose deletion was missed may go on for so long."""
 
 
 class Census:
@@ -181,7 +181,7 @@ class Census:
 
     @property
     def name(self) -> str:
-        """What is counted, in words."""
+        """What is counted, for logs."""
         return RLJOBS.plural
 
     @property

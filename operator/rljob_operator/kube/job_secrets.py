@@ -1,8 +1,8 @@
 """The Secret of a job: drawn and created once, read ever after, and never given another content.
 
-What is in it is kept in memory: its token opens the coordinator. Nobody watches secrets, so it is looked now
-and then whether it is still there. One that was deleted by hand is made again of what is remembered; where nobody
-remembers it, as after a restart of the operator, it is lost as long as pods run that know the old one.
+Its content stays in memory: its token opens the coordinator. Secrets are not watched but polled now and then. One that
+was deleted by hand is made again from memory; without that, as after a restart of the operator, it is lost as long as
+pods run that have the old one.
 """
 
 import base64
@@ -26,25 +26,25 @@ DRAWN_BYTES = 32
 
 
 CHECK_SECONDS = 120.0
-"""Between two looks whether the Secret is there."""
+"""Between two checks whether the Secret is there."""
 
 
 WAITING_SECONDS = 20.0
-"""It is looked sooner for a pod made since that has not started for so long: without its Secret it never does."""
+"""It is checked sooner for a pod made since that has not started for so long: without its Secret it never does."""
 
 
 class Absent(Enum):
     """Why there is no token."""
 
-    REMAINS = "remains"
+    EARLIER_PODS = "earlier pods"
     """Something of an earlier job of the same name is still there."""
     LOST = "lost"
-    """The Secret was deleted under the job's pods, and nobody knows what was in it."""
+    """The Secret was deleted under the job's pods, and its content is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What the Secret says."""
+    """Content of the Secret."""
 
     token: str
     is_restored: bool = False
@@ -70,7 +70,7 @@ class JobSecret:
     async def of(
         self, job: RLJob, owner: Owner, pods: Sequence[PodView], *, has_begun: bool
     ) -> Held | Absent | Foreign:
-        """The Secret's content, or another one of its name that somebody else made.
+        """The Secret's content, or a foreign Secret of its name.
 
         Where there is none yet, it is drawn as soon as no pod of an earlier one is there.
 
@@ -86,7 +86,7 @@ class JobSecret:
         if isinstance(whose, Foreign):
             return whose
         if found is None or whose is not ObjectHolder.JOB:
-            return Absent.LOST if has_begun and pods else Absent.REMAINS
+            return Absent.LOST if has_begun and pods else Absent.EARLIER_PODS
         token, password = (base64.b64decode(found["data"][name]).decode() for name in (TOKEN_KEY, PASSWORD_KEY))
         self._known = _Known(token, password, self._clock())
         return Held(token)
@@ -106,7 +106,7 @@ class JobSecret:
             return whose
         if found is None or whose is not ObjectHolder.JOB:
             self._known = None
-            return Absent.LOST if pods else Absent.REMAINS
+            return Absent.LOST if pods else Absent.EARLIER_PODS
         known.seen_at = self._clock()
         return Held(known.token, is_restored=is_gone)
 

@@ -83,7 +83,7 @@ class Lease:
             await self._try()
 
     async def release(self) -> None:
-        """Lets another replica lead at once. Whoever calls this writes nothing afterwards."""
+        """Lets another replica lead at once. The caller writes nothing afterwards."""
         if self.age() >= self._options.renew_seconds:
             return
         self._renewed_at = _NEVER
@@ -117,7 +117,7 @@ class Lease:
         return True
 
     def _is_ours_to_take(self, spec: Json) -> bool:
-        """Ours, nobody's, or not renewed for its duration while we watched it."""
+        """Ours, free, or not renewed for its duration while we watched it."""
         holder = spec.get("holderIdentity")
         if not holder or holder == self._identity:
             return True

@@ -24,7 +24,7 @@ _LABELS = ("namespace", "job")
 
 
 CONDITIONS = ("Accepted", "Ready", "CoordinatorReachable")
-"""Those that the phase does not tell. Each is a line of every scrape for every job."""
+"""Those that the phase does not imply. Each is a line of every scrape for every job."""
 
 
 class JobSeries(Collector):
@@ -65,7 +65,7 @@ class JobSeries(Collector):
 
 
 def phase_of(status: Raw) -> str:
-    """The phase of a job; one that nobody has written yet is Pending."""
+    """The phase of a job; one that was not written yet is Pending."""
     phase = status.get("phase")
     return phase if isinstance(phase, str) else "Pending"
 

@@ -1,4 +1,4 @@
-"""Ownership: whether an object belongs to this job, to an earlier job of the same name, or to somebody else.
+"""Ownership: whether an object belongs to this job, to an earlier job of the same name, or is foreign.
 
 Called before every write. Objects without a controller are foreign, except a retained checkpoint claim. Pods of an
 earlier job are waited for; pods orphaned from it (`--cascade=orphan`) are named, since they stay until deleted.
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from rljob_api.cluster import ANNOTATION_SPEC, API_GROUP, RLJOB_KIND, checkpoint_claim_name
-from rljob_api.revision import read_kept_spec, run_differences
+from rljob_api.revision import read_retained_spec, run_differences
 from rljob_operator.kube.api import Api
 from rljob_operator.kube.errors import ApiNotFound
 from rljob_operator.kube.kinds import CLAIMS, REPLICA_SETS
@@ -27,7 +27,7 @@ REPLICA_SET_KIND = "ReplicaSet.apps"
 
 
 MOST_NAMED = 8
-"""Of a job that was deleted with `--cascade=orphan` two dozen objects are left: more names say nothing new."""
+"""Of a job that was deleted with `--cascade=orphan` two dozen objects are left: more names add nothing."""
 
 
 class ObjectHolder(Enum):
@@ -38,7 +38,7 @@ class ObjectHolder(Enum):
     PASSING = "passing"
     """An earlier job of the same name, or this job's object that is being deleted: the garbage collector takes it."""
     OTHER = "other"
-    """Anybody else, or nobody: it is not to be touched."""
+    """Foreign, or without a controller: it is not to be touched."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -67,7 +67,7 @@ def holder(view: OwnedView, job: JobKey, uid: str, run: str = "") -> ObjectHolde
 
 
 def _keeper(view: OwnedView, uid: str, run: str) -> ObjectHolder:
-    """Of what nobody controls: nobody's, unless it is a claim that stays when its job goes."""
+    """Holder of an object without a controller: foreign, except a retained checkpoint claim."""
     claim = view.claim
     if claim is None or not claim.run:
         return ObjectHolder.OTHER
@@ -82,16 +82,16 @@ def is_earlier(controller: Controller, job: JobKey) -> bool:
 
 
 def foreign(view: OwnedView, annotations: Mapping[str, str] | None = None) -> Foreign:
-    """An object of somebody else, in words, where the job's own would have these annotations."""
+    """Describes a foreign object, where the job's own would have these annotations."""
     other_run = ""
     if view.controller is None and view.claim is not None and view.claim.run:
         other_run = _difference(view.claim.spec, (annotations or {}).get(ANNOTATION_SPEC, ""))
     return Foreign(view.kind, view.name, named(view.controller), other_run)
 
 
-def _difference(kept: str, wanted: str) -> str:
+def _difference(earlier: str, wanted: str) -> str:
     """What makes two specs two runs."""
-    before, now = read_kept_spec(kept), read_kept_spec(wanted)
+    before, now = read_retained_spec(earlier), read_retained_spec(wanted)
     changes = run_differences(before, now) if before is not None and now is not None else []
     if not changes:
         return "its spec differs in a field that cannot change"
@@ -156,7 +156,7 @@ class OrphanedPods:
         self._since = None
 
     async def stranded(self, pods: Sequence[PodView]) -> list[Foreign]:
-        """Pods, or what makes them, that nobody takes away."""
+        """Pods, or what makes them, that no controller deletes."""
         if self._since is None:
             self._since = self._clock()
         # One that is being deleted ends by itself, however long its grace is, or is let go when its node is lost.

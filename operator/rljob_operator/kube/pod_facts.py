@@ -1,7 +1,7 @@
 """Facts for the core from the pods of a job: its replicas, its infrastructure processes, their starts and ends.
 
 Pure except for what is remembered between turns (`Ends`, `Startups`); that memory is lost with the operator, and then
-limits begin anew. Called by `cluster.observe`.
+limits begin again. Called by `cluster.observe`.
 """
 
 import time
@@ -18,7 +18,7 @@ CRASH_LOOP = "CrashLoopBackOff"
 
 
 STARTING = "its first process imports its libraries"
-"""Said of a container that runs and has not passed its start-up probe: it imports."""
+"""Message of a container that runs and has not passed its start-up probe: it imports."""
 
 
 _DISRUPTIONS = {
@@ -36,10 +36,10 @@ _EVICTIONS = frozenset({"Evicted", "Preempting", "Shutdown", "NodeShutdown", "Te
 
 
 ANNOUNCED_SECONDS = 30.0
-"""From a disruption that is announced to the deletion that is to follow: the next request of whoever announces it."""
+"""From a disruption that is announced to the deletion that is to follow: the next request of the same component."""
 
 
-_IMAGE_WORDS = ("ErrImagePull", "ImagePullBackOff")
+_IMAGE_REASONS = ("ErrImagePull", "ImagePullBackOff")
 """Alternating reasons of an image that cannot be pulled. The second is reported, so that it does not change."""
 
 
@@ -53,7 +53,7 @@ def life_of(pod: PodView) -> str:
 
 
 def fact_of(key: PodKey, pod: PodView, template: str, up_at: float | None = None) -> PodFact:
-    """What the platform says of one pod; `template` is the digest of the template that new pods get.
+    """What the platform reports of one pod; `template` is the digest of the template that new pods get.
 
     `up_at`: when its launcher was seen to be past its start-up.
     """
@@ -130,7 +130,7 @@ def returns(pod: PodView, ending: PodEnding | None) -> bool:
 def waits_for(pod: PodView) -> str:
     """The platform's reason for which the pod does not run, if that is not only time."""
     if pod.waiting not in ON_ITS_WAY:
-        return _IMAGE_WORDS[1] if pod.waiting in _IMAGE_WORDS else pod.waiting
+        return _IMAGE_REASONS[1] if pod.waiting in _IMAGE_REASONS else pod.waiting
     return pod.unscheduled_reason or "Unschedulable" if pod.unscheduled else ""
 
 
@@ -141,21 +141,21 @@ def is_on_its_way(pod: PodView) -> bool:
 
 
 def last_words(pod: PodView, end: ContainerEnd | None) -> str:
-    """What the container or its platform said last."""
+    """The last message of the container or its platform."""
     if end is not None and end.reason == "OOMKilled":
         return end.reason  # its last line is of something else
     if end is not None:
         return end.message or (f"{end.reason}" if end.reason not in ("Error", "Completed") else "")
-    said = _of_waiting(pod) if pod.waiting not in ON_ITS_WAY else ""
-    said = said or (STARTING if pod.running_since is not None and not pod.started else "")
-    return pod.disruption_message or pod.message or said or pod.unscheduled
+    waiting = _of_waiting(pod) if pod.waiting not in ON_ITS_WAY else ""
+    waiting = waiting or (STARTING if pod.running_since is not None and not pod.started else "")
+    return pod.disruption_message or pod.message or waiting or pod.unscheduled
 
 
 def _of_waiting(pod: PodView) -> str:
-    """In the kubelet's words; of an image that is not named there, with its name."""
-    said = pod.waiting_message or pod.waiting
-    is_named = pod.waiting not in _IMAGE_WORDS or pod.image in said
-    return said if is_named else f"image {pod.image}: {said}"
+    """As the kubelet reports it; where an image is not named there, with its name."""
+    reported = pod.waiting_message or pod.waiting
+    is_named = pod.waiting not in _IMAGE_REASONS or pod.image in reported
+    return reported if is_named else f"image {pod.image}: {reported}"
 
 
 _COMPONENTS = frozenset({COMPONENT_COORDINATOR, COMPONENT_CONTROL, COMPONENT_STORAGE})
@@ -186,7 +186,7 @@ class Ends:
     def down_since(self, name: str, pod: PodView | None) -> float | None:
         """When it was first seen not to run, or None; a process may have no pod.
 
-        A kubelet that is started again says that of all its pods, until it has looked: their own times say nothing.
+        A restarted kubelet reports that of all its pods until it has probed them: their own times prove nothing.
         """
         if pod is not None and pod.started:
             self._down.pop(name, None)
@@ -281,8 +281,8 @@ def _waits_for(pod: PodView, blocker: Blocker | None) -> str:
     """What keeps it from running; of one that crashes again and again, also how it ended."""
     if blocker is not None:
         return f"{blocker.reason}: {blocker.sentence}"
-    said = last_words(pod, pod.last_end if pod.waiting == CRASH_LOOP else None)
-    return ": ".join(filter(None, (waits_for(pod), said))) or "it has not started"
+    message = last_words(pod, pod.last_end if pod.waiting == CRASH_LOOP else None)
+    return ": ".join(filter(None, (waits_for(pod), message))) or "it has not started"
 
 
 class Startups:

@@ -48,7 +48,7 @@ async def read_at_most(answer: aiohttp.ClientResponse, most_bytes: int) -> bytes
 
 
 def what_came_back(error: Exception, timeout: float, connect_timeout: float) -> str:
-    """What became of a question that has no answer, in words that stay the same as long as it does."""
+    """What became of a question that has no answer, in problem that stay the same as long as it does."""
     match error:
         case aiohttp.ConnectionTimeoutError():
             return f"no connection within {connect_timeout:g} s"
@@ -62,8 +62,8 @@ def what_came_back(error: Exception, timeout: float, connect_timeout: float) -> 
             return "the name is not known"
         case OSError(errno=int(number)):
             return os.strerror(number).lower()
-        case aiohttp.ClientResponseError(message=words):
-            return f"what came is no HTTP: {words}"
+        case aiohttp.ClientResponseError(message=problem):
+            return f"what came is no HTTP: {problem}"
         case _:
             return type(error).__name__
 

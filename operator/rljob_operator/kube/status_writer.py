@@ -1,7 +1,7 @@
 """Status writes: what was decided is in the API server before anything is done. The status is written here only.
 
-Every write carries the resourceVersion that the decision was made from: if anybody wrote in between, it is refused, and
-the job is decided anew from a fresh read.
+Every write carries the resourceVersion that the decision was made from: if another client wrote in between, it is
+refused, and the job is decided again from a fresh read.
 """
 
 import time
@@ -19,11 +19,11 @@ PROGRESS_SECONDS = 15.0
 
 
 class Overtaken(Exception):
-    """Somebody else has written, or the job is gone; the cache has the newest state now."""
+    """Another client has written, or the job is gone; the cache has the newest state now."""
 
 
 class StatusWriter:
-    """Writes one job's status where there is something new to say, and remembers when it last did."""
+    """Writes one job's status where it has changed, and remembers when it last did."""
 
     def __init__(self, api: Api, cache: Cache, key: JobKey) -> None:
         self._api = api
@@ -49,14 +49,14 @@ class StatusWriter:
     async def write_condition(self, raw: Json, condition: Condition) -> bool:
         """Sets one condition in a status of which nothing else is understood, nor changed. Raises Overtaken.
 
-        False: it says so already.
+        False: it is there already.
         """
         others = [each for each in raw["status"].get("conditions", []) if each.get("type") != condition.type]
         before = [each for each in raw["status"].get("conditions", []) if each not in others]
         if any((each.get("reason"), each.get("message")) == (condition.reason, condition.message) for each in before):
             return False
-        said = condition.model_dump(mode="json", by_alias=True)
-        await self._patch(raw, {"conditions": [*others, said], "reason": condition.reason})
+        written = condition.model_dump(mode="json", by_alias=True)
+        await self._patch(raw, {"conditions": [*others, written], "reason": condition.reason})
         return True
 
     async def _patch(self, raw: Json, status: Json) -> None:
@@ -75,7 +75,7 @@ class StatusWriter:
         self._cache.put_job(written, quietly=True)
 
     async def _refresh(self) -> None:
-        """Reads the job anew into the cache."""
+        """Reads the job again into the cache."""
         key = self._key
         known = self._cache.job(key)
         try:
@@ -88,7 +88,7 @@ class StatusWriter:
 def decisive(status: RLJobStatus) -> tuple[object, ...]:
     """The part of a status that must be written before anything else is done: all but progress.
 
-    What an event is remembered by belongs to it, else every turn would tell the event again; and of progress what a
+    What an event is remembered by belongs to it, else every turn would emit the event again; and of progress what a
     later turn could not find out any more: the highest staleness, and that a checkpoint ended a row of restarts.
     """
     roles = [
@@ -107,7 +107,7 @@ def decisive(status: RLJobStatus) -> tuple[object, ...]:
 
 
 def merge_patch(old: Json, new: Json) -> Json:
-    """What a JSON merge patch has to say to turn `old` into `new`."""
+    """What a JSON merge patch has to contain to turn `old` into `new`."""
     patch: Json = {name: None for name in old if name not in new}
     for name, value in new.items():
         known = old.get(name)

@@ -1,4 +1,4 @@
-"""Views: what is kept of an object of the API server, and nothing else, since there are very many. Pure."""
+"""Views: the part of an object of the API server that the operator keeps, since there are very many. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from rljob_api.cluster import (
     ANNOTATION_APPLIED,
     ANNOTATION_BUILT_FOR,
-    ANNOTATION_KEPT,
     ANNOTATION_RECORDED,
+    ANNOTATION_RETAINED,
     ANNOTATION_RUN,
     ANNOTATION_RUN_OF,
     ANNOTATION_SPEC,
@@ -28,7 +28,7 @@ ON_ITS_WAY = ("", "ContainerCreating", "PodInitializing")
 
 
 _EXPANSION = ("ControllerResizeError", "NodeResizeError", "FileSystemResizePending", "Resizing")
-"""Conditions of a claim that tell of its expansion, what keeps it from going on first."""
+"""Conditions of a claim about its expansion, first the one that blocks it."""
 
 
 class JobKey(NamedTuple):
@@ -85,16 +85,16 @@ class PodView:
     node: str = field(compare=False)
     """Where a pod is placed is no news: nothing is decided on it."""
     ready: bool
-    """Of the coordinator. Of other pods it is not asked: the coordinator knows better, and tells."""
+    """Of the coordinator only: the readiness of other pods comes from the coordinator."""
     disruption: str
     """Reason of the condition DisruptionTarget."""
     disruption_message: str
     disrupted_at: float | None
-    """When that was said; None while nothing is."""
+    """When the condition was set; None while there is none."""
     unscheduled: str
-    """Why no node was found, in the scheduler's words."""
+    """Why no node was found, as the scheduler reports it."""
     unscheduled_reason: str
-    """Its word for that: Unschedulable, SchedulingGated."""
+    """The scheduler's reason: Unschedulable, SchedulingGated."""
     scheduler: str
     """Whose turn it is to find a node, by schedulerName."""
     is_tried: bool
@@ -105,7 +105,7 @@ class PodView:
     """It runs, and is past its start-up probe."""
     image: str
     waiting: str
-    """Why the container waits; `Init:` and the word of an init container that keeps it waiting."""
+    """Why the container waits; `Init:` and the reason of an init container that keeps it waiting."""
     waiting_message: str
     ended: ContainerEnd | None
     """While it has ended and not been started again."""
@@ -115,7 +115,7 @@ class PodView:
 
 @dataclass(frozen=True, slots=True)
 class ClaimView:
-    """What a PersistentVolumeClaim says beyond its metadata, and of the checkpoints on it."""
+    """What a PersistentVolumeClaim has beyond its metadata, and what it records of the checkpoints on it."""
 
     run: str = ""
     """Digest of the run whose checkpoints it has; "" where the operator did not note one."""
@@ -123,20 +123,19 @@ class ClaimView:
     """Uid of the job that trains that run, or did last."""
     spec: str = ""
     """That job's, as the claim keeps it."""
-    kept: str = ""
+    retained: str = ""
     """Digest of these."""
     recorded: str = ""
     size: str = ""
     """What it asks for."""
     capacity: str | None = None
     """What its volume has."""
-    said: str = ""
-    """Of its expansion."""
+    expansion_message: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnedView:
-    """An object with a job's label or name: one that the operator has applied, or somebody else's."""
+    """An object with a job's label or name: one that the operator has applied, or a foreign one."""
 
     kind: str
     name: str
@@ -149,11 +148,11 @@ class OwnedView:
     replicas: int | None
     """spec.replicas of a Deployment or StatefulSet."""
     refused: str = ""
-    """Why the pods of a Deployment cannot be made, in the API server's words: a quota, an admission webhook."""
+    """Why the pods of a Deployment cannot be made, as the API server reports it: a quota, an admission webhook."""
     claim: ClaimView | None = None
     """Of a PersistentVolumeClaim."""
     version: int = field(default=0, compare=False)
-    """Of two views of one object (uid) the one with the greater number is the later; alone it says nothing new."""
+    """Of two views of one object (uid) the one with the greater number is the later; it alone is no change."""
 
 
 def job_of(raw: Raw) -> JobKey | None:
@@ -164,7 +163,7 @@ def job_of(raw: Raw) -> JobKey | None:
 
 
 def view_pod(raw: Raw) -> PodView:
-    """What is kept of a pod."""
+    """The part of a pod that is retained."""
     metadata, status = raw["metadata"], raw.get("status") or {}
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
@@ -210,7 +209,7 @@ def view_pod(raw: Raw) -> PodView:
 
 
 def view_owned(kind: str, raw: Raw) -> OwnedView:
-    """What is kept of an object of a job; of most kinds only the metadata was asked for."""
+    """The part of a job's object that is retained; of most kinds only the metadata was requested."""
     metadata, spec = raw["metadata"], raw.get("spec") or {}
     annotations = metadata.get("annotations") or {}
     template = ((spec.get("template") or {}).get("metadata") or {}).get("annotations") or {}
@@ -234,16 +233,16 @@ def _claim(raw: Raw) -> ClaimView:
     annotations = raw["metadata"].get("annotations") or {}
     status = raw.get("status") or {}
     conditions = {each["type"]: each for each in status.get("conditions") or () if each.get("status") == "True"}
-    said = [conditions[name].get("message", "") for name in _EXPANSION if name in conditions]
+    messages = [conditions[name].get("message", "") for name in _EXPANSION if name in conditions]
     return ClaimView(
         run=annotations.get(ANNOTATION_RUN, ""),
         run_of=annotations.get(ANNOTATION_RUN_OF, ""),
         spec=annotations.get(ANNOTATION_SPEC, ""),
-        kept=annotations.get(ANNOTATION_KEPT, ""),
+        retained=annotations.get(ANNOTATION_RETAINED, ""),
         recorded=annotations.get(ANNOTATION_RECORDED, ""),
         size=((raw.get("spec") or {}).get("resources") or {}).get("requests", {}).get("storage", ""),
         capacity=(status.get("capacity") or {}).get("storage"),
-        said=next(filter(None, said), ""),
+        expansion_message=next(filter(None, messages), ""),
     )
 
 
@@ -268,7 +267,7 @@ def _container(status: Raw, spec: Raw) -> Raw:
 def _waiting(status: Raw, state: Raw) -> Raw:
     """What the container waits for; what keeps an init container from its end, which it waits for, too.
 
-    An init container that ends well, or stays as a sidecar, is followed by the next: at most one is told of.
+    An init container that ends well, or stays as a sidecar, is followed by the next: at most one is reported.
     """
     own: Raw = state.get("waiting") or {}
     if state and own.get("reason") != "PodInitializing":
@@ -282,16 +281,16 @@ def _waiting(status: Raw, state: Raw) -> Raw:
         ended = (
             f"it ended with code {last.exit_code}, {last.message.strip() or last.reason}" if last is not None else ""
         )
-        said = "; ".join(filter(None, (waiting.get("message", ""), ended)))
-        return {"reason": f"Init:{reason}", "message": f"init container {container['name']}: {said}"}
+        message = "; ".join(filter(None, (waiting.get("message", ""), ended)))
+        return {"reason": f"Init:{reason}", "message": f"init container {container['name']}: {message}"}
     return own
 
 
 def _refused(raw: Raw) -> str:
-    """A Deployment's controller says it of its ReplicaSet's pods, and of the ReplicaSet itself."""
+    """A Deployment's controller reports it for its ReplicaSet's pods and for the ReplicaSet itself."""
     for condition in (raw.get("status") or {}).get("conditions") or ():
-        kind, word, reason = condition["type"], condition["status"], condition.get("reason", "")
-        if (kind, word) == ("ReplicaFailure", "True") or (kind, word, reason) == (
+        kind, state, reason = condition["type"], condition["status"], condition.get("reason", "")
+        if (kind, state) == ("ReplicaFailure", "True") or (kind, state, reason) == (
             "Progressing",
             "False",
             "ReplicaSetCreateError",

@@ -32,7 +32,7 @@ RISE_SECONDS = 5.0
 
 TURNS = Rate(burst=60, every_seconds=0.5)
 """Of one key. A job that starts, or whose nodes are lost, is looked at dozens of times; one about which there is always
-something new, whoever makes it up, leaves the others their turns."""
+something new leaves the others their turns."""
 
 
 FIRST_DELAY_SECONDS = 0.1
@@ -47,9 +47,9 @@ class Urgency(Enum):
     """How soon a key is to be looked at."""
 
     ALARM = "alarm"
-    """A failure, an end, or another wish: the job stands still, or does what nobody wants, until its turn."""
+    """A failure, an end, or another user request: the job stalls, or does what is not wanted, until its turn."""
     PROGRESS = "progress"
-    """All goes well: the status is to say how far."""
+    """All goes well: the status is to show how far."""
 
 
 ALL = tuple(Urgency)
@@ -197,7 +197,7 @@ SETTLE_SECONDS = 0.2
 
 
 ALARM_SHARE = 4
-"""One in so many turns at the same time is kept for alarms: the others may all wait for a slow API server."""
+"""One in so many turns at the same time is reserved for alarms: the others may all wait for a slow API server."""
 
 
 @dataclass(frozen=True, slots=True)

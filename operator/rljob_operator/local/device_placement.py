@@ -1,6 +1,6 @@
 """Which pod of a local run gets which devices.
 
-Pure. Called by `start` before anything runs, and by `rljob run --dry-run`. What it says holds for the whole run: a pod
+Pure. Called by `start` before anything runs, and by `rljob run --dry-run`. Its result holds for the whole run: a pod
 that is restarted, in place or with the job, has the devices that it had.
 """
 
@@ -30,7 +30,7 @@ class RoleDemand:
     shares: bool
     """They are the leading role's, too."""
     counted_by: str
-    """The field that says how many pods there may be."""
+    """The field with the number of pods there may be."""
 
     @property
     def total(self) -> int:
@@ -66,7 +66,7 @@ def _counted_by(roles: RolesSpec, role: Role) -> str:
 def place(roles: RolesSpec, devices: Sequence[str], source: str) -> PodDevices:
     """Gives every pod its own devices, neighbours in the list to each pod and to each role.
 
-    Roles that share get the leading role's, from the first on. Raises TooFewDevices; `source` says in its sentence how
+    Roles that share get the leading role's, from the first on. Raises TooFewDevices; `source` names in its sentence how
     the devices are known.
     """
     wants = wanted_devices(roles)

@@ -1,7 +1,7 @@
-"""The earlier run in a folder that is started over: kept beside it as `NAME.1`, or deleted where its user says so.
+"""The earlier run in a folder that is started over: it stays beside it as `NAME.1`, or is deleted on request.
 
 Called by `run_folder` with the folder locked. Takes what the earlier run's record names and nothing else: a link or a
-mount below the run's folders is neither followed nor moved. Everything is looked at before anything is moved; a start
+mount below the run's folders is neither followed nor moved. Everything is checked before anything is moved; a start
 that was cut off in between is finished by the next one.
 """
 
@@ -25,14 +25,14 @@ class Earlier(StrEnum):
     """What becomes of an earlier run in the folder of a start."""
 
     GOES_ON = "GoesOn"
-    KEPT = "Kept"
+    RETAINED = "Retained"
     DELETED = "Deleted"
 
 
 def start_over(path: Path, record: RunRecord, earlier: Earlier) -> str:
     """Clears the run folder `path` of the run that `record` describes; a sentence of where it is. Raises RunRefused."""
     _refuse_what_is_elsewhere(path, record)
-    if earlier is Earlier.KEPT:
+    if earlier is Earlier.RETAINED:
         _refuse_what_has_no_room_beside_it(path, record)
     try:
         return _delete(path, record) if earlier is Earlier.DELETED else _keep(path, record)
@@ -56,7 +56,7 @@ def _keep(path: Path, record: RunRecord) -> str:
     _sync(_move(path, record, targets) | {target.parent for target in targets.values()})
     for base, target in targets.items():
         if base != path:
-            _name_anew(targets[path], target)
+            _rename_checkpoints(targets[path], target)
     record.moved(path).write(targets[path])
     (path / FILE).unlink(missing_ok=True)
     _remove_empty(path, record)
@@ -79,8 +79,8 @@ def _move(path: Path, record: RunRecord, targets: Mapping[Path, Path]) -> set[Pa
     return changed
 
 
-def _name_anew(run: Path, checkpoints: Path) -> None:
-    """The kept run goes on from where its checkpoints are now: its manifest says so, and they are noted as its own."""
+def _rename_checkpoints(run: Path, checkpoints: Path) -> None:
+    """The retained run goes on from where its checkpoints are now: its manifest and their record name each other."""
     with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):  # what is no manifest stays as it is
         manifest = json.loads((run / MANIFEST).read_bytes())
         manifest["spec"]["checkpoint"]["path"] = str(checkpoints)
@@ -123,7 +123,7 @@ def _free_number(path: Path, record: RunRecord) -> int:
 
 
 def _remove_empty(path: Path, record: RunRecord) -> None:
-    """Folders of the run that hold nothing of anybody else's."""
+    """Removes folders of the run that are empty."""
     for place in record.places:
         base, below = record.located(path, place)
         folder = base / below

@@ -2,4 +2,4 @@
 
 
 class RunRefused(ValueError):
-    """The run cannot start: the folder is in use, of another manifest, or finished. The sentence says what to do."""
+    """The run cannot start: the folder is in use, of another manifest, or finished. The sentence names the cure."""

@@ -108,7 +108,7 @@ PROGRESS_SECONDS = 1.0
 
 
 class Journal:
-    """Writes status, events and metrics of one start, and tells the view."""
+    """Writes status, events and metrics of one start, and passes them to the view."""
 
     def __init__(self, folder: RunFolder, view: View, status: RLJobStatus) -> None:
         self._folder = folder

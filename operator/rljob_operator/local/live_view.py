@@ -1,6 +1,6 @@
 """The view on a terminal: a table that redraws itself below the events, which scroll by.
 
-Made by `make_view`. Draws from values that it was told; the drawing thread only reads them.
+Made by `make_view`. Draws from the values that it received; the drawing thread only reads them.
 """
 
 import time
@@ -82,7 +82,7 @@ class LiveView(View):
         self._status = status
 
     def close(self, summary: Line) -> None:
-        """Stops to draw; the summary stays. Why it ended was told by the last event, unless there was none."""
+        """Stops to draw; the summary stays. The last event named the cause of the end, unless there was none."""
         self._live.stop()
         if summary["message"] != self._last_message:
             self._console.print(Text(headline(summary), _STYLES.get(str(summary["phase"]), _OTHER_STYLE)))

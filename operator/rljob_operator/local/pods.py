@@ -1,7 +1,7 @@
 """Pods of a local run: launchers that the preloaded parent forks. Facts about them, their creation, their end.
 
 The parent speaks JSON lines over a socket pair (`rljob_api.wire.processes`). A parent that dies takes its launchers
-with it; it is infrastructure and started again, and the pods are created anew when the core says so.
+with it; it is infrastructure and started again, and the pods are created again when the core decides so.
 """
 
 import asyncio
@@ -128,10 +128,11 @@ class Pods:
     def facts(self) -> tuple[PodFact, ...]:
         """What the core may know of them."""
         return tuple(
-            replace(fact, stopped=_is_stopped(fact), last_words=self._words(fact)) for fact in self._facts.values()
+            replace(fact, stopped=_is_stopped(fact), last_words=self._last_output(fact))
+            for fact in self._facts.values()
         )
 
-    def _words(self, fact: PodFact) -> str:
+    def _last_output(self, fact: PodFact) -> str:
         return IMPORTS if fact.state is PodState.PENDING and self.parent_ready_at is None else fact.last_words
 
     def oldest_pending(self) -> float | None:

@@ -19,7 +19,7 @@ from rljob_api.machine.process_stat import STATE, is_stopped, stat_of
 from rljob_operator.core import ProcessFact
 from rljob_operator.core.reasons import last_line
 
-LOOK_SECONDS = 0.2
+POLL_SECONDS = 0.2
 """How soon it is noticed that a process which shall end was stopped."""
 
 
@@ -55,7 +55,7 @@ async def start(
 
 
 async def stop(process: asyncio.subprocess.Process, *, patience: float) -> None:
-    """SIGTERM, then after `patience` seconds SIGKILL; at once to one that is stopped, which ends at no wish."""
+    """SIGTERM, then after `patience` seconds SIGKILL; at once to one that is stopped, which cannot handle SIGTERM."""
     if process.returncode is not None:
         return
     with suppress(ProcessLookupError):
@@ -63,7 +63,7 @@ async def stop(process: asyncio.subprocess.Process, *, patience: float) -> None:
     deadline = time.monotonic() + patience
     while process.returncode is None and time.monotonic() < deadline and not is_stopped(process.pid):
         with suppress(TimeoutError):
-            async with asyncio.timeout(min(LOOK_SECONDS, patience)):
+            async with asyncio.timeout(min(POLL_SECONDS, patience)):
                 await process.wait()
     if process.returncode is None:
         with suppress(ProcessLookupError):
@@ -108,9 +108,9 @@ class _Member:
 class Infrastructure:
     """The processes by name, in the order of their start."""
 
-    def __init__(self, *, ended: Callable[[str], None], last_words: Callable[[str], str]) -> None:
+    def __init__(self, *, ended: Callable[[str], None], log_tail: Callable[[str], str]) -> None:
         self._ended = ended
-        self._last_words = last_words
+        self._log_tail = log_tail
         self._members: dict[str, _Member] = {}
 
     async def start(self, services: Mapping[str, Launch]) -> None:
@@ -172,5 +172,5 @@ class Infrastructure:
             num_restarts=member.num_restarts,
             stopped=code is None and is_stopped(member.process.pid),
             exit_code=code,
-            last_words="" if code is None else last_line(self._last_words(name)),
+            last_words="" if code is None else last_line(self._log_tail(name)),
         )

@@ -210,7 +210,7 @@ class RunFolder:
 
     @property
     def checkpoints(self) -> Path:
-        """Where checkpoints lie unless the spec says otherwise."""
+        """Where checkpoints lie unless the spec names another folder."""
         return self.path / "checkpoints"
 
     def log(self, name: str) -> Path:
@@ -261,7 +261,7 @@ class RunFolder:
     def write_manifest(self, job: RLJob) -> str:
         """The resolved manifest, for every process of the run.
 
-        One that differs is kept beside it; a sentence of what differs then, else empty.
+        One that differs stays beside it; a sentence of what differs then, else empty.
         """
         found = "" if not self.manifest.exists() else ", ".join(map(str, changes(self._spec_before(), job.spec)))
         if found:
@@ -302,7 +302,7 @@ class RunFolder:
         return True
 
     def tail(self, name: str, size: int = 4096) -> str:
-        """The last words of the newest life in the log of a process."""
+        """The end of the newest life's output in the log of a process."""
         file = self.log(name)
         if not file.exists():
             return ""

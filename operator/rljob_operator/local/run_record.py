@@ -114,7 +114,7 @@ class RunRecord(BaseModel):
     """What `run.json` holds."""
 
     run: str
-    """Drawn once: tells apart runs that had the same folder one after the other."""
+    """Drawn once: distinguishes runs that had the same folder one after the other."""
     places: list[RecordedPlace]
     leaves: int | None = None
     """A fresh start has begun to clear the folder: to `NAME.{leaves}`, or by deletion where that is 0."""
@@ -167,7 +167,7 @@ class RunRecord(BaseModel):
         return named.resolve(), folder.relative_to(named)
 
     def moved(self, path: Path) -> "RunRecord":
-        """As it is once its folders lie where `moves` says."""
+        """As it is once its folders lie at their targets in `moves`."""
         places = []
         for place in self.places:
             base, below = self.located(path, place)
@@ -192,7 +192,7 @@ class CheckpointOwner(BaseModel):
 
     @classmethod
     def of(cls, folder: Path) -> "CheckpointOwner | None":
-        """None where no run has said so. Raises RunRefused for a file that is there, and is no such one."""
+        """None where no run has recorded it. Raises RunRefused for a file that is there, and is no such one."""
         file = folder / FILE
         try:
             return cls.model_validate_json(file.read_bytes())
@@ -278,7 +278,7 @@ def strangers(path: Path) -> list[str]:
 
 
 def _before_records(path: Path) -> RunRecord | None:
-    """A run of a version that kept no record: its manifest and a status of an epoch that was begun."""
+    """A run of a version that wrote no record: its manifest and a status of an epoch that was begun."""
     try:
         spec = _Manifest.model_validate_json((path / MANIFEST).read_bytes()).spec
         status = RLJobStatus.model_validate_json((path / "status.json").read_bytes())

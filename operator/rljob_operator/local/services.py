@@ -45,7 +45,7 @@ SOCKET_PATH_BYTES = 107
 
 
 _STORAGE_MALLOC = "oversize_threshold:0,dirty_decay_ms:-1,muzzy_decay_ms:-1"
-"""jemalloc keeps freed pages: giving megabytes back to the kernel and faulting them in anew costs more than a copy."""
+"""jemalloc keeps freed pages: giving megabytes back to the kernel and faulting them in again costs more than a copy."""
 
 
 _MALLOC_VARIABLES = ("MALLOC_CONF", "JE_MALLOC_CONF")
@@ -165,7 +165,7 @@ class Services:
         return directory, self._socket(name), self.password
 
     async def coordinator(self) -> asyncio.subprocess.Process:
-        """Starts the coordinator on the listening socket that is kept here."""
+        """Starts the coordinator on the listening socket that is held here."""
         number = self.listener.fileno()
         argv = [sys.executable, "-m", "rljob_workers.dcs.coordinator", "--fd", str(number)]
         argv += ["--endpoints", str(self.folder.endpoints), "--manifest", str(self.folder.manifest)]
@@ -188,7 +188,7 @@ def _url(path: Path, password: str) -> str:
     return f"unix://:{password}@{path}"
 
 
-LAST_WORDS_SECONDS = 5.0
+LAST_EVENTS_SECONDS = 5.0
 
 
 COORDINATOR_SECONDS = 3.0
@@ -231,7 +231,7 @@ async def shut_down(
 
 async def _receive_the_rest(follower: CoordinatorFollower) -> None:
     with suppress(CoordinatorError, TimeoutError):
-        async with asyncio.timeout(LAST_WORDS_SECONDS):
+        async with asyncio.timeout(LAST_EVENTS_SECONDS):
             while await follower.catch_up(0.0):
                 pass
 

@@ -1,4 +1,4 @@
-"""The supervisor of `rljob run`: observe -> decide -> persist -> act, until the core says that the job is over.
+"""The supervisor of `rljob run`: observe -> decide -> persist -> act, until the core stops the job.
 
 `core` decides; here is how one machine is observed and changed, with the HTTP transport to the run's coordinator and
 the signals that stop a run.
@@ -143,7 +143,7 @@ class RunFollower(CoordinatorFollower):
     def request_ended(self, _what: str, error: CoordinatorError | None) -> None:
         """A refusal is an answer, too."""
         if not isinstance(error, CoordinatorUnreachable):
-            self._watchdog.heard(COORDINATOR)
+            self._watchdog.answered(COORDINATOR)
 
     def answered_late(self, _seen: CoordinatorStatus | None) -> None:
         """The next turn reads it."""
@@ -151,7 +151,7 @@ class RunFollower(CoordinatorFollower):
 
 
 RETRY_SECONDS = 0.05
-"""After an action that was refused or not answered everything is observed and decided anew."""
+"""After an action that was refused or not answered everything is observed and decided again."""
 
 
 class Supervisor:
@@ -168,7 +168,7 @@ class Supervisor:
         self._services = Services.prepare(folder, job)
         self._wake = asyncio.Event()
         self._pods = Pods(folder, devices, self._wake.set, preloads_of(job.spec, job.spec.roles.present()))
-        self._infrastructure = Infrastructure(ended=self._ended, last_words=folder.tail)
+        self._infrastructure = Infrastructure(ended=self._ended, log_tail=folder.tail)
         last = journal.status
         journal.begin(*begin(last, wanted_replicas(self._replicas, self._autoscaling, last), time.time()))
         self._journal = journal
@@ -191,7 +191,7 @@ class Supervisor:
             self._link = CoordinatorLink(LocalTransport(http))
             self._follower = RunFollower(self._link, self._journal, self._watchdog, self._wake)
             try:
-                # The parent's imports take longest, so it comes first; the Redis servers are up before anybody asks.
+                # The parent's imports take longest, so it comes first; the Redis servers are up before clients connect.
                 await self._infrastructure.start(
                     {
                         PARENT: self._pods.launch_parent,

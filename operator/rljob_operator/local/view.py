@@ -79,7 +79,7 @@ SECONDS_PER_HOUR = 3600
 
 
 EXACT_SECONDS = 100.0
-"""Durations below this are told with a digit after the point."""
+"""Durations below this are printed with a digit after the point."""
 
 
 _NOT_YET = (Phase.STARTING, Phase.RESTARTING)
@@ -106,7 +106,7 @@ def event_text(line: Line) -> str:
 
 
 def restart_text(line: Line) -> str:
-    """An event that restarted something, in a few words."""
+    """An event that restarted something, in short."""
     return f"{line['reason']} of {line['role'] or 'the job'} ({line['scope']})"
 
 
@@ -193,15 +193,15 @@ def number(value: object) -> str:
 
 
 STEP_LINE_SECONDS = 1.0
-"""Plain lines: of the steps within this long only one is told. metrics.jsonl has all of them."""
+"""Plain lines: of the steps within this long only one is printed. metrics.jsonl has all of them."""
 
 
-SIGN_OF_LIFE_SECONDS = 30.0
+LONGEST_SILENCE_SECONDS = 30.0
 """Plain lines: a line this often while nothing happens."""
 
 
 class View(ABC):
-    """Told by the supervisor, in the order in which things happen."""
+    """Output of one run; the journal calls it in the order in which things happen."""
 
     @abstractmethod
     def open(self, job: RLJob, out: str) -> None:
@@ -230,7 +230,7 @@ class PlainView(View):
     def __init__(self, out: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._out = out
         self._clock = clock
-        self._said_at = clock()
+        self._printed_at = clock()
         self._step_at = -STEP_LINE_SECONDS
         self._pace = StepRates()
         self._total = 0
@@ -240,12 +240,12 @@ class PlainView(View):
     def open(self, job: RLJob, out: str) -> None:
         """Names the job and its folder."""
         self._total = job.spec.rollout.num_rollouts
-        self._say(time.time(), f"{job.metadata.name}: {self._total} rollouts to train; files are in {out}")
+        self._print(time.time(), f"{job.metadata.name}: {self._total} rollouts to train; files are in {out}")
 
     def event(self, line: Line) -> None:
         """Reason and sentence."""
         self._last_message = line["message"]
-        self._say(line["time"], event_text(line))
+        self._print(line["time"], event_text(line))
 
     def step(self, line: Line) -> None:
         """The numbers of a step, if the last line of a step is old enough; of the last step always."""
@@ -253,27 +253,29 @@ class PlainView(View):
         is_last = line["step"] + 1 == self._total
         if is_last or self._clock() - self._step_at >= STEP_LINE_SECONDS:
             self._step_at = self._clock()
-            self._say(line["time"], step_text(line, self._total, self._pace))
+            self._print(line["time"], step_text(line, self._total, self._pace))
 
     def status(self, status: RLJobStatus) -> None:
-        """Who is waited for, when that is news; else only when nothing was said for long."""
+        """Who is waited for, when that is news; else only when nothing was printed for long."""
         waiting = phase_text(status) if status.phase in (Phase.STARTING, Phase.RESTARTING) else ""
-        if self._clock() - self._said_at < (STEP_LINE_SECONDS if waiting != self._waiting else SIGN_OF_LIFE_SECONDS):
+        if self._clock() - self._printed_at < (
+            STEP_LINE_SECONDS if waiting != self._waiting else LONGEST_SILENCE_SECONDS
+        ):
             return
         if waiting or waiting == self._waiting:
-            self._say(time.time(), status_text(status))
+            self._print(time.time(), status_text(status))
         self._waiting = waiting
 
     def close(self, summary: Line) -> None:
-        """The summary; why it ended was told by the last event, unless there was none."""
+        """The summary; the last event named the cause of the end, unless there was none."""
         if summary["message"] != self._last_message:
-            self._say(time.time(), headline(summary))
+            self._print(time.time(), headline(summary))
         for name, value in summary_rows(summary):
             self._out.write(f"  {name}: {value}\n")
         self._out.flush()
 
-    def _say(self, at: object, text: str) -> None:
-        self._said_at = self._clock()
+    def _print(self, at: object, text: str) -> None:
+        self._printed_at = self._clock()
         self._out.write(f"{time_of_day(at)} {text}\n")
         self._out.flush()
 

@@ -21,7 +21,7 @@ PROBE_INTERVAL_SECONDS = 2.0
 SILENCE_LIMIT_SECONDS = 15.0
 """An answer of these servers takes a millisecond, on a slow disk that is being synced some seconds."""
 LONGEST_PAUSE_SECONDS = 2 * PROBE_INTERVAL_SECONDS
-"""More of the time between two looks is nobody's silence: this process was held up itself, as by Ctrl-Z."""
+"""Time beyond this between two checks counts as no process's silence: this one was held up itself, as by Ctrl-Z."""
 START_LIMIT_SECONDS = 120.0
 """Least time for a start without an answer and without progress. Imports take seconds, or many minutes from a network
 disk or where memory is short: as long as they read or compute, the start goes on."""
@@ -50,7 +50,7 @@ class _Silence:
 
 
 class Watchdog:
-    """Asks every Redis for a PONG; is told when the coordinator has answered."""
+    """Asks every Redis for a PONG; the follower reports answers of the coordinator."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Watchdog:
         self._known: dict[str, _Silence] = {}
         self._attended = AttendedClock(LONGEST_PAUSE_SECONDS, clock)
 
-    def heard(self, name: str) -> None:
+    def answered(self, name: str) -> None:
         """This process has answered just now."""
         pid = self._infrastructure.process(name).pid
         self._known[name] = _Silence(pid, SILENCE_LIMIT_SECONDS, self._attended.tick())
@@ -83,11 +83,11 @@ class Watchdog:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            await self.look()
+            await self.check()
             await asyncio.sleep(PROBE_INTERVAL_SECONDS)
 
-    async def look(self) -> None:
-        """Asks all of them, and kills who has been silent for too long."""
+    async def check(self) -> None:
+        """Probes all of them, and kills those that have been silent for too long."""
         await asyncio.gather(*(self._probe(probe) for probe in self._probes))
         self._attended.tick()
         for name in (*(probe.name for probe in self._probes), "coordinator"):
@@ -100,10 +100,10 @@ class Watchdog:
         with suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
             async with asyncio.timeout(PROBE_INTERVAL_SECONDS):
                 await _ping(probe)
-            self.heard(probe.name)
+            self.answered(probe.name)
 
     def _judge(self, name: str) -> None:
-        """A coordinator that was started anew has the time of a start anew: it has much to import."""
+        """A restarted coordinator has the time of a start again: it has much to import."""
         if not self._infrastructure.is_alive(name):
             return
         pid = self._infrastructure.process(name).pid
@@ -111,7 +111,7 @@ class Watchdog:
             self._kill(name, f"{name} (process {pid}) has not answered in {silence}; it is killed")
 
     def _judge_parent(self) -> None:
-        """It owes its start, and then whatever pod it was told to begin."""
+        """It owes its start, and then every pod that it was ordered to begin."""
         if not self._infrastructure.is_alive("parent"):
             return
         started, pending = self._pods.parent_ready_at, self._pods.oldest_pending()
@@ -123,7 +123,7 @@ class Watchdog:
             self._kill("parent", f"the preloaded parent has not answered in {silence}; it is killed")
 
     def _silence(self, name: str, question: Hashable, *, starts: bool) -> str | None:
-        """The limit in words, where it is over. A new question has its whole limit, and so has a start that goes on."""
+        """Describes the limit where it is exceeded. A new question has its whole limit, a start that goes on, too."""
         silence, now = self._known.get(name), self._attended.seconds
         if silence is None or silence.question != question:
             limit = self._start_limit if starts else SILENCE_LIMIT_SECONDS

@@ -68,7 +68,7 @@ def test_a_folder_that_is_in_use_or_of_another_job_is_refused(tmp_path: Path) ->
         assert "spec.rollout.samplesPerPrompt: 8 differs from 4" in job.output()
 
 
-def test_an_interrupted_run_says_how_to_go_on_and_goes_on(tmp_path: Path) -> None:
+def test_an_interrupted_run_states_how_to_go_on_and_goes_on(tmp_path: Path) -> None:
     with RunningJob(tmp_path, make_simulated(tmp_path, rollout={"numRollouts": 10000})) as job:
         job.wait_for_step(2)
         epoch = job.epoch()
@@ -85,7 +85,7 @@ def test_an_interrupted_run_says_how_to_go_on_and_goes_on(tmp_path: Path) -> Non
         assert job.status()["training"]["checkpoint"] == done + 3
 
 
-def test_a_run_that_was_kept_goes_on_with_its_own_checkpoints(tmp_path: Path) -> None:
+def test_a_run_that_was_retained_goes_on_with_its_own_checkpoints(tmp_path: Path) -> None:
     def manifest(rollouts: int, folder: str) -> dict[str, Any]:
         where = {"path": str(tmp_path / folder)}
         return make_simulated(tmp_path, rollout={"numRollouts": rollouts}, checkpoint=where)
@@ -93,7 +93,7 @@ def test_a_run_that_was_kept_goes_on_with_its_own_checkpoints(tmp_path: Path) ->
     with RunningJob(tmp_path, manifest(3, "saved")) as job:
         job.assert_succeeded()
         fresh = RunFolder.open(job.out, fresh=True)
-        fresh.start_over(job.manifest, Earlier.KEPT)
+        fresh.start_over(job.manifest, Earlier.RETAINED)
         fresh.begin(job.manifest)
         fresh.close()
         job.out = tmp_path / "out.1"

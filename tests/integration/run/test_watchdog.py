@@ -36,38 +36,38 @@ def test_a_process_that_still_starts_is_given_the_time_of_a_start_unless_it_is_s
 
 
 async def watch_a_silent_coordinator(has_answered: bool, is_stopped: bool) -> None:
-    now, told = [0.0], Told()
-    infrastructure = Infrastructure(ended=lambda _: None, last_words=lambda _: "")
+    now, reported = [0.0], Told()
+    infrastructure = Infrastructure(ended=lambda _: None, log_tail=lambda _: "")
     await infrastructure.start({"coordinator": lambda: asyncio.create_subprocess_exec("sleep", "300")})
     no_parent = cast(Pods, None)
     watchdog = Watchdog(
         infrastructure,
         no_parent,
         (),
-        cast(Journal, told),
+        cast(Journal, reported),
         stopped_limit_seconds=STOPPED_LIMIT_SECONDS,
         start_limit_seconds=START_SECONDS,
         clock=lambda: now[0],
     )
-    await watchdog.look()
+    await watchdog.check()
     if has_answered:
-        watchdog.heard("coordinator")
+        watchdog.answered("coordinator")
     limit = SILENCE_LIMIT_SECONDS if has_answered else START_SECONDS
     process = infrastructure.process("coordinator")
     if is_stopped:
         stop(process.pid)
         limit = STOPPED_LIMIT_SECONDS
     now[0] = 10 * limit  # this process was stopped, and could hear nobody
-    await watchdog.look()
+    await watchdog.check()
     for _ in range(round(limit) - round(LONGEST_PAUSE_SECONDS)):
         now[0] += 1
-        await watchdog.look()
-    assert told == []
+        await watchdog.check()
+    assert reported == []
     now[0] += 1
-    await watchdog.look()
+    await watchdog.check()
     idle = "" if has_answered else " and makes no progress"
     how = f"{limit + 1:.0f} s and is stopped (SIGSTOP)" if is_stopped else f"{limit:.0f} s{idle}"
-    assert told == [f"coordinator (process {process.pid}) has not answered in {how}; it is killed"]
+    assert reported == [f"coordinator (process {process.pid}) has not answered in {how}; it is killed"]
     await asyncio.wait_for(process.wait(), 240)
 
 
@@ -83,15 +83,15 @@ def test_a_start_goes_on_as_long_as_it_reads_or_computes(work: str) -> None:
 
 
 async def watch_a_slow_start(work: str) -> None:
-    now, told = [0.0], Told()
-    infrastructure = Infrastructure(ended=lambda _: None, last_words=lambda _: "")
+    now, reported = [0.0], Told()
+    infrastructure = Infrastructure(ended=lambda _: None, log_tail=lambda _: "")
     program = (sys.executable, "-c", f"import time\n{work}")
     await infrastructure.start({"coordinator": lambda: asyncio.create_subprocess_exec(*program)})
     watchdog = Watchdog(
         infrastructure,
         cast(Pods, None),
         (),
-        cast(Journal, told),
+        cast(Journal, reported),
         stopped_limit_seconds=5,
         start_limit_seconds=0,
         clock=lambda: now[0],
@@ -99,13 +99,13 @@ async def watch_a_slow_start(work: str) -> None:
     pid = infrastructure.process("coordinator").pid
     for _ in range(3):
         before = progress_of(pid)
-        await watchdog.look()
+        await watchdog.check()
         while progress_of(pid) == before:  # a second of its CPU, or a mebibyte
             await asyncio.sleep(0.05)
         for _ in range(round(START_LIMIT_SECONDS / LONGEST_PAUSE_SECONDS)):
             now[0] += LONGEST_PAUSE_SECONDS
-            await watchdog.look()
-    assert told == []
+            await watchdog.check()
+    assert reported == []
     infrastructure.process("coordinator").kill()
     await infrastructure.process("coordinator").wait()
 
@@ -115,29 +115,29 @@ def test_the_time_before_an_answer_is_no_silence() -> None:
 
 
 async def watch_a_coordinator_that_is_stopped_after_it_has_answered() -> None:
-    now, told = [0.0], Told()
-    infrastructure = Infrastructure(ended=lambda _: None, last_words=lambda _: "")
+    now, reported = [0.0], Told()
+    infrastructure = Infrastructure(ended=lambda _: None, log_tail=lambda _: "")
     await infrastructure.start({"coordinator": lambda: asyncio.create_subprocess_exec("sleep", "300")})
     watchdog = Watchdog(
         infrastructure,
         cast(Pods, None),
         (),
-        cast(Journal, told),
+        cast(Journal, reported),
         stopped_limit_seconds=5,
         start_limit_seconds=START_SECONDS,
         clock=lambda: now[0],
     )
     process = infrastructure.process("coordinator")
     stop(process.pid)
-    await watchdog.look()
+    await watchdog.check()
     now[0] += 2
-    watchdog.heard("coordinator")  # what it had sent before it was stopped
+    watchdog.answered("coordinator")  # what it had sent before it was stopped
     for _ in range(3):
-        await watchdog.look()
+        await watchdog.check()
         now[0] += 2
-    assert told == [], "it was silent for 4 s at the last look"
-    await watchdog.look()
-    assert told == [
+    assert reported == [], "it was silent for 4 s at the last look"
+    await watchdog.check()
+    assert reported == [
         f"coordinator (process {process.pid}) has not answered in 6 s and is stopped (SIGSTOP); it is killed"
     ]
     await asyncio.wait_for(process.wait(), 240)

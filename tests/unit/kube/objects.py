@@ -60,8 +60,8 @@ def make_pod(
         "status": {
             "phase": phase,
             "conditions": [
-                {"type": kind, "status": word, "reason": reason, "message": message, "lastTransitionTime": NOW}
-                for kind, (word, reason, message) in (conditions or {}).items()
+                {"type": kind, "status": text, "reason": reason, "message": message, "lastTransitionTime": NOW}
+                for kind, (text, reason, message) in (conditions or {}).items()
             ],
             "containerStatuses": [container] if state is not None else [],
             **(status or {}),

@@ -78,28 +78,30 @@ def test_a_template_nested_too_deeply_is_refused_in_a_sentence(levels: int) -> N
     assert sentence.startswith("spec: is nested too deeply")
 
 
-def test_what_was_chosen_is_kept_over_an_edit_by_the_next_operator() -> None:
+def test_what_was_chosen_is_retained_over_an_edit_by_the_next_operator() -> None:
     """Several optimizer steps would be another default for a new job."""
     spec = AcceptedSpec(cast(Api, ApiOfAnswers({})), KEY)
-    kept = spec.note(accepted(RLJobStatus()), 1)
-    assert kept.defaults == DefaultsStatus(actor_fwd=False, engine="SGLang")
-    status = RLJobStatus.model_validate_json(RLJobStatus(restart=BEGUN, accepted=kept).model_dump_json(by_alias=True))
+    retained = spec.note(accepted(RLJobStatus()), 1)
+    assert retained.defaults == DefaultsStatus(actor_fwd=False, engine="SGLang")
+    status = RLJobStatus.model_validate_json(
+        RLJobStatus(restart=BEGUN, accepted=retained).model_dump_json(by_alias=True)
+    )
     several: dict[str, Any] = {"spec.training.globalBatchSize": 256, "spec.training.microBatchSize": 8}
     job = accepted(status, **several)
     assert job.spec.roles.actor_fwd is None
 
 
-def test_the_type_of_logits_is_kept_over_gpus_that_come_later() -> None:
+def test_the_type_of_logits_is_retained_over_gpus_that_come_later() -> None:
     bf16 = {"spec.model.dtype": "bfloat16"}
     for roles, expected in ((GPUS, "float32"), ({"actor": {}, "rollout": {}, "reference": {}}, "")):
-        kept = AcceptedSpec(cast(Api, ApiOfAnswers({})), KEY).note(accepted(RLJobStatus(), roles, **bf16), 1)
-        assert kept.defaults is not None
-        assert kept.defaults.head_dtype == expected
-        job = accepted(RLJobStatus(restart=BEGUN, accepted=kept), {**GPUS, "reference": {"gpus": 0}}, **bf16)
+        retained = AcceptedSpec(cast(Api, ApiOfAnswers({})), KEY).note(accepted(RLJobStatus(), roles, **bf16), 1)
+        assert retained.defaults is not None
+        assert retained.defaults.head_dtype == expected
+        job = accepted(RLJobStatus(restart=BEGUN, accepted=retained), {**GPUS, "reference": {"gpus": 0}}, **bf16)
         assert (job.spec.model.head_dtype or "") == expected
 
 
-def test_the_spec_in_the_config_map_says_where_every_role_computes() -> None:
+def test_the_spec_in_the_config_map_states_where_every_role_computes() -> None:
     """It is written without defaults, and is read as what it means, not as what a new job would get."""
     job = accepted(RLJobStatus(), {**GPUS, "reference": {"gpus": 0}})
     note = AcceptedSpec(cast(Api, ApiOfAnswers({})), KEY).note(job, 1)

@@ -32,17 +32,17 @@ async def begins(request: web.Request) -> web.StreamResponse:
 
 
 @pytest.mark.parametrize(
-    ("handler", "request_seconds", "silence_seconds", "heard"),
+    ("handler", "request_seconds", "silence_seconds", "received"),
     [
         param(never, 0.1, 3600.0, b"", id="a watch that does not begin is not waited for as long as one that is quiet"),
         param(begins, 3600.0, 2.0, b"{}\n", id="a watch that goes silent is given up"),
     ],
 )
 def test_a_watch_on_a_dead_connection_ends(
-    monkeypatch: pytest.MonkeyPatch, handler: Handler, request_seconds: float, silence_seconds: float, heard: bytes
+    monkeypatch: pytest.MonkeyPatch, handler: Handler, request_seconds: float, silence_seconds: float, received: bytes
 ) -> None:
     monkeypatch.setattr("rljob_operator.kube.api.REQUEST_SECONDS", request_seconds)
-    said = bytearray()
+    message = bytearray()
 
     async def watch() -> None:
         app = web.Application()
@@ -51,11 +51,11 @@ def test_a_watch_on_a_dead_connection_ends(
             api = Api(client, Metrics(), lambda: None)
             async with api.watch(PODS, None, {}, "", silence_seconds) as stream:
                 async for chunk in stream.iter_any():
-                    said.extend(chunk)
+                    message.extend(chunk)
 
     with pytest.raises(TimeoutError):
         asyncio.run(asyncio.wait_for(watch(), 60))
-    assert said == heard
+    assert message == received
 
 
 Ask = Callable[[Api], Awaitable[object]]
@@ -79,23 +79,23 @@ def test_without_the_lease_nothing_is_sent_that_writes() -> None:
     def lost() -> None:
         raise LeadershipLost("not renewed")
 
-    async def ask_nobody() -> dict[str, type[object]]:
+    async def ask_no_one() -> dict[str, type[object]]:
         async with ApiClient(Configuration(host="http://127.0.0.1:9")) as client:
             api = Api(client, Metrics(), lost)
             asks = {**WRITES, **NO_WRITES}
             ends = await asyncio.gather(*(ask(api) for ask in asks.values()), return_exceptions=True)
             return {name: type(end) for name, end in zip(asks, ends, strict=True)}
 
-    ends = asyncio.run(asyncio.wait_for(ask_nobody(), 60))
+    ends = asyncio.run(asyncio.wait_for(ask_no_one(), 60))
     assert ends == {**dict.fromkeys(WRITES, LeadershipLost), **dict.fromkeys(NO_WRITES, ApiUnreachable)}
 
 
 def test_an_apply_names_the_object_that_it_is_for() -> None:
     """By its uid, or by a version that none has: else it would take over what somebody else has made meanwhile."""
-    heard: list[tuple[str, str, dict[str, str]]] = []
+    received: list[tuple[str, str, dict[str, str]]] = []
 
     async def answer(request: web.Request) -> web.Response:
-        heard.append((request.query["fieldManager"], request.content_type, (await request.json())["metadata"]))
+        received.append((request.query["fieldManager"], request.content_type, (await request.json())["metadata"]))
         return web.json_response({})
 
     async def apply() -> None:
@@ -108,4 +108,4 @@ def test_an_apply_names_the_object_that_it_is_for() -> None:
 
     asyncio.run(asyncio.wait_for(apply(), 60))
     asked = ("rljob-operator", "application/apply-patch+yaml")
-    assert heard == [(*asked, {"name": "pod", "resourceVersion": "1"}), (*asked, {"name": "pod", "uid": "its uid"})]
+    assert received == [(*asked, {"name": "pod", "resourceVersion": "1"}), (*asked, {"name": "pod", "uid": "its uid"})]

@@ -234,7 +234,7 @@ class Turns:
         return refused(asyncio.run(JobObjects(api, cache, KEY, ME.uid, self._refused).carry_out(Delta(apply=wanted))))
 
 
-def test_what_is_refused_is_told_in_every_turn_and_asked_for_ever_more_seldom() -> None:
+def test_what_is_refused_is_reported_in_every_turn_and_asked_for_ever_more_seldom() -> None:
     turns = Turns(Server(Service=refusal("PATCH", 403, "Forbidden", "exceeded quota: q")))
     for _ in range(300):
         assert turns.turn(manifest("Service")) == ["Service a was refused: exceeded quota: q"]
@@ -285,7 +285,7 @@ def test_nothing_with_pods_is_made_while_a_policy_is_refused() -> None:
 
 
 @pytest.mark.parametrize("owner", [param(None, id="nobody's"), param(OTHER, id="of another controller")])
-def test_what_no_watch_has_told_of_is_not_taken_over(owner: Controller | None) -> None:
+def test_what_no_watch_has_reported_is_not_taken_over(owner: Controller | None) -> None:
     server = Server(stored("Service", owner))
 
     outcome = carried_out(server, "ConfigMap", "Service", "NetworkPolicy", "Deployment")
@@ -305,7 +305,7 @@ def test_what_an_operator_made_and_died_before_it_knew_is_the_jobs_own() -> None
     "found",
     [param(stored("Service", EARLIER), id="earlier"), param(stored("Service", ME, deleting=True), id="deleted")],
 )
-def test_what_goes_is_waited_for_although_no_watch_has_told_of_it(found: Json) -> None:
+def test_what_goes_is_waited_for_although_no_watch_has_reported_it(found: Json) -> None:
     assert carried_out(Server(found), "Service", "Deployment") == ApplyOutcome(waits=True)
 
 

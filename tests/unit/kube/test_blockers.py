@@ -117,7 +117,7 @@ def test_a_pod_that_no_scheduler_looks_at(pod: PodView, seconds: float, expected
         ),
     ],
 )
-def test_what_is_said_of_a_pod(pod: PodView, events: Any, expected: Blocker | None) -> None:
+def test_what_is_stated_of_a_pod(pod: PodView, events: Any, expected: Blocker | None) -> None:
     assert pod_blocker(pod, BlockerReports({}, events), pod.created_at) == expected
 
 
@@ -136,7 +136,7 @@ def deployment(kind: str, status: str, reason: str) -> OwnedView:
         param(deployment("Progressing", "False", "ProgressDeadlineExceeded"), False, id="it takes long"),
     ],
 )
-def test_a_deployment_says_why_its_pods_are_not_made(view: OwnedView, is_refused: bool) -> None:
+def test_a_deployment_states_why_its_pods_are_not_made(view: OwnedView, is_refused: bool) -> None:
     expected = {Role.ACTOR_FWD: Blocker("FailedCreate", QUOTA)} if is_refused else {}
     assert unmade_roles(KEY, there(view)) == expected
 
@@ -145,7 +145,7 @@ GOING = replace(view_pod(make_pod(running(), component="storage", name="job-stor
 
 
 @pytest.mark.parametrize(
-    ("name", "pods", "heard", "expected"),
+    ("name", "pods", "received", "expected"),
     [
         param("control", [], BlockerReports(), None, id="nobody knows"),
         param(
@@ -175,43 +175,47 @@ GOING = replace(view_pod(make_pod(running(), component="storage", name="job-stor
         param("storage-0", [GOING], BlockerReports(), None, id="another unit goes"),
     ],
 )
-def test_why_a_process_has_no_pod(name: str, pods: list[PodView], heard: BlockerReports, expected: str | None) -> None:
-    found = unmade_process(name, KEY, pods, heard)
+def test_why_a_process_has_no_pod(
+    name: str, pods: list[PodView], received: BlockerReports, expected: str | None
+) -> None:
+    found = unmade_process(name, KEY, pods, received)
     assert (found.sentence if found is not None else None) == expected
 
 
-def test_a_process_without_a_pod_is_named_at_once_where_somebody_says_why_and_else_after_a_while() -> None:
+def test_a_process_without_a_pod_is_named_at_once_where_somebody_states_why_and_else_after_a_while() -> None:
     status = RLJobStatus(infrastructure=[ProcessStatus(name="control", restarts=3)])
-    names, told = list(process_names(1)), {"storage-0": Blocker("FailedCreate", QUOTA)}
+    names, reported = list(process_names(1)), {"storage-0": Blocker("FailedCreate", QUOTA)}
     ends, now = Ends(lambda: 100.0), 100.0
     assert names == ["coordinator", "control", "storage-0"]
 
-    early = absent_facts(names, status, ends, told, now)
+    early = absent_facts(names, status, ends, reported, now)
     assert [(fact.name, fact.reason, fact.waits_for, fact.alive) for fact in early] == [
         ("storage-0", "FailedCreate", QUOTA, True)
     ]
-    late = absent_facts(names, status, ends, told, now + ABSENT_SECONDS)
+    late = absent_facts(names, status, ends, reported, now + ABSENT_SECONDS)
     assert [(fact.name, fact.waits_for) for fact in late[:2]] == [("coordinator", NO_POD), ("control", NO_POD)]
     assert [fact.num_restarts for fact in late] == [0, 3, 0], "what was counted is no news when its pod is back"
 
 
-def test_what_was_refused_is_told_until_it_is_taken() -> None:
+def test_what_was_refused_is_reported_until_it_is_taken() -> None:
     now = [100.0]
-    hindrances = BlockerMemory(lambda: now[0])
+    blockers = BlockerMemory(lambda: now[0])
     denied = Refusal("Deployment", "job-actor", refusal("apply", 403, "Forbidden", "denied by a policy"))
     early = Refusal("Service", "job-control", refusal("apply", 409, "Conflict", "somebody was faster"))
-    hindrances.applied(ApplyOutcome(refusals=(denied, early), waits=True))
-    hindrances.refused("PUT /v1/desired: 503 opening")
+    blockers.applied(ApplyOutcome(refusals=(denied, early), waits=True))
+    blockers.refused("PUT /v1/desired: 503 opening")
 
-    said = [("ObjectRefused", "Deployment job-actor was refused: denied by a policy")]
-    told = [(each.reason, each.sentence) for each in hindrances.obstacles([denied])]
-    assert told[:1] == said
-    assert [reason for reason, _ in told] == ["ObjectRefused", "EarlierJob"], "a coordinator may refuse for a moment"
+    message = [("ObjectRefused", "Deployment job-actor was refused: denied by a policy")]
+    reported = [(each.reason, each.sentence) for each in blockers.current([denied])]
+    assert reported[:1] == message
+    assert [reason for reason, _ in reported] == ["ObjectRefused", "EarlierJob"], (
+        "a coordinator may refuse for a moment"
+    )
     now[0] += REFUSAL_PATIENCE_SECONDS
-    hindrances.refused("PUT /v1/desired: 503 still opening")
-    assert [each.sentence for each in hindrances.obstacles()][
+    blockers.refused("PUT /v1/desired: 503 still opening")
+    assert [each.sentence for each in blockers.current()][
         -1
     ] == "the coordinator refuses: PUT /v1/desired: 503 still opening"
-    hindrances.applied(ApplyOutcome())
-    hindrances.ordered()
-    assert hindrances.obstacles() == ()
+    blockers.applied(ApplyOutcome())
+    blockers.ordered()
+    assert blockers.current() == ()

@@ -111,7 +111,7 @@ def test_a_list_that_is_older_than_an_object_does_not_make_it_go_for_ever() -> N
     assert cache.owned(KEY)["Deployment", "d"].version == 5
 
 
-def test_nothing_is_kept_of_a_job_that_is_gone_with_all_it_was_made_of() -> None:
+def test_nothing_is_retained_of_a_job_that_is_gone_with_all_it_was_made_of() -> None:
     cache, _ = make_cache()
     cache.put_job(make_job(1))
     cache.put("Pod", make_pod(running()))
@@ -123,7 +123,7 @@ def test_nothing_is_kept_of_a_job_that_is_gone_with_all_it_was_made_of() -> None
     assert [cache._jobs, cache._pods, cache._owned] == [{}, {}, {}]
 
 
-def test_a_pod_that_looks_the_same_wakes_nobody() -> None:
+def test_a_pod_that_looks_the_same_wakes_no_one() -> None:
     cache, woken = make_cache_with_job()
     cache.put("Pod", make_pod(running()))
     heartbeat = make_pod(running())
@@ -143,7 +143,7 @@ def test_a_pod_that_looks_the_same_wakes_nobody() -> None:
         pytest.param("coordinator", 1, id="the coordinator takes requests now"),
     ],
 )
-def test_where_a_pod_is_placed_wakes_nobody_and_that_it_is_ready_only_for_the_coordinator(
+def test_where_a_pod_is_placed_wakes_no_one_and_that_it_is_ready_only_for_the_coordinator(
     component: str, woken_by_readiness: int
 ) -> None:
     cache, woken = make_cache_with_job()
@@ -159,7 +159,7 @@ def test_where_a_pod_is_placed_wakes_nobody_and_that_it_is_ready_only_for_the_co
     assert woken.take() == woken_by_readiness
 
 
-def test_a_list_tells_what_went_while_nobody_watched() -> None:
+def test_a_list_reports_what_went_while_no_one_watched() -> None:
     cache, woken = make_cache_with_job()
     cache.replace("Pod", None, [make_pod(running(), uid="u1"), make_pod(running(), uid="u2")])
     woken.clear()
@@ -169,7 +169,7 @@ def test_a_list_tells_what_went_while_nobody_watched() -> None:
     assert woken.take() == 1
 
 
-def test_a_list_of_one_namespace_says_nothing_of_another() -> None:
+def test_a_list_of_one_namespace_states_nothing_of_another() -> None:
     cache, _ = make_cache()
     cache.replace("Pod", None, [make_pod(running(), uid="u1")])
     cache.replace("Pod", "elsewhere", [])
@@ -189,7 +189,7 @@ def test_objects_are_known_by_kind_and_name_and_forgotten_by_uid() -> None:
     assert not cache.owned(KEY)
 
 
-def test_a_pod_without_the_label_belongs_to_nobody() -> None:
+def test_a_pod_without_the_label_belongs_to_no_one() -> None:
     cache, woken = make_cache_with_job()
     stranger = make_pod(running())
     stranger["metadata"]["labels"] = {}
@@ -198,7 +198,7 @@ def test_a_pod_without_the_label_belongs_to_nobody() -> None:
     assert woken.take() == 0
 
 
-def test_what_belongs_to_no_known_job_wakes_nobody_and_is_there_when_the_job_comes() -> None:
+def test_what_belongs_to_no_known_job_wakes_no_one_and_is_there_when_the_job_comes() -> None:
     cache, woken = make_cache()
     cache.put("Pod", make_pod(running()))
     cache.put("Deployment", make_deployment(2))

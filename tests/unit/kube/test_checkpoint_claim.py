@@ -12,7 +12,7 @@ from rljob_operator.build import Found, Manifest, Owner, Platform, manifests
 from rljob_operator.core import RetainedRun, VolumeFact
 from rljob_operator.kube.api import Api
 from rljob_operator.kube.cache import Cache
-from rljob_operator.kube.checkpoint_claim import RETRY_SECONDS, CheckpointClaim, as_large_as_it_is, found, kept
+from rljob_operator.kube.checkpoint_claim import RETRY_SECONDS, CheckpointClaim, as_large_as_it_is, found, retained_run
 from rljob_operator.kube.errors import ApiRefused, ApiUnreachable, refusal
 from rljob_operator.kube.kinds import Resource
 from rljob_operator.kube.views import JobKey, view_owned
@@ -58,8 +58,8 @@ class Server:
         )
         self.patches.append({key: value for key, value in body.items() if key != "metadata"} | _notes(body))
         if "spec" in body and self.refuses:
-            said = self.refuses
-            raise refusal("PATCH", 403, "Forbidden", said) if isinstance(said, str) else said
+            message = self.refuses
+            raise refusal("PATCH", 403, "Forbidden", message) if isinstance(message, str) else message
         metadata = self.raw["metadata"]
         notes = {**metadata["annotations"], **body["metadata"].get("annotations", {})}
         version = str(int(metadata["resourceVersion"]) + 1)
@@ -115,7 +115,7 @@ def test_a_larger_size_is_asked_for_once() -> None:
     assert len(server.patches) == 1
 
 
-def test_a_refusal_is_told_and_asked_for_again_after_a_while() -> None:
+def test_a_refusal_is_reported_and_asked_for_again_after_a_while() -> None:
     now = [0.0]
     server = Server(claim_of(wanted(quickstart())), refuses="only dynamically provisioned pvc can be resized.")
     claim = make(server, lambda: now[0])
@@ -132,7 +132,7 @@ def test_a_refusal_is_told_and_asked_for_again_after_a_while() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "message"),
     [
         pytest.param(
             refusal("PATCH", 500, "InternalError", "webhook failed."), "webhook failed", id="a failing webhook"
@@ -140,14 +140,14 @@ def test_a_refusal_is_told_and_asked_for_again_after_a_while() -> None:
         pytest.param(ApiUnreachable("no answer in 15 s"), "no answer in 15 s", id="no answer"),
     ],
 )
-def test_a_server_that_fails_keeps_nothing_else_from_being_done(error: Exception, said: str) -> None:
+def test_a_server_that_fails_keeps_nothing_else_from_being_done(error: Exception, message: str) -> None:
     now = [0.0]
     server = Server(claim_of(wanted(quickstart())), refuses=error)
     claim = make(server, lambda: now[0])
     for _ in range(2):
         fact = asyncio.run(claim.grow(UID, wanted(sized("20Gi"))))
         assert fact is not None
-        assert (fact.size, fact.refusal) == ("10Gi", said)
+        assert (fact.size, fact.refusal) == ("10Gi", message)
     assert len(server.patches) == 1
     now[0] = RETRY_SECONDS
     asyncio.run(claim.grow(UID, wanted(sized("20Gi"))))
@@ -195,16 +195,16 @@ def test_how_far_a_job_came_is_noted_when_it_rests_and_taken_back_when_it_goes_o
 
 
 @pytest.mark.parametrize(
-    ("uid", "told"),
+    ("uid", "reported"),
     [
         pytest.param("u0", status(ended=True), id="on a claim of another job"),
         pytest.param(UID, status(ended=True, recorded=None), id="nothing was recorded"),
         pytest.param(UID, status(ended=True, epoch=0), id="it has begun nothing: an earlier job has"),
     ],
 )
-def test_nothing_is_noted(uid: str, told: RLJobStatus) -> None:
+def test_nothing_is_noted(uid: str, reported: RLJobStatus) -> None:
     server = Server(claim_of(wanted(quickstart(), uid=UID)))
-    asyncio.run(make(server).note_record(uid, told))
+    asyncio.run(make(server).note_record(uid, reported))
     assert server.patches == []
 
 
@@ -217,16 +217,16 @@ def test_nothing_is_noted(uid: str, told: RLJobStatus) -> None:
         pytest.param("somebody's words", RetainedRun(NAME), id="what somebody wrote"),
     ],
 )
-def test_what_is_kept_for_a_job(recorded: str, expected: RetainedRun) -> None:
+def test_what_is_retained_for_a_job(recorded: str, expected: RetainedRun) -> None:
     made = wanted(quickstart())
     server = Server(claim_of(made))
     server.raw["metadata"]["annotations"] |= {"rljob.dev/recorded": recorded}
     server.put()
-    assert kept(KEY, UID, server.cache.owned(KEY), made) == expected
-    assert kept(KEY, "u2", server.cache.owned(KEY), wanted(quickstart(), uid="u2")) == expected
+    assert retained_run(KEY, UID, server.cache.owned(KEY), made) == expected
+    assert retained_run(KEY, "u2", server.cache.owned(KEY), wanted(quickstart(), uid="u2")) == expected
     other_run = wanted(changed(quickstart(), seed=7), uid="u2")
-    assert kept(KEY, "u2", server.cache.owned(KEY), other_run) is None
-    assert kept(KEY, UID, {}, made) is None
+    assert retained_run(KEY, "u2", server.cache.owned(KEY), other_run) is None
+    assert retained_run(KEY, UID, {}, made) is None
 
 
 @pytest.mark.parametrize(

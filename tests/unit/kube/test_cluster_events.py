@@ -58,11 +58,11 @@ AGAIN = event(0, "FailedMount", lastTimestamp=None, series={"lastObservedTime": 
         ),
     ],
 )
-def test_the_last_word(events: list[dict[str, Any]], expected: Blocker | None) -> None:
+def test_the_last_message(events: list[dict[str, Any]], expected: Blocker | None) -> None:
     assert last_trouble(events, "u1") == expected
 
 
-class Scene:
+class Setting:
     """The Events of one job's objects, and the time."""
 
     def __init__(self, answer: Any, on_ask: Callable[[str], None] = lambda path: None) -> None:
@@ -74,38 +74,38 @@ class Scene:
         return dict(asyncio.run(self.events.about(suspects)))
 
 
-def test_it_is_asked_after_a_while_then_later_each_time_and_what_was_heard_stays() -> None:
-    scene, said = Scene({"items": [MOUNT]}), {POD: MOUNTED}
-    assert scene.after(0, POD) == {}
-    assert scene.api.asked == []
-    assert scene.after(EVENTS_PATIENCE_SECONDS, POD) == said
-    assert scene.after(ASK_AGAIN_SECONDS[0] - 1, POD) == said
-    assert len(scene.api.asked) == 1
+def test_it_is_asked_after_a_while_then_later_each_time_and_what_was_received_stays() -> None:
+    context, message = Setting({"items": [MOUNT]}), {POD: MOUNTED}
+    assert context.after(0, POD) == {}
+    assert context.api.asked == []
+    assert context.after(EVENTS_PATIENCE_SECONDS, POD) == message
+    assert context.after(ASK_AGAIN_SECONDS[0] - 1, POD) == message
+    assert len(context.api.asked) == 1
     for times, seconds in enumerate((1, 2 * ASK_AGAIN_SECONDS[0], 4 * ASK_AGAIN_SECONDS[0]), 2):
-        assert scene.after(seconds, POD) == said
-        assert len(scene.api.asked) == times
+        assert context.after(seconds, POD) == message
+        assert len(context.api.asked) == times
 
 
 def test_who_is_no_suspect_any_more_is_forgotten() -> None:
-    scene = Scene({"items": [MOUNT]})
-    scene.after(0, POD)
-    scene.after(EVENTS_PATIENCE_SECONDS, POD)
-    assert scene.after(1) == {}
-    assert scene.after(1, POD) == {}
+    context = Setting({"items": [MOUNT]})
+    context.after(0, POD)
+    context.after(EVENTS_PATIENCE_SECONDS, POD)
+    assert context.after(1) == {}
+    assert context.after(1, POD) == {}
 
 
 def test_an_operator_without_the_right_to_read_them_works_on() -> None:
-    scene = Scene(403)
-    scene.after(0, POD)
-    assert scene.after(EVENTS_PATIENCE_SECONDS, POD) == {}
-    assert len(scene.api.asked) == 1
+    context = Setting(403)
+    context.after(0, POD)
+    assert context.after(EVENTS_PATIENCE_SECONDS, POD) == {}
+    assert len(context.api.asked) == 1
 
 
 def test_a_server_that_does_not_answer_is_waited_for_once_in_a_turn() -> None:
     def silent(_: str) -> None:
         raise ApiUnreachable("no answer in 15 s")
 
-    scene, others = Scene({"items": []}, silent), [Suspect("Pod", f"job-actor-{n}", f"u{n}") for n in range(4)]
-    scene.after(0, *others)
-    scene.after(EVENTS_PATIENCE_SECONDS, *others)
-    assert len(scene.api.asked) == 1
+    context, others = Setting({"items": []}, silent), [Suspect("Pod", f"job-actor-{n}", f"u{n}") for n in range(4)]
+    context.after(0, *others)
+    context.after(EVENTS_PATIENCE_SECONDS, *others)
+    assert len(context.api.asked) == 1

@@ -39,7 +39,7 @@ def test_a_job_that_was_cut_is_refused() -> None:
 
 
 @given(st.binary())
-def test_what_is_no_json_is_said_to_be_none(text: bytes) -> None:
+def test_what_is_no_json_is_stated_to_be_none(text: bytes) -> None:
     try:
         expected = orjson.loads(text)
     except orjson.JSONDecodeError:

@@ -51,24 +51,24 @@ class Told:
 
 
 def test_a_sentence_that_repeats_costs_nothing_until_it_is_written() -> None:
-    told = Told()
-    told.say("refused", times=2 * EMIT_RATE.burst)
-    told.say("something else")
-    assert told.server.messages == ["refused", "something else"]
-    assert told.server.counts == []
-    told.now += REPEAT_SECONDS
-    told.say("refused")
-    assert told.server.counts == [2 * EMIT_RATE.burst + 1]
+    reported = Told()
+    reported.say("refused", times=2 * EMIT_RATE.burst)
+    reported.say("something else")
+    assert reported.server.messages == ["refused", "something else"]
+    assert reported.server.counts == []
+    reported.now += REPEAT_SECONDS
+    reported.say("refused")
+    assert reported.server.counts == [2 * EMIT_RATE.burst + 1]
 
 
-def test_a_job_that_says_ever_more_is_cut_short() -> None:
-    told = Told()
+def test_a_job_that_states_ever_more_is_cut_short() -> None:
+    reported = Told()
     for number in range(EMIT_RATE.burst + 10):
-        told.say(f"{number}")
-    assert len(told.server.messages) == EMIT_RATE.burst
+        reported.say(f"{number}")
+    assert len(reported.server.messages) == EMIT_RATE.burst
 
 
-def test_what_happened_once_is_told_once_by_all_lives_of_the_operator_together() -> None:
+def test_what_happened_once_is_reported_once_by_all_lives_of_the_operator_together() -> None:
     first = Told()
     first.say("epoch 2", once="e2")
     for life in (first, Told(first.server)):

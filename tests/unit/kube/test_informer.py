@@ -90,7 +90,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, *watches: Sequence[Json] | Exceptio
 @pytest.mark.parametrize(
     "end", [[GONE], refusal("watch", 410, "Expired", "too old"), ApiUnreachable("no answer"), []], ids=repr
 )
-def test_watches_that_end_before_they_tell_anything_come_later_and_later(
+def test_watches_that_end_before_they_report_anything_come_later_and_later(
     monkeypatch: pytest.MonkeyPatch, end: Sequence[Json] | Exception
 ) -> None:
     server = watched(monkeypatch, *[end] * 12)
@@ -100,7 +100,7 @@ def test_watches_that_end_before_they_tell_anything_come_later_and_later(
         assert limit / 2 <= pause <= limit
 
 
-def test_what_a_watch_tells_makes_the_next_pause_short_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_watch_reports_makes_the_next_pause_short_again(monkeypatch: pytest.MonkeyPatch) -> None:
     server = watched(monkeypatch, *[[GONE]] * 5, [NEWS, GONE], [NEWS])
     assert server.lists == 7
     assert max(server.pauses[-2:]) <= RETRY_SECONDS[0]

@@ -28,7 +28,7 @@ def remembers(restarts: int | None) -> RLJobStatus:
 
 
 @pytest.mark.parametrize(
-    ("pod", "told", "alive"),
+    ("pod", "reported", "alive"),
     [
         param(make(running()), None, True, id="the first sight of it is no news"),
         param(make(running(), 1, last=terminated(137)), 1, True, id="an end that was told already"),
@@ -38,8 +38,8 @@ def remembers(restarts: int | None) -> RLJobStatus:
         param(make(None, phase="Failed"), 0, False, id="an evicted pod does not return by itself"),
     ],
 )
-def test_a_process_is_dead_for_the_turn_in_which_its_end_is_seen(pod: Any, told: int | None, alive: bool) -> None:
-    (fact,) = infrastructure_facts(seen(pod), remembers(told), Ends(), {})
+def test_a_process_is_dead_for_the_turn_in_which_its_end_is_seen(pod: Any, reported: int | None, alive: bool) -> None:
+    (fact,) = infrastructure_facts(seen(pod), remembers(reported), Ends(), {})
 
     assert (fact.name, fact.alive) == ("control", alive)
 
@@ -55,7 +55,7 @@ def test_ends_are_remembered_over_the_lives_that_the_api_server_forgets() -> Non
 
 
 @pytest.mark.parametrize(
-    ("pod", "is_down", "reason", "said"),
+    ("pod", "is_down", "reason", "message"),
     [
         param(make(running()), False, "", "", id="it runs"),
         param(
@@ -90,14 +90,14 @@ def test_ends_are_remembered_over_the_lives_that_the_api_server_forgets() -> Non
     ],
 )
 def test_what_does_not_run_is_named_with_the_reason_of_its_platform(
-    pod: Any, is_down: bool, reason: str, said: str
+    pod: Any, is_down: bool, reason: str, message: str
 ) -> None:
     (fact,) = infrastructure_facts(seen(pod), remembers(0), Ends(), {})
 
-    assert (fact.down_since is not None, fact.reason, fact.waits_for) == (is_down, reason, said)
+    assert (fact.down_since is not None, fact.reason, fact.waits_for) == (is_down, reason, message)
 
 
-def test_it_is_down_from_the_first_sight_of_that_until_it_runs() -> None:
+def test_it_is_down_from_the_first_observation_of_that_until_it_runs() -> None:
     clock = iter(range(100, 200))
     ends = Ends(lambda: float(next(clock)))
     lives = [running(), running(), terminated(1), waiting("CrashLoopBackOff"), running(), terminated(1)]

@@ -47,7 +47,7 @@ class Secrets:
         return self.stored[name]
 
 
-class Scene:
+class Setting:
     """An operator and what it asks."""
 
     def __init__(self) -> None:
@@ -82,12 +82,12 @@ def token_of(held: Held | Absent | Foreign) -> str:
 
 
 def test_it_is_drawn_once_and_read_by_the_next_operator() -> None:
-    scene = Scene()
-    token = token_of(scene.ask(has_begun=False))
-    assert token_of(scene.ask(RUNS)) == token
-    scene.restart()
+    context = Setting()
+    token = token_of(context.ask(has_begun=False))
+    assert token_of(context.ask(RUNS)) == token
+    context.restart()
 
-    assert token_of(scene.ask(RUNS)) == token
+    assert token_of(context.ask(RUNS)) == token
 
 
 @pytest.mark.parametrize(
@@ -99,73 +99,73 @@ def test_it_is_drawn_once_and_read_by_the_next_operator() -> None:
     ],
 )
 def test_one_that_was_deleted_is_made_again_with_the_same_content(pod: PodView, after: float) -> None:
-    scene = Scene()
-    token = token_of(scene.ask(has_begun=False))
-    before = scene.api.stored[secret_name(KEY.name)]["data"]
-    scene.delete_by_hand()
-    scene.now += after - 1
-    assert scene.ask(pod) == Held(token)
-    scene.now += 1
+    context = Setting()
+    token = token_of(context.ask(has_begun=False))
+    before = context.api.stored[secret_name(KEY.name)]["data"]
+    context.delete_by_hand()
+    context.now += after - 1
+    assert context.ask(pod) == Held(token)
+    context.now += 1
 
-    assert scene.ask(pod) == Held(token, is_restored=True)
-    assert scene.api.stored[secret_name(KEY.name)]["data"] == before
-    assert scene.ask(pod) == Held(token)
+    assert context.ask(pod) == Held(token, is_restored=True)
+    assert context.api.stored[secret_name(KEY.name)]["data"] == before
+    assert context.ask(pod) == Held(token)
 
 
 def test_another_one_that_somebody_made_instead_is_not_taken_for_it() -> None:
-    scene = Scene()
-    held = scene.ask(has_begun=False)
-    theirs = scene.make_another()
-    scene.now += CHECK_SECONDS
+    context = Setting()
+    held = context.ask(has_begun=False)
+    theirs = context.make_another()
+    context.now += CHECK_SECONDS
 
-    assert scene.ask(RUNS) == scene.ask(RUNS) == Foreign("Secret", secret_name(KEY.name))
-    assert scene.api.stored[secret_name(KEY.name)] is theirs
-    scene.delete_by_hand()
-    assert scene.ask(RUNS) == Held(token_of(held), is_restored=True)
+    assert context.ask(RUNS) == context.ask(RUNS) == Foreign("Secret", secret_name(KEY.name))
+    assert context.api.stored[secret_name(KEY.name)] is theirs
+    context.delete_by_hand()
+    assert context.ask(RUNS) == Held(token_of(held), is_restored=True)
 
 
 def test_one_that_was_cut_off_from_an_earlier_job_is_named() -> None:
-    scene = Scene()
-    scene.ask(has_begun=False)
-    scene.make_another()
-    scene.restart()
+    context = Setting()
+    context.ask(has_begun=False)
+    context.make_another()
+    context.restart()
 
-    assert scene.ask(has_begun=False) == Foreign("Secret", secret_name(KEY.name))
-    assert scene.ask(RUNS) == Foreign("Secret", secret_name(KEY.name))
+    assert context.ask(has_begun=False) == Foreign("Secret", secret_name(KEY.name))
+    assert context.ask(RUNS) == Foreign("Secret", secret_name(KEY.name))
 
 
 def test_it_is_not_read_in_every_turn() -> None:
-    scene = Scene()
-    scene.ask(has_begun=False)
-    read = scene.api.num_reads
+    context = Setting()
+    context.ask(has_begun=False)
+    read = context.api.num_reads
     for _ in range(100):
-        scene.ask(RUNS)
-        scene.now += CHECK_SECONDS / 50
+        context.ask(RUNS)
+        context.now += CHECK_SECONDS / 50
 
-    assert scene.api.num_reads == read + 1
+    assert context.api.num_reads == read + 1
 
 
-def test_what_nobody_remembers_is_lost_while_pods_run_and_drawn_anew_when_they_are_gone() -> None:
-    scene = Scene()
-    token = token_of(scene.ask(has_begun=False))
-    scene.delete_by_hand()
-    scene.restart()
+def test_what_no_one_remembers_is_lost_while_pods_run_and_drawn_again_when_they_are_gone() -> None:
+    context = Setting()
+    token = token_of(context.ask(has_begun=False))
+    context.delete_by_hand()
+    context.restart()
 
-    assert scene.ask(RUNS) is Absent.LOST
-    assert not scene.api.stored, "another content would lock the running pods out for good"
-    assert token_of(scene.ask()) != token
+    assert context.ask(RUNS) is Absent.LOST
+    assert not context.api.stored, "another content would lock the running pods out for good"
+    assert token_of(context.ask()) != token
 
 
 def test_a_new_job_waits_until_the_pods_of_an_earlier_one_are_gone() -> None:
-    scene = Scene()
-    assert scene.ask(RUNS, has_begun=False) is Absent.REMAINS
-    assert isinstance(scene.ask(has_begun=False), Held)
+    context = Setting()
+    assert context.ask(RUNS, has_begun=False) is Absent.EARLIER_PODS
+    assert isinstance(context.ask(has_begun=False), Held)
 
 
 def test_the_secret_of_an_earlier_job_is_not_used() -> None:
-    scene = Scene()
-    scene.ask(has_begun=False)
-    scene.restart()
+    context = Setting()
+    context.ask(has_begun=False)
+    context.restart()
     later = Owner(namespace="ns", uid="j2")
 
-    assert asyncio.run(scene.secret.of(scene.job, later, (), has_begun=False)) is Absent.REMAINS
+    assert asyncio.run(context.secret.of(context.job, later, (), has_begun=False)) is Absent.EARLIER_PODS

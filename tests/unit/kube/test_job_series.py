@@ -67,7 +67,7 @@ WHOLE = {
         ),
     ],
 )
-def test_a_job_is_told(status: dict[str, Any], expected: set[str]) -> None:
+def test_a_job_is_reported(status: dict[str, Any], expected: set[str]) -> None:
     assert told(status) == expected
 
 

@@ -102,7 +102,7 @@ def test_another_one_takes_over_only_after_it_has_watched_for_the_whole_duration
 
 
 @pytest.mark.parametrize("renew_time", ["2000-01-01T00:00:00.000000Z", "2100-01-01T00:00:00.000000Z"])
-def test_what_the_clock_of_the_leader_says_moves_no_takeover(renew_time: str) -> None:
+def test_what_the_clock_of_the_leader_states_moves_no_takeover(renew_time: str) -> None:
     spec = {"holderIdentity": "leader", "leaseDurationSeconds": 15, "renewTime": renew_time, "leaseTransitions": 1}
     clock, server = Clock(), LeaseServer(spec)
     other = make_lease(server, clock)
@@ -125,7 +125,7 @@ def test_a_slow_answer_makes_no_lease_longer() -> None:
     assert lease.age() == 4
 
 
-def test_a_lease_that_is_not_renewed_in_time_is_kept_no_longer() -> None:
+def test_a_lease_that_is_not_renewed_in_time_is_retained_no_longer() -> None:
     server = LeaseServer()
     brief = LeaseOptions(duration_seconds=0.4, renew_seconds=0.2, retry_seconds=0.1)
     lease = Lease(cast(Api, server), brief, "ns", "me", never)

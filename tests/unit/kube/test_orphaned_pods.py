@@ -20,7 +20,7 @@ BARE = view_pod(make_pod(running()))
 REPLICA = replace(BARE, controller=SET)
 
 
-class Scene:
+class Setting:
     """The remains of one job, and the time."""
 
     def __init__(self, replica_set: Json | None = None) -> None:
@@ -45,25 +45,25 @@ class Scene:
     ],
 )
 def test_what_stays_is_named(pod: PodView, replica_set: Json | None, expected: list[str]) -> None:
-    assert Scene(replica_set).named(pod) == expected
+    assert Setting(replica_set).named(pod) == expected
 
 
 def test_a_replica_set_is_asked_for_once_for_all_its_pods() -> None:
-    scene = Scene({})
+    context = Setting({})
 
-    assert scene.named(REPLICA, replace(REPLICA, name="job-actor-1", uid="u2")) == ["ReplicaSet job-actor-5f"]
-    assert len(scene.api.asked) == 1
+    assert context.named(REPLICA, replace(REPLICA, name="job-actor-1", uid="u2")) == ["ReplicaSet job-actor-5f"]
+    assert len(context.api.asked) == 1
 
 
 def test_after_a_while_whatever_is_there_and_not_being_deleted_is_named() -> None:
     """A pod may take minutes to end; a node that is lost keeps its own until somebody lets go of them."""
-    scene = Scene({"ownerReferences": [DEPLOYMENT]})
+    context = Setting({"ownerReferences": [DEPLOYMENT]})
     pods = REPLICA, replace(BARE, name="job-control-0", deleting=True)
-    assert scene.named(*pods) == []
-    scene.now += PATIENCE_SECONDS
-    assert scene.named(*pods) == []
-    scene.now += 1
+    assert context.named(*pods) == []
+    context.now += PATIENCE_SECONDS
+    assert context.named(*pods) == []
+    context.now += 1
 
-    assert scene.named(*pods) == ["Pod job-actor-0 (of ReplicaSet job-actor-5f)"]
-    scene.remains.are_gone()
-    assert scene.named(*pods) == []
+    assert context.named(*pods) == ["Pod job-actor-0 (of ReplicaSet job-actor-5f)"]
+    context.remains.are_gone()
+    assert context.named(*pods) == []

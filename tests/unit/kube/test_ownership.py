@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rljob_api.cluster import ANNOTATION_SPEC
-from rljob_api.revision import kept_spec
+from rljob_api.revision import retained_spec
 from rljob_api.spec import RLJobSpec
 from rljob_operator.kube.ownership import MOST_NAMED, Foreign, ObjectHolder, foreign, holder, sentence
 from rljob_operator.kube.views import ClaimView, Controller, JobKey, OwnedView, view_owned
@@ -68,16 +68,16 @@ def test_holder_of_a_claim(
     assert holder(view, KEY, UID, "r") is expected
 
 
-def test_the_checkpoints_of_another_run_are_told_by_the_fields_that_differ() -> None:
+def test_the_checkpoints_of_another_run_are_reported_by_the_fields_that_differ() -> None:
     def spec(**fields: Any) -> str:
-        return kept_spec(RLJobSpec.model_validate({**GOOD["spec"], **fields}))
+        return retained_spec(RLJobSpec.model_validate({**GOOD["spec"], **fields}))
 
     claim = replace(KEPT, spec=spec(seed=1))
     view = OwnedView("PersistentVolumeClaim", "job-checkpoints", "o1", None, "d1", "r1", "", False, None, claim=claim)
 
-    said = sentence([foreign(view, {ANNOTATION_SPEC: spec(seed=7)})], KEY)
+    message = sentence([foreign(view, {ANNOTATION_SPEC: spec(seed=7)})], KEY)
 
-    assert said == (
+    assert message == (
         "names of this job's objects are taken by what is not its own: PersistentVolumeClaim job-checkpoints. Nothing "
         "is done to that, and nothing of the job is started. Delete it, or give the job another name; the job then goes"
         " on by itself. job-checkpoints keeps the checkpoints of an earlier job of this name, which was another run: "
@@ -100,25 +100,25 @@ def test_the_labels_and_annotations_of_the_job_make_nothing_its_own() -> None:
 def test_the_sentence_names_each_once_in_one_order_with_the_cure() -> None:
     found = [foreign(there(Controller("Deployment.apps", "web", "u2"))), Foreign("Secret", "job-secret")]
 
-    said = sentence([*found, found[1]], KEY)
+    message = sentence([*found, found[1]], KEY)
 
-    assert said == sentence(found[::-1], KEY)
-    assert said == (
+    assert message == sentence(found[::-1], KEY)
+    assert message == (
         "names of this job's objects are taken by what is not its own: Secret job-secret, Service job-control (of "
         "Deployment web). Nothing is done to that, and nothing of the job is started. Delete it, or give the job "
         "another name; the job then goes on by itself"
     )
 
 
-def test_a_volume_can_be_kept() -> None:
-    said = sentence([Foreign("PersistentVolumeClaim", "job-checkpoints")], KEY)
+def test_a_volume_can_be_retained() -> None:
+    message = sentence([Foreign("PersistentVolumeClaim", "job-checkpoints")], KEY)
 
-    assert "set spec.checkpoint.volume.claimName to job-checkpoints" in said
+    assert "set spec.checkpoint.volume.claimName to job-checkpoints" in message
 
 
 def test_of_very_many_some_are_named() -> None:
-    said = sentence([Foreign("Pod", f"job-{number:02}") for number in range(MOST_NAMED + 3)], KEY)
+    message = sentence([Foreign("Pod", f"job-{number:02}") for number in range(MOST_NAMED + 3)], KEY)
 
-    assert "Pod job-00" in said
-    assert f"Pod job-{MOST_NAMED}" not in said
-    assert " and 3 more." in said
+    assert "Pod job-00" in message
+    assert f"Pod job-{MOST_NAMED}" not in message
+    assert " and 3 more." in message

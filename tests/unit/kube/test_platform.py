@@ -80,5 +80,5 @@ def test_nothing_else_depends_on_the_platform() -> None:
 
 
 def test_only_what_a_job_has_missed_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capabilities, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(capabilities, "RETRY_SECONDS", 0.02)
     asyncio.run(ask(ApiServer(), "another"))

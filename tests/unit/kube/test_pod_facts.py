@@ -232,7 +232,7 @@ def test_a_sidecar_that_comes_first_in_the_status_is_not_taken_for_the_worker() 
     assert view_pod(pod).restarts == 0
 
 
-def test_a_launcher_is_up_from_the_first_sight_after_its_startup_and_each_life_anew() -> None:
+def test_a_launcher_is_up_from_the_first_observation_after_its_startup_and_each_life_again() -> None:
     times = iter([10.0, 20.0, 30.0, 40.0])
     startups = Startups(lambda: next(times))
     begun, imports = view_pod(make_pod(running())), view_pod(make_pod(running(), restarts=1, started=False))

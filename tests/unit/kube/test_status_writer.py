@@ -132,7 +132,7 @@ def test_a_write_that_is_overtaken_leaves_the_newest_state_in_the_cache(
     assert (found and int(found["metadata"]["resourceVersion"])) == left
 
 
-def test_progress_alone_is_withheld_and_it_is_said_for_how_long() -> None:
+def test_progress_alone_is_withheld_and_it_is_stated_for_how_long() -> None:
     cache = Cache(lambda key, cause: None)
     first, second = make_job(5), make_job(6)
     second["status"] = {"phase": "Running"}

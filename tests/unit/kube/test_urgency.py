@@ -66,7 +66,7 @@ def test_the_end_of_a_pod_is_an_alarm(before: dict[str, Any] | None, after: dict
         ),
     ],
 )
-def test_another_wish_is_an_alarm(before: dict[str, Any] | None, after: dict[str, Any], expected: Urgency) -> None:
+def test_another_request_is_an_alarm(before: dict[str, Any] | None, after: dict[str, Any], expected: Urgency) -> None:
     assert urgency_of_job(before, after) is expected
 
 

@@ -11,8 +11,8 @@ class Clock:
         return self.now
 
 
-def status(reason: str, word: str = "False", message: str = "no node", *, over: bool = False) -> RLJobStatus:
-    kinds = {ConditionType.READY: word, **({ConditionType.FAILED: "True"} if over else {})}
+def status(reason: str, text: str = "False", message: str = "no node", *, over: bool = False) -> RLJobStatus:
+    kinds = {ConditionType.READY: text, **({ConditionType.FAILED: "True"} if over else {})}
     return RLJobStatus(
         conditions=[
             Condition(type=kind, status=each, reason=reason, message=message, last_transition_time="")
@@ -44,11 +44,11 @@ def lacks(what: str, *, of: int = 3) -> RLJobStatus:
 
 
 def test_a_cause_is_emitted_once_it_has_lasted_and_again_much_later() -> None:
-    kept, at = status("Unschedulable"), PATIENCE_SECONDS
-    assert told((0.0, kept), (at - 1, kept)) == []
-    assert told((0.0, kept), (at, kept), (at + 1, kept)) == [(at, "Unschedulable")]
+    retained, at = status("Unschedulable"), PATIENCE_SECONDS
+    assert told((0.0, retained), (at - 1, retained)) == []
+    assert told((0.0, retained), (at, retained), (at + 1, retained)) == [(at, "Unschedulable")]
     later = at + AGAIN_SECONDS
-    assert told((0.0, kept), (at, kept), (later, kept)) == [(at, "Unschedulable"), (later, "Unschedulable")]
+    assert told((0.0, retained), (at, retained), (later, retained)) == [(at, "Unschedulable"), (later, "Unschedulable")]
 
 
 def test_another_cause_has_its_own_patience() -> None:

@@ -151,7 +151,7 @@ def test_what_fails_comes_back_later_and_later_and_events_do_not_hurry_it() -> N
     assert queue.failed("a", now) == FIRST_DELAY_SECONDS
 
 
-def test_a_server_that_says_when_to_come_back_is_obeyed() -> None:
+def test_a_server_that_states_when_to_come_back_is_obeyed() -> None:
     queue: WorkQueue[str] = WorkQueue()
     queue.add("a", 0.0, PROGRESS)
     queue.take(0.0)
@@ -159,13 +159,13 @@ def test_a_server_that_says_when_to_come_back_is_obeyed() -> None:
     assert queue.failed("a", 0.0, at_least=7.0) == 7.0
 
 
-@pytest.mark.parametrize("said", [3600.0, math.inf, math.nan])
-def test_no_word_of_a_server_silences_an_alarm_for_longer_than_the_longest_delay(said: float) -> None:
+@pytest.mark.parametrize("message", [3600.0, math.inf, math.nan])
+def test_no_answer_of_a_server_silences_an_alarm_for_longer_than_the_longest_delay(message: float) -> None:
     queue: WorkQueue[str] = WorkQueue()
     queue.add("a", 0.0, PROGRESS)
     queue.take(0.0)
 
-    assert queue.failed("a", 0.0, at_least=said) == LONGEST_DELAY_SECONDS
+    assert queue.failed("a", 0.0, at_least=message) == LONGEST_DELAY_SECONDS
     queue.add("a", 0.01, ALARM)
     assert taken(queue, LONGEST_DELAY_SECONDS) == "a"
 
@@ -249,7 +249,7 @@ def test_no_key_is_lost_or_in_work_twice_and_alarms_come_first_but_not_for_ever(
                 assert not any(due.get(urgency, now + 1) <= now for due in free.values() for urgency in urgencies)
                 continue
             assert found.key in free
-            assert_nobody_was_passed_over(found.key, found.urgency, free, urgencies, now)
+            assert_no_one_was_passed_over(found.key, found.urgency, free, urgencies, now)
             working[found.key] = ALARM in owed.pop(found.key)
         elif step == "wait":
             now += seconds
@@ -272,7 +272,7 @@ def test_no_key_is_lost_or_in_work_twice_and_alarms_come_first_but_not_for_ever(
     assert found_keys == set(owed)
 
 
-def assert_nobody_was_passed_over(
+def assert_no_one_was_passed_over(
     key: str, urgency: Urgency, free: dict[str, dict[Urgency, float]], urgencies: list[Urgency], now: float
 ) -> None:
     """Progress was taken only where no alarm is due but later than it had risen; and an alarm, where none had."""

@@ -48,22 +48,22 @@ def manifest_of(path: Path) -> RLJob:
 
 
 @pytest.mark.parametrize("given", ["absolute", "relative"])
-def test_a_kept_run_has_its_own_checkpoints(run: Path, saved: Path, given: str) -> None:
+def test_a_retained_run_has_its_own_checkpoints(run: Path, saved: Path, given: str) -> None:
     manifest = job(path=str(saved) if given == "absolute" else "../saved")
     a_run(run, manifest)
     start_over(run, manifest)
     a_run(run, manifest)
-    kept = run.with_name("run.1")
-    assert manifest_of(kept).spec.checkpoint.path == f"{saved}.1"
-    begin(kept, manifest_of(kept))
+    retained = run.with_name("run.1")
+    assert manifest_of(retained).spec.checkpoint.path == f"{saved}.1"
+    begin(retained, manifest_of(retained))
     with pytest.raises(RunRefused, match=r"^spec\.checkpoint\.path: .* differs from"):
-        begin(kept, manifest)
-    assert start_over(kept, manifest_of(kept)) == f"the earlier run is kept in {kept}.1 and {saved}.1.1"
+        begin(retained, manifest)
+    assert start_over(retained, manifest_of(retained)) == f"the earlier run is kept in {retained}.1 and {saved}.1.1"
     assert manifest_of(run).spec.checkpoint.path == manifest.spec.checkpoint.path
     assert (saved / CHECKPOINT).exists()
 
 
-def test_a_kept_run_is_on_the_disk(run: Path, saved: Path) -> None:
+def test_a_retained_run_is_on_the_disk(run: Path, saved: Path) -> None:
     manifest = job(path=str(saved))
     a_run(run, manifest)
     add(run, "notes.txt")
@@ -71,14 +71,14 @@ def test_a_kept_run_is_on_the_disk(run: Path, saved: Path) -> None:
         start_over(run, manifest)
         of_run = ["", "run.json", "job.json", "logs", "logs/actor-0.0.log", "redis/control", "engines/rollout-0"]
         of_saved = ["", "run.json", "record.json", CHECKPOINT, "reference", f"reference/{CHECKPOINT}.safetensors"]
-        kept = [run.with_name("run.1") / name for name in of_run]
-        kept += [saved.with_name("saved.1") / name for name in of_saved]
-        assert [disk.lost_name(path) for path in kept] == [None] * len(kept)
+        retained = [run.with_name("run.1") / name for name in of_run]
+        retained += [saved.with_name("saved.1") / name for name in of_saved]
+        assert [disk.lost_name(path) for path in retained] == [None] * len(retained)
         assert disk.brings_back(run) == set()
         assert disk.brings_back(saved) == set()
 
 
-@pytest.mark.parametrize("place", ["_move", "_name_anew", "_remove_empty", "sync_folder"])
+@pytest.mark.parametrize("place", ["_move", "_rename_checkpoints", "_remove_empty", "sync_folder"])
 def test_a_start_that_was_cut_off_anywhere_is_finished_by_the_next(
     run: Path, saved: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
@@ -90,16 +90,16 @@ def test_a_start_that_was_cut_off_anywhere_is_finished_by_the_next(
         patch.setattr(earlier_run, place, Mock(side_effect=cut_off))
         with pytest.raises(RunRefused, match="No space left on device"):
             start_over(run, manifest)
-    kept, kept_saved = run.with_name("run.1"), saved.with_name("saved.1")
+    retained, retained_saved = run.with_name("run.1"), saved.with_name("saved.1")
     if (run / "run.json").exists():
         start_over(run, manifest)
-    assert (files(kept), files(kept_saved)) == all_of_it
+    assert (files(retained), files(retained_saved)) == all_of_it
     assert (files(run), files(saved)) == (set(), set())
-    assert manifest_of(kept).spec.checkpoint.path == str(kept_saved)
-    begin(kept, manifest_of(kept))
+    assert manifest_of(retained).spec.checkpoint.path == str(retained_saved)
+    begin(retained, manifest_of(retained))
 
 
-def test_a_run_that_was_renamed_after_its_start_was_cut_off_is_kept_beside_its_new_name(
+def test_a_run_that_was_renamed_after_its_start_was_cut_off_is_retained_beside_its_new_name(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a_run(run, job())
@@ -126,7 +126,7 @@ def is_a_record_of_a_run(file: Path) -> None:
 
 
 @pytest.mark.parametrize("made", [is_text, is_an_object, is_a_record_of_a_run, give_an_io_error])
-def test_a_file_that_says_nothing_of_checkpoints_is_not_written_over(
+def test_a_file_that_states_nothing_of_checkpoints_is_not_written_over(
     run: Path, saved: Path, made: Callable[[Path], None]
 ) -> None:
     manifest = job(path=str(saved))
@@ -144,7 +144,7 @@ def test_a_file_that_says_nothing_of_checkpoints_is_not_written_over(
     assert (file.lstat().st_ino, file.lstat().st_mtime_ns) == before
 
 
-def test_a_record_that_cannot_be_read_is_not_written_anew(run: Path) -> None:
+def test_a_record_that_cannot_be_read_is_not_written_again(run: Path) -> None:
     a_run(run, job())
     folder = RunFolder.open(run, fresh=False)
     give_an_io_error(run / "run.json")
@@ -167,7 +167,7 @@ def test_a_copy_deletes_nothing_of_the_run_that_it_was_copied_from(tmp_path: Pat
     assert files(checkpoints) == set()
 
 
-@pytest.mark.parametrize("earlier", [Earlier.KEPT, Earlier.DELETED])
+@pytest.mark.parametrize("earlier", [Earlier.RETAINED, Earlier.DELETED])
 def test_a_start_that_is_refused_leaves_the_earlier_run_where_it_is(run: Path, saved: Path, earlier: Earlier) -> None:
     a_run(run, job())
     other = RunFolder.open(run.with_name("other"), fresh=False)
@@ -192,13 +192,13 @@ def test_a_link_on_the_way_below_the_run_folder_is_not_followed(tmp_path: Path, 
     manifest = job(path="sub/ckpt")
     a_run(run, manifest)
     before = files(run), files(elsewhere)
-    for earlier in (Earlier.KEPT, Earlier.DELETED):
+    for earlier in (Earlier.RETAINED, Earlier.DELETED):
         with pytest.raises(RunRefused, match=rf"^--fresh: {run}/sub is a link to {elsewhere}, so that"):
             start_over(run, manifest, earlier)
     assert (files(run), files(elsewhere)) == before
 
 
-def test_checkpoints_behind_a_link_are_kept_on_their_own_disk(run: Path, saved: Path, other_disk: Path) -> None:
+def test_checkpoints_behind_a_link_are_retained_on_their_own_disk(run: Path, saved: Path, other_disk: Path) -> None:
     (other_disk / "ckpt").mkdir()
     saved.symlink_to(other_disk / "ckpt")
     manifest = job(path=str(saved))
@@ -223,7 +223,7 @@ def test_nothing_is_moved_where_a_part_is_on_another_disk(run: Path, monkeypatch
     assert files(run) == set()
 
 
-@pytest.mark.parametrize("earlier", [Earlier.KEPT, Earlier.DELETED])
+@pytest.mark.parametrize("earlier", [Earlier.RETAINED, Earlier.DELETED])
 def test_what_damage_and_kills_have_left_goes_with_its_run(run: Path, earlier: Earlier) -> None:
     a_run(run, job())
     left = [f"{CHECKPOINT}.damaged/model.safetensors", "record.json.damaged", ".record.json.123", ".begun.json.4"]

@@ -89,7 +89,7 @@ def files(path: Path) -> set[str]:
     return found - {"lock"}
 
 
-def start_over(path: Path, manifest: RLJob, earlier: Earlier = Earlier.KEPT) -> str:
+def start_over(path: Path, manifest: RLJob, earlier: Earlier = Earlier.RETAINED) -> str:
     folder = RunFolder.open(path, fresh=True)
     try:
         return folder.start_over(manifest, earlier)
@@ -106,7 +106,7 @@ def as_it_is(path: Path) -> None:
     pass
 
 
-@pytest.mark.parametrize("earlier", [Earlier.KEPT, Earlier.DELETED])
+@pytest.mark.parametrize("earlier", [Earlier.RETAINED, Earlier.DELETED])
 @pytest.mark.parametrize("made", [as_it_is, without_record])
 def test_what_the_run_wrote_goes_and_all_else_stays(
     tmp_path: Path, earlier: Earlier, made: Callable[[Path], None]
@@ -122,9 +122,9 @@ def test_what_the_run_wrote_goes_and_all_else_stays(
             assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
             return
         assert message == f"the earlier run is kept in {run}.{number}"
-        kept = tmp_path / f"run.{number}"
-        assert files(kept) == set(OURS)
-        again = RunFolder.open(kept, fresh=False)
+        retained = tmp_path / f"run.{number}"
+        assert files(retained) == set(OURS)
+        again = RunFolder.open(retained, fresh=False)
         again.begin(job())  # it can be gone on with
         again.close()
         a_run(run, job())
@@ -166,8 +166,8 @@ def test_a_link_is_neither_followed_nor_moved(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("mount", "earlier"),
     [
-        ("", Earlier.KEPT),
-        ("redis", Earlier.KEPT),
+        ("", Earlier.RETAINED),
+        ("redis", Earlier.RETAINED),
         (f"checkpoints/{CHECKPOINT}", Earlier.DELETED),
         (f"checkpoints/{CHECKPOINT}/in my data", Earlier.DELETED),
     ],
@@ -212,7 +212,7 @@ def test_checkpoints_elsewhere_go_with_their_run(tmp_path: Path) -> None:
     assert (tmp_path / "saved.1" / CHECKPOINT / "model.safetensors").exists()
 
 
-def test_a_copy_of_a_run_has_no_say_over_checkpoints_elsewhere(tmp_path: Path) -> None:
+def test_a_copy_of_a_run_decides_nothing_about_checkpoints_elsewhere(tmp_path: Path) -> None:
     run, saved, copied = tmp_path / "run", tmp_path / "saved", tmp_path / "copied"
     manifest = job(path=str(saved))
     a_run(run, manifest)

@@ -11,7 +11,7 @@ from rljob_operator.local.pods import IMPORTS, Pods
 from rljob_operator.local.run_folder import RunFolder
 
 
-def test_a_pod_waits_for_the_imports_of_its_parent_and_says_so() -> None:
+def test_a_pod_waits_for_the_imports_of_its_parent_and_states_it() -> None:
     folder = cast(RunFolder, SimpleNamespace(manifest=Path("job.json"), endpoints=Path("endpoints.json")))
     pods = Pods(folder, {}, lambda: None, Preloads())
     pods.create(PodKey(role=Role.ACTOR, replica=0))

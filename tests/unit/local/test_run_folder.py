@@ -32,7 +32,7 @@ def test_a_run_goes_on_under_another_name(tmp_path: Path) -> None:
     folder.close()
 
 
-def test_a_changed_manifest_says_what_changed_and_the_one_before_is_kept(tmp_path: Path) -> None:
+def test_a_changed_manifest_states_what_changed_and_the_one_before_is_retained(tmp_path: Path) -> None:
     folder = RunFolder.open(tmp_path, fresh=False)
     first = RLJob.model_validate(changed({"spec.rollout.numRollouts": 5}))
     folder.begin(first)
@@ -41,10 +41,10 @@ def test_a_changed_manifest_says_what_changed_and_the_one_before_is_kept(tmp_pat
     for number, rollouts in ((1, 7), (2, 9)):
         before = (tmp_path / "job.json").read_bytes()
         change = {"spec.rollout.numRollouts": rollouts, "spec.checkpoint.keepEvery": 3}
-        said = folder.write_manifest(RLJob.model_validate(changed(change)))
-        assert f"spec.rollout.numRollouts: {rollouts - 2} -> {rollouts}" in said
-        assert ("spec.checkpoint.keepEvery: null -> 3" in said) == (number == 1)
-        assert said.endswith(f"; the manifest of before is kept as job.{number}.json")
+        message = folder.write_manifest(RLJob.model_validate(changed(change)))
+        assert f"spec.rollout.numRollouts: {rollouts - 2} -> {rollouts}" in message
+        assert ("spec.checkpoint.keepEvery: null -> 3" in message) == (number == 1)
+        assert message.endswith(f"; the manifest of before is kept as job.{number}.json")
         assert (tmp_path / f"job.{number}.json").read_bytes() == before
     folder.close()
 
@@ -71,8 +71,8 @@ def test_steps_that_were_taken_back_are_marked_and_can_be_left_out(tmp_path: Pat
     (command,) = re.findall(r"^\$ (jq .* metrics\.jsonl)$", OPERATIONS.read_text(), re.MULTILINE)
     if shutil.which("jq") is None:
         pytest.skip("jq is not installed")
-    said = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-    assert [tuple(map(json.loads(line).get, ("epoch", "step"))) for line in said.splitlines()] == [
+    message = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert [tuple(map(json.loads(line).get, ("epoch", "step"))) for line in message.splitlines()] == [
         (1, 0),
         (2, 1),
         (3, 2),

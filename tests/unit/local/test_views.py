@@ -45,7 +45,7 @@ class Plain:
         return [line.partition(" ")[2] for line in self.out.getvalue().splitlines()[1:]]
 
 
-def test_steps_are_told_once_a_second_and_the_last_one_always() -> None:
+def test_steps_are_reported_once_a_second_and_the_last_one_always() -> None:
     plain = Plain()
     for step in (0, 1, 2, 239):
         plain.now += 0.4
@@ -56,14 +56,14 @@ def test_steps_are_told_once_a_second_and_the_last_one_always() -> None:
     assert plain.lines()[-1].startswith("step 4/240  reward 0.5  staleness 1  queue 64")
 
 
-def test_every_event_is_told() -> None:
+def test_every_event_is_reported() -> None:
     plain = Plain()
     plain.view.event(make_event("Ready", "every role is ready"))
     plain.view.event(make_event("RankExited", "rollout-0.0 was killed", "Global"))
     assert plain.lines() == ["Ready: every role is ready", "RankExited [Global]: rollout-0.0 was killed"]
 
 
-def test_whoever_drains_is_told_how_to_kill() -> None:
+def test_the_message_of_a_drain_names_how_to_kill() -> None:
     plain = Plain()
     plain.view.event(make_event("Draining", "interrupted"))
     assert plain.lines() == ["Draining: interrupted (Ctrl-C again kills everything at once)"]
@@ -85,7 +85,7 @@ def test_silence_is_broken_by_a_sign_of_life_and_by_who_is_waited_for() -> None:
     assert plain.lines()[1:] == ["Running; step 0/0, queue 0 groups"]
 
 
-def test_why_it_ended_is_told_once() -> None:
+def test_why_it_ended_is_reported_once() -> None:
     plain = Plain()
     plain.view.event(make_event("Succeeded", "all rollouts are trained"))
     plain.view.close(make_summary("all rollouts are trained"))
@@ -96,7 +96,7 @@ def test_why_it_ended_is_told_once() -> None:
     )
 
 
-def test_an_end_without_an_event_is_told_by_the_summary_with_what_goes_on_from_there() -> None:
+def test_an_end_without_an_event_is_reported_by_the_summary_with_what_goes_on_from_there() -> None:
     plain = Plain()
     plain.view.close(make_summary("everything was killed", "Interrupted", resume="rljob run job.yaml"))
     assert plain.lines()[0] == "Interrupted: everything was killed"
