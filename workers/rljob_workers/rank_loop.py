@@ -28,7 +28,7 @@ class Draining(Exception):
 def count_claim(session: RankSession, batch: Batch, seconds: float) -> None:
     """Notes for `/metrics` that `batch` was claimed after so long a wait."""
     session.counters["queue_claims"] += 1
-    session.counters["queue_rows"] += len(batch)
+    session.counters["queue_rows"] += len(batch.rows)
     session.counters["queue_wait_seconds"] += seconds
 
 
@@ -56,7 +56,7 @@ class RowServer:
         while not isinstance(batch := self._await_claim(partitions), Exhausted):
             with suppress(LeaseLost):
                 self.work(batch)
-                self.session.advance(len(batch))
+                self.session.advance(len(batch.rows))
 
     def serve_again(self, partitions: range) -> None:
         """Works on what is ready now of partitions that were done: rows, or results, may have been lost since."""

@@ -64,7 +64,7 @@ class OurClient(BenchClient):
             batch = self._claim(turn, WAIT_SECONDS)
             seconds.append(time.perf_counter() - began)
             assert isinstance(batch, Batch), batch
-            assert len(batch) == self._workload.claim_rows, batch
+            assert len(batch.rows) == self._workload.claim_rows, batch
             self._got.append(batch)
         return {"claim": seconds}
 
@@ -81,12 +81,12 @@ class OurClient(BenchClient):
         wrong = []
         for batch in self._got:
             wrong += wrong_rows(self._columns, {field: batch.columns[field].rows() for field in self._columns})
-        return {"wrong": wrong[:5], "rows": sum(map(len, self._got))}
+        return {"wrong": wrong[:5], "rows": sum(len(batch.rows) for batch in self._got)}
 
     def finish(self, turn: int) -> dict[str, Any]:
         """Results for what was claimed."""
         for batch in self._got:
-            score = Jagged.scalars(torch.zeros(len(batch)))
+            score = Jagged.scalars(torch.zeros(len(batch.rows)))
             self._queue.put(batch, {READ.writes[0]: score}, weight=_weight(turn))
         self._got.clear()
         return {}

@@ -79,7 +79,7 @@ class PipelineClient:
             self._clocks.stamp(task, batch.rollout_id, batch.rows, progress)
             self._queue.put(batch, {field: self._derived(batch)}, weight=_weight(self._clocks.published))
             self._clocks.stamp(field, batch.rollout_id, batch.rows, time.monotonic())
-            done += len(batch)
+            done += len(batch.rows)
 
     def train(self, rollout: int) -> dict[str, int]:
         """One rollout, in slices."""
@@ -107,7 +107,7 @@ class PipelineClient:
         """A number per token, or per row where the task reads no tokens."""
         tokens = batch.columns.get("tokens")
         if tokens is None:
-            return Jagged.scalars(torch.zeros(len(batch)))
+            return Jagged.scalars(torch.zeros(len(batch.rows)))
         return Jagged(torch.zeros(tokens.values.shape[0]), tokens.offsets)
 
     def _stamp_groups(self, tickets: list[Ticket], moment: float) -> None:

@@ -93,7 +93,7 @@ def test_ranks_share_every_slice_and_passes_repeat_it(job: Job) -> None:
             loader.step(rollout_id)
         seen: list[int] = []
         for parts in zip(*loaders, strict=True):
-            assert [len(part.batch) for part in parts] == [2, 2]
+            assert [len(part.batch.rows) for part in parts] == [2, 2]
             seen += [row for part in parts for row in part.batch.rows.tolist()]
             for part in parts:
                 groups = part.batch.groups.tolist()
@@ -105,4 +105,4 @@ def test_ranks_share_every_slice_and_passes_repeat_it(job: Job) -> None:
         again = [row for loader in loaders for part in loader for row in part.batch.rows.tolist()]
         assert sorted(again) == sorted(seen)
     assert len(waited) == 4
-    assert all("train_" in words for words in waited)
+    assert all("train_" in text for text in waited)

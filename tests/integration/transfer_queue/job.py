@@ -111,7 +111,7 @@ class Job:
     def put_derived(
         self, client: TransferQueueClient, batch: Batch, field: str, made_by: WeightId | None = None
     ) -> None:
-        value = Jagged.scalars(torch.zeros(len(batch)))
+        value = Jagged.scalars(torch.zeros(len(batch.rows)))
         client.put(batch, {field: value}, weight=made_by or weight(0))
 
     def train(self, rollout: int) -> None:

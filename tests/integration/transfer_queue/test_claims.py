@@ -131,14 +131,14 @@ def test_ranks_share_a_training_batch_evenly_and_the_same_question_gets_the_same
 
     shares = [ask(rank) for rank in (0, 1)]
     assert sorted(row for share in shares for row in share.rows.tolist()) == list(range(8))
-    assert [len(share) for share in shares] == [4, 4]
+    assert [len(share.rows) for share in shares] == [4, 4]
     assert [int(share.columns["tokens"].lengths.sum()) for share in shares] == [10, 10]
     assert ask(1).rows.tolist() == shares[1].rows.tolist()
     with pytest.raises(Mismatch, match="claimed with 8 rows, not 4"):
         job.actor.claim_training(TRAIN.name, RolloutId(0), 0, 4, 0, 2, timeout=0)
 
 
-def test_a_training_claim_says_what_it_waits_for(make_job: MakeJob) -> None:
+def test_a_training_claim_states_what_it_waits_for(make_job: MakeJob) -> None:
     job = make_job(batch=2, samples=2)
     job.put(job.tickets(1))
     answer = job.claim_training(0)

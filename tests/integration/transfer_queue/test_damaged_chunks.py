@@ -67,7 +67,7 @@ def test_a_group_whose_tokens_are_damaged_is_generated_again(
     job.put(job.tickets(2))
     batch = claim(job)
     assert isinstance(batch, Batch)
-    assert len(batch) == 4
+    assert len(batch.rows) == 4
 
 
 def test_results_that_are_damaged_are_computed_again(make_job: MakeJob) -> None:
@@ -166,6 +166,6 @@ def test_what_is_damaged_on_its_way_is_read_again_and_not_deleted(
         assert "garbled in way 4" in answer.waiting_for
         answer = forward.claim(LOG_PROBS.name, range(1), 100, timeout=0)
     assert isinstance(answer, Batch)
-    assert len(answer) == 4
+    assert len(answer.rows) == 4
     assert is_there(job, chunk)
     assert job.admin.upkeep.declare_missing() == []

@@ -97,7 +97,7 @@ def test_token_sums_are_nearer_than_by_taking_turns(
     job = make_job(shape(ClaimPolicy.BALANCED))
     fill(job, lengths)
     shares = deal(job, ranks)
-    assert {len(share) for share in shares} == {GROUPS * SAMPLES // ranks}
+    assert {len(share.rows) for share in shares} == {GROUPS * SAMPLES // ranks}
     assert sorted(itertools.chain(*(share.rows.tolist() for share in shares))) == list(range(GROUPS * SAMPLES))
     assert sums(shares) == [sum(lengths[row] for row in share.rows) for share in shares]
     assert spread(sums(shares)) <= min(spread(snake(lengths, ranks)), max(lengths))
@@ -117,7 +117,7 @@ def test_groups_stay_whole_with_the_policy_group(make_job: MakeJob) -> None:
     fill(job, lengths)
     shares = deal(job, 3)
     for share in shares:
-        assert len(share) == GROUPS * SAMPLES // 3
+        assert len(share.rows) == GROUPS * SAMPLES // 3
         assert set(Counter(share.groups.tolist()).values()) == {SAMPLES}
     totals = [sum(lengths[group * SAMPLES : (group + 1) * SAMPLES]) for group in range(GROUPS)]
     assert spread(sums(shares)) <= min(spread(snake(totals, 3)), max(totals))
@@ -143,7 +143,7 @@ def test_a_batch_may_be_as_large_as_a_rollout(policy: ClaimPolicy, ranks: int, m
         )
     shares = deal(job, ranks, GROUPS * samples)
     assert sorted(itertools.chain(*(share.rows.tolist() for share in shares))) == list(range(GROUPS * samples))
-    assert len({len(share) for share in shares}) == 1
+    assert len({len(share.rows) for share in shares}) == 1
 
 
 def test_a_batch_that_cannot_be_dealt_is_refused_before_anything_is_taken(make_job: MakeJob) -> None:
@@ -151,7 +151,7 @@ def test_a_batch_that_cannot_be_dealt_is_refused_before_anything_is_taken(make_j
     fill(job, [3] * (GROUPS * SAMPLES))
     with pytest.raises(Mismatch, match="6 rows cannot be dealt evenly to 1 ranks with policy Group"):
         job.actor._change("claim_training", "train", 0, 0, 6, 0, 1, waiting="a test")
-    assert len(deal(job, 1)[0]) == GROUPS * SAMPLES
+    assert len(deal(job, 1)[0].rows) == GROUPS * SAMPLES
 
 
 def test_a_forward_task_is_not_balanced() -> None:

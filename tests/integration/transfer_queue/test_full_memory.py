@@ -64,7 +64,7 @@ def put(job: Job, tickets: list[Ticket]) -> list[Ticket]:
 def put_log_probs(client: TransferQueueClient, batches: list[Batch]) -> None:
     """Half as large as the tokens; what was put is off the list."""
     while batches:
-        rows = [torch.zeros(ROW_BYTES // 8) for _ in range(len(batches[-1]))]
+        rows = [torch.zeros(ROW_BYTES // 8) for _ in range(len(batches[-1].rows))]
         client.put(batches[-1], {"log_probs": Jagged.from_rows(rows)}, weight=weight(1))
         batches.pop()
 
@@ -185,7 +185,7 @@ def test_a_lease_on_rows_that_go_to_make_room_ends(make_job: MakeJob) -> None:
     held = claim(forward, LOG_PROBS.name, 0)
     assert job.admin.upkeep.drop_retained() is not None
     with pytest.raises(LeaseLost):
-        forward.put(held, {"log_probs": Jagged.from_rows([torch.zeros(2)] * len(held))}, weight=weight(1))
+        forward.put(held, {"log_probs": Jagged.from_rows([torch.zeros(2)] * len(held.rows))}, weight=weight(1))
     forward.release(held)
     assert isinstance(forward.claim(LOG_PROBS.name, range(1), 100, timeout=0), NotReady | Exhausted)
     job.admin.sweeper.sweep()

@@ -13,7 +13,7 @@ from rljob_workers.transfer_queue.admin import InWork
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.types import Batch, Exhausted, QueueTiming
 from tests.integration.transfer_queue.job import Job
-from tests.integration.transfer_queue.victims import Hear, Say, Victim, victim
+from tests.integration.transfer_queue.victims import Receive, Say, Victim, victim
 from tests.integration.transfer_queue.world import LOG_PROBS, make_life
 from tests.weights import weight
 
@@ -24,41 +24,41 @@ LATE, IN_TIME = 2.0, 1.0
 """The log-probs of the one whose lease is over, and those of the one who has it."""
 
 
-def consume(job: Job, role: Role = Role.ACTOR_FWD) -> tuple[Callable[[Say, Hear], None], str]:
+def consume(job: Job, role: Role = Role.ACTOR_FWD) -> tuple[Callable[[Say, Receive], None], str]:
     """A consumer's work: claims all, waits for a word, puts. And its incarnation."""
     life = make_life(role, job.epoch)
     job.admin.begin_life(life)
 
-    def work(say: Say, hear: Hear) -> None:
+    def work(state: Say, hear: Receive) -> None:
         queue = TransferQueueClient(job.servers.endpoints, job.shape, life, timing=job.timing)
         batch = queue.claim(LOG_PROBS.name, range(1), 100, timeout=LONG_SECONDS)
         assert isinstance(batch, Batch)
-        say(f"claimed {batch.rows.tolist()}")
+        state(f"claimed {batch.rows.tolist()}")
         hear()
         put(queue, batch, LATE)
-        say("put")
+        state("put")
 
     return work, life.incarnation
 
 
-def produce(job: Job) -> tuple[Callable[[Say, Hear], None], str]:
+def produce(job: Job) -> tuple[Callable[[Say, Receive], None], str]:
     """A producer's work: takes a ticket, waits for a word, puts its group. And its incarnation."""
     life = make_life(Role.ROLLOUT, job.epoch, replica=7)
     job.admin.begin_life(life)
 
-    def work(say: Say, hear: Hear) -> None:
+    def work(state: Say, hear: Receive) -> None:
         queue = TransferQueueClient(job.servers.endpoints, job.shape, life)
         tickets = queue.claim_tickets(weight(0), 1, LONG_SECONDS)
         assert isinstance(tickets, list)
-        say("has a ticket")
+        state("has a ticket")
         hear()
-        say(f"put {queue.put_groups([job.group(ticket) for ticket in tickets])}")
+        state(f"put {queue.put_groups([job.group(ticket) for ticket in tickets])}")
 
     return work, life.incarnation
 
 
 def put(queue: TransferQueueClient, batch: Batch, value: float) -> None:
-    queue.put(batch, {"log_probs": Jagged.scalars(torch.full((len(batch),), value))}, weight=weight(0))
+    queue.put(batch, {"log_probs": Jagged.scalars(torch.full((len(batch.rows),), value))}, weight=weight(0))
 
 
 def claim_all(client: TransferQueueClient) -> Batch:
@@ -124,7 +124,7 @@ def of_the_same_epoch(job: Job, incarnation: str) -> None:
 @pytest.mark.parametrize("begin", [consume, produce])
 def test_a_zombie_is_refused_and_its_bytes_are_swept(
     make_job: MakeJob,
-    begin: Callable[[Job], tuple[Callable[[Say, Hear], None], str]],
+    begin: Callable[[Job], tuple[Callable[[Say, Receive], None], str]],
     over: Callable[[Job, str], None],
 ) -> None:
     job = make_job(batch=2)
@@ -146,7 +146,7 @@ def test_a_zombie_is_refused_and_its_bytes_are_swept(
 def test_consumers_killed_one_after_another_lose_no_row_and_double_none(make_job: MakeJob) -> None:
     job = make_job(batch=4, samples=4, timing=SHORT_LEASES)
     job.put(job.tickets(4))
-    kept: list[int] = []
+    retained: list[int] = []
     living: list[Victim] = []
     try:
         for _ in range(4):
@@ -155,24 +155,24 @@ def test_consumers_killed_one_after_another_lose_no_row_and_double_none(make_job
             living[-1].kill()
         other = job.client(Role.ACTOR_FWD, replica=1)
         while isinstance(batch := other.claim(LOG_PROBS.name, range(1), 3, timeout=LONG_SECONDS), Batch):
-            kept += batch.rows.tolist()
+            retained += batch.rows.tolist()
             put(other, batch, IN_TIME)
     finally:
         for process in living:
             process.kill()
-    assert sorted(kept) == list(range(16))
+    assert sorted(retained) == list(range(16))
 
 
-def consume_some(job: Job, max_rows: int) -> Callable[[Say, Hear], None]:
+def consume_some(job: Job, max_rows: int) -> Callable[[Say, Receive], None]:
     """Claims some rows and falls silent."""
     life = make_life(Role.ACTOR_FWD, job.epoch, replica=max_rows)
     job.admin.begin_life(life)
 
-    def work(say: Say, hear: Hear) -> None:
+    def work(state: Say, hear: Receive) -> None:
         queue = TransferQueueClient(job.servers.endpoints, job.shape, life, timing=job.timing)
         batch = queue.claim(LOG_PROBS.name, range(1), max_rows, timeout=LONG_SECONDS)
         assert isinstance(batch, Batch)
-        say(f"claimed {len(batch)}")
+        state(f"claimed {len(batch.rows)}")
         hear()
 
     return work

@@ -15,7 +15,7 @@ from rljob_workers.transfer_queue.errors import ControlUnreachable, Fenced, Stor
 from rljob_workers.transfer_queue.types import Batch, NotReady, QueueTiming, Withheld
 from tests.integration.transfer_queue.job import Job
 from tests.integration.transfer_queue.servers import Servers
-from tests.integration.transfer_queue.victims import Hear, Say, victim
+from tests.integration.transfer_queue.victims import Receive, Say, victim
 from tests.integration.transfer_queue.world import LOG_PROBS, REFERENCE, make_life
 from tests.weights import weight
 
@@ -72,16 +72,16 @@ def test_a_process_that_waits_is_answered_after_the_kill(make_job: MakeJob) -> N
     life = make_life(Role.ACTOR_FWD, 1, replica=3)
     job.admin.begin_life(life)
 
-    def wait(say: Say, _hear: Hear) -> None:
+    def wait(state: Say, _hear: Receive) -> None:
         queue = TransferQueueClient(job.servers.endpoints, job.shape, life)
-        say("waits")
+        state("waits")
         for _ in range(2):
             batch = queue.claim(LOG_PROBS.name, range(1), 100, timeout=LONG_SECONDS)
             while isinstance(batch, NotReady):  # its patience is shorter than a restart under load
                 batch = queue.claim(LOG_PROBS.name, range(1), 100, timeout=LONG_SECONDS)
             assert isinstance(batch, Batch)
             job.put_derived(queue, batch, "log_probs")
-            say(f"put {batch.rows.tolist()}")
+            state(f"put {batch.rows.tolist()}")
 
     first, second = job.tickets(2)
     with victim(wait) as process:
@@ -193,7 +193,7 @@ def test_a_claim_that_was_given_up_and_comes_after_a_later_one_takes_nothing(
     with pytest.raises(Fenced, match=r"call 1 of \w+ comes after its call 2"):
         late._control.change(name, *args, deadline=0.0, waiting="a test")
     late.close()
-    assert len(claimed(forward, LOG_PROBS.name)) == 2
+    assert len(claimed(forward, LOG_PROBS.name).rows) == 2
 
 
 def test_rows_whose_bytes_did_not_come_and_that_could_not_be_given_back_come_with_the_next_claim(

@@ -45,7 +45,7 @@ def lose(job: Job, index: int) -> LostRows:
     return loss
 
 
-def test_groups_that_nobody_trains_are_generated_again_in_their_place(make_job: MakeJob) -> None:
+def test_groups_that_no_one_trains_are_generated_again_in_their_place(make_job: MakeJob) -> None:
     job = make_job(batch=2)
     tickets = job.tickets(2)
     job.put(tickets)
@@ -80,7 +80,7 @@ def test_derived_fields_are_computed_again_with_what_depends_on_them(make_job: M
     job.publish(1)
 
 
-def test_who_has_claimed_rows_is_told_when_a_field_that_they_lost_is_there_again(make_job: MakeJob) -> None:
+def test_a_claimer_of_rows_learns_when_a_field_that_they_lost_is_there_again(make_job: MakeJob) -> None:
     job = make_job(batch=1)
     with only_unit(job, 0):
         job.put(job.tickets(1))
@@ -125,7 +125,7 @@ def test_a_published_group_is_absent_until_a_restore_generates_it_again(make_job
     assert [(ticket.rollout_id, ticket.prompt_index) for ticket in job.tickets(1)] == [(0, 0)]
 
 
-def test_a_claim_whose_bytes_are_gone_says_so_and_gives_the_rows_back(make_job: MakeJob) -> None:
+def test_a_claim_whose_bytes_are_gone_states_it_and_gives_the_rows_back(make_job: MakeJob) -> None:
     job = make_job()
     job.put(job.tickets(2))
     for index in (0, 1):
@@ -158,7 +158,7 @@ def test_a_claim_waits_for_a_unit_that_hangs_in_turns_and_gives_the_rows_back(ma
             os.kill(pid, signal.SIGCONT)
     batch = client.claim(LOG_PROBS.name, range(1), 10, timeout=0)
     assert isinstance(batch, Batch)
-    assert len(batch) == 4
+    assert len(batch.rows) == 4
 
 
 def test_a_put_whose_unit_came_back_empty_stores_its_bytes_again(
@@ -183,7 +183,7 @@ def test_a_put_whose_unit_came_back_empty_stores_its_bytes_again(
     assert job.put(job.tickets(1)) == [True]
 
 
-def test_a_loss_that_was_not_told_is_found_again(make_job: MakeJob) -> None:
+def test_a_loss_that_was_not_reported_is_found_again(make_job: MakeJob) -> None:
     job = make_job(batch=1)
     with only_unit(job, 0):
         job.put(job.tickets(1))
@@ -258,7 +258,7 @@ def test_a_replaced_admins_mark_gives_way_to_that_of_its_successor(make_job: Mak
     use_all_units(job)
 
 
-def test_room_is_made_from_rows_kept_for_a_restore_then_from_the_newest_groups(make_job: MakeJob) -> None:
+def test_room_is_made_from_rows_retained_for_a_restore_then_from_the_newest_groups(make_job: MakeJob) -> None:
     job = make_job(batch=1, staleness=1)
     job.step(0)
     job.put(job.tickets(2, weight(1)), weight(1))

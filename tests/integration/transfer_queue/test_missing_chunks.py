@@ -49,7 +49,7 @@ def test_a_group_whose_tokens_are_missing_is_generated_again(make_job: MakeJob) 
     job.put(job.tickets(2))
     batch = claim(job)
     assert isinstance(batch, Batch)
-    assert len(batch) == 4
+    assert len(batch.rows) == 4
     job.prove()
 
 

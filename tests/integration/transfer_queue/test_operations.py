@@ -24,7 +24,7 @@ from tests.weights import weight
 MakeJob = Callable[..., Job]
 
 
-def test_stats_count_rows_by_partition_task_and_state_and_say_who_has_what(make_job: MakeJob) -> None:
+def test_stats_count_rows_by_partition_task_and_state_and_state_who_has_what(make_job: MakeJob) -> None:
     job = make_job(batch=4, samples=2)
     job.put(job.tickets(3)[:2])
     job.admin.upkeep.probe()
@@ -94,10 +94,10 @@ def test_a_look_shows_rows_and_claims_none(make_job: MakeJob) -> None:
     assert (third.group_state, third.lengths, third.oldest, third.field) == ("missing", {}, None, None)
     claimed = job.client(Role.ACTOR_FWD).claim(LOG_PROBS.name, range(1), 10, timeout=0)
     assert isinstance(claimed, Batch)
-    assert len(claimed) == 2
+    assert len(claimed.rows) == 2
 
 
-def test_values_of_every_kind_are_shown_as_json_can_say_them(make_job: MakeJob) -> None:
+def test_values_of_every_kind_are_shown_as_json_can_state_them(make_job: MakeJob) -> None:
     job = make_job(batch=1, samples=3)
     kinds = {
         "tokens": torch.tensor([[True], [False], [True]]),

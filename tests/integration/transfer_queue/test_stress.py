@@ -163,13 +163,13 @@ def consume(queue: TransferQueueClient, serial: int, note: Callable[[str], None]
         rows = ",".join(map(str, batch.rows.tolist()))
         note(f"tries {number} {task.name} {batch.rollout_id} {rows}")
         try:
-            queue.put(batch, {task.writes[0]: Jagged.scalars(torch.full((len(batch),), number))}, weight=None)
+            queue.put(batch, {task.writes[0]: Jagged.scalars(torch.full((len(batch.rows),), number))}, weight=None)
         except LeaseLost:
             continue
         note(f"did {number} {task.name} {batch.rollout_id} {rows}")
 
 
-def test_every_row_is_consumed_once_by_each_task_whoever_is_killed(job: Job, tmp_path: Path) -> None:
+def test_every_row_is_consumed_once_by_each_task_under_kills(job: Job, tmp_path: Path) -> None:
     seed = secrets.randbits(32)
     random = Random(seed)
     crew = Crew(job, tmp_path, random)

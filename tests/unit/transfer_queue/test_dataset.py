@@ -56,12 +56,12 @@ def make_dataset(
     )
 
 
-def test_a_pass_asks_for_each_slice_once_and_tells_where_optimizer_steps_end() -> None:
+def test_a_pass_asks_for_each_slice_once_and_reports_where_optimizer_steps_end() -> None:
     queue = ScriptedClaims()
     slicing = Slicing("actor_train", 16, global_batch_size=8, iters_per_train_update=2, dp_rank=1, dp_size=2)
     parts = list(make_dataset(queue, slicing))
     assert queue.asked == [("actor_train", 0, index, 4, 1, 2) for index in range(4)]
-    assert [len(part.batch) for part in parts] == [2] * 4
+    assert [len(part.batch.rows) for part in parts] == [2] * 4
     assert [part.ends_step for part in parts] == [False, True, False, True]
     assert parts[2].step == range(2, 4)
 

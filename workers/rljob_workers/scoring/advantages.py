@@ -43,7 +43,7 @@ def run(
     """Serves `partitions`, oldest first, until all are done or the pod drains."""
 
     def work(batch: Batch) -> None:
-        with timeline.span("advantages", r=batch.rollout_id, rows=len(batch)):
+        with timeline.span("advantages", r=batch.rollout_id, rows=len(batch.rows)):
             queue.put(batch, advantages(batch, samples_per_prompt), weight=None)
 
     session.ready()

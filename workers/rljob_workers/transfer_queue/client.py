@@ -316,25 +316,25 @@ class TransferQueueClient:
         if batch.lease is None:
             raise ValueError("put: the batch has no lease. Only batches of `claim` take results.")
         for field, column in columns.items():
-            if len(column) != len(batch):
-                raise ValueError(f"put: {field} has {len(column)} rows, the batch has {len(batch)}.")
+            if len(column) != len(batch.rows):
+                raise ValueError(f"put: {field} has {len(column)} rows, the batch has {len(batch.rows)}.")
         fields = self._written_fields(columns)
         lease, where = batch.lease, partition_name(batch.rollout_id)
         lineage, version = (weight.lineage, weight.version) if weight else (0, -1)
 
-        waiting = f"{self} puts {', '.join(columns)} of {len(batch)} rows of {where}"
+        waiting = f"{self} puts {', '.join(columns)} of {len(batch.rows)} rows of {where}"
         section = _Section((lease, lineage, version), columns, fields, weight)
         reply, stored = self._commit("put", [], [section], waiting)
         if reply[0] == b"L":
             self._discard(stored)
             raise LeaseLost(
-                f"TransferQueue: lease {lease} on {len(batch)} rows of {where} ended before its results came."
+                f"TransferQueue: lease {lease} on {len(batch.rows)} rows of {where} ended before its results came."
             )
 
     def release(self, batch: Batch) -> None:
         """Hands a lease back; nothing if it ended already."""
         if batch.lease is not None:
-            self._release(batch.lease, len(batch), self._deadline())
+            self._release(batch.lease, len(batch.rows), self._deadline())
 
     # --- training tasks ------------------------------------------------------------------------------------------
 
