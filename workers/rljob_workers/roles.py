@@ -47,7 +47,7 @@ from rljob_workers.trainers.data_parallel import RankVote, agree
 from rljob_workers.training.loop import ActorConfig, ActorLoop
 from rljob_workers.training.publishing import NUM_TOKENS, ExportConfig, Exports, TrainerProbe, probe_tokens
 from rljob_workers.training.rendezvous import form_group, incarnation_of_leader
-from rljob_workers.training.reporting import KeptGenerations, Leader
+from rljob_workers.training.reporting import GenerationSampler, Leader
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.dataset import Slicing
 from rljob_workers.transfer_queue.types import Task
@@ -249,12 +249,12 @@ def _run_actor(rank: _Rank) -> None:
         tokenizer = build_tokenizer(spec.model)
         group = form_group(context, rank.session)
         trainer = build_trainer(spec, tokenizer, group)
-        leader_life = incarnation_of_leader(group, context.life)
+        leader_incarnation = incarnation_of_leader(group, context.life)
         store = build_checkpoint_store(
             context,
             rank.session,
             policy_files(spec.model, tokenizer),
-            leader=leader_life,
+            leader=leader_incarnation,
             share=trainer.weight_share,
         )
         if restore.folder is None:
@@ -287,15 +287,15 @@ def _run_actor(rank: _Rank) -> None:
     )
     leader = None
     if is_leader:
-        generations = _kept_generations(rank, tokenizer, slicing) if spec.telemetry.generations_per_rollout else None
+        generations = _generation_sampler(rank, tokenizer, slicing) if spec.telemetry.generations_per_rollout else None
         leader = Leader(rank.session, samples, generations, spec.rollout.samples_per_prompt)
     ActorLoop(
         ActorConfig.of(spec, slicing), rank.session, rank.queue, trainer, group, exports, leader, rank.timeline
     ).run()
 
 
-def _kept_generations(rank: _Rank, tokenizer: PreTrainedTokenizerBase, slicing: Slicing) -> KeptGenerations:
-    return KeptGenerations(
+def _generation_sampler(rank: _Rank, tokenizer: PreTrainedTokenizerBase, slicing: Slicing) -> GenerationSampler:
+    return GenerationSampler(
         GenerationLog(rank.run_dir),
         text_decoder(tokenizer, skip_special_tokens=False),
         per_rollout=rank.spec.telemetry.generations_per_rollout,

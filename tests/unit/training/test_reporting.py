@@ -16,16 +16,16 @@ from rljob_api.names import RolloutId
 from rljob_workers import pipeline
 from rljob_workers.telemetry.sample_logs import GenerationLog
 from rljob_workers.tensors.jagged import Jagged
-from rljob_workers.training.reporting import KeptGenerations, places_to_keep
+from rljob_workers.training.reporting import GenerationSampler, places_to_log
 from rljob_workers.transfer_queue.types import Batch
 from tests.unit.training.batches import make_batch
 
 
 @given(st.integers(0, 1000), st.integers(1, 64), st.integers(1, 8), st.integers(0, 100))
-def test_as_many_are_kept_as_are_wanted_each_once(rollout_id: int, rows: int, slices: int, count: int) -> None:
-    places = [places_to_keep(rollout_id, rows, index, slices, count) for index in range(slices)]
-    assert all(len(set(kept)) == len(kept) <= rows for kept in places)
-    assert all(0 <= place < rows for kept in places for place in kept)
+def test_as_many_are_retained_as_are_wanted_each_once(rollout_id: int, rows: int, slices: int, count: int) -> None:
+    places = [places_to_log(rollout_id, rows, index, slices, count) for index in range(slices)]
+    assert all(len(set(retained)) == len(retained) <= rows for retained in places)
+    assert all(0 <= place < rows for retained in places for place in retained)
     most = -(-count // slices)
     if most <= rows:
         assert sum(map(len, places)) == count
@@ -34,9 +34,9 @@ def test_as_many_are_kept_as_are_wanted_each_once(rollout_id: int, rows: int, sl
 
 @pytest.mark.parametrize("rollout_id", [0, 1])
 def test_they_come_from_all_groups_and_from_other_places_of_them(rollout_id: int) -> None:
-    kept = places_to_keep(rollout_id, 32, 0, 1, 4)
-    assert [place // 8 for place in kept] == [0, 1, 2, 3]
-    assert [place % 8 for place in kept] == [(number + rollout_id) % 8 for number in range(4)]
+    retained = places_to_log(rollout_id, 32, 0, 1, 4)
+    assert [place // 8 for place in retained] == [0, 1, 2, 3]
+    assert [place % 8 for place in retained] == [(number + rollout_id) % 8 for number in range(4)]
 
 
 def decode(sequences: Sequence[Sequence[int]]) -> list[str]:
@@ -57,10 +57,10 @@ def trained_batch() -> Batch:
     return Batch(batch.rollout_id, batch.rows, batch.groups, batch.oldest_versions, columns)
 
 
-def test_a_line_says_all_that_is_known_of_a_sample(tmp_path: Path) -> None:
+def test_a_line_states_all_that_is_known_of_a_sample(tmp_path: Path) -> None:
     log = GenerationLog(tmp_path)
-    kept = KeptGenerations(log, decode, per_rollout=2, num_slices=1, samples_per_prompt=2)
-    kept.add(RolloutId(4), 1, 0, trained_batch())
+    retained = GenerationSampler(log, decode, per_rollout=2, num_slices=1, samples_per_prompt=2)
+    retained.add(RolloutId(4), 1, 0, trained_batch())
     first, second = [json.loads(line) for line in (tmp_path / FILE).read_text().splitlines()]
     log.close()
     assert first == {

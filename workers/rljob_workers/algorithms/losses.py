@@ -102,13 +102,13 @@ def k3(log_probs: torch.Tensor, ref_log_probs: torch.Tensor) -> torch.Tensor:
     return torch.expm1(difference) - difference
 
 
-def masks_of_rows(loss_masks: torch.Tensor, response_lengths: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
-    """The masks, with 0 at every token of a row that is not kept.
+def masks_of_rows(loss_masks: torch.Tensor, response_lengths: torch.Tensor, learnt: torch.Tensor) -> torch.Tensor:
+    """The masks, with 0 at every token of a row that is not learnt from.
 
     Sums, counts and means that go by the result are those of a batch without these rows.
-    Shapes: loss_masks [tokens] uint8, response_lengths [rows] int64, kept [rows] bool -> [tokens] uint8.
+    Shapes: loss_masks [tokens] uint8, response_lengths [rows] int64, learnt [rows] bool -> [tokens] uint8.
     """
-    return loss_masks * kept.repeat_interleave(response_lengths)
+    return loss_masks * learnt.repeat_interleave(response_lengths)
 
 
 Aggregate = Callable[[torch.Tensor, torch.Tensor], TokenWeights]
@@ -218,13 +218,13 @@ def _without_masked(
 ) -> tuple[torch.Tensor, TokenInputs]:
     """The inputs with 0 at masked tokens: a weight of 0 is not enough, since 0 * inf is NaN, in the gradient too."""
 
-    def kept(values: torch.Tensor) -> torch.Tensor:
+    def unmasked(values: torch.Tensor) -> torch.Tensor:
         return torch.where(keep, values, 0.0)
 
-    return kept(new_log_probs), replace(
+    return unmasked(new_log_probs), replace(
         tokens,
-        log_probs=kept(tokens.log_probs),
-        rollout_log_probs=kept(tokens.rollout_log_probs),
-        advantages=kept(tokens.advantages),
-        ref_log_probs=None if tokens.ref_log_probs is None else kept(tokens.ref_log_probs),
+        log_probs=unmasked(tokens.log_probs),
+        rollout_log_probs=unmasked(tokens.rollout_log_probs),
+        advantages=unmasked(tokens.advantages),
+        ref_log_probs=None if tokens.ref_log_probs is None else unmasked(tokens.ref_log_probs),
     )

@@ -97,7 +97,7 @@ class RewardFunction(Protocol):
     def __call__(self, answers: Sequence[Answer], /) -> Sequence[float | None] | Awaitable[Sequence[float | None]]:
         """One float per answer; None for one that cannot be scored now.
 
-        A ValueError says that these answers can never be scored: the job fails at once with its sentence. Anything else
+        A ValueError means that these answers can never be scored: the job fails at once with its message. Anything else
         that is raised, and a call that takes too long, leaves all of them without a score. What becomes of an answer
         without one is rollout.reward.onFailure.
         """

@@ -115,7 +115,7 @@ def _takes_one_argument(function: object) -> bool:
         inspect.signature(function).bind(())
     except TypeError:
         return False
-    except ValueError:  # some built-in functions have no signature to look at
+    except ValueError:  # some built-in functions have no signature
         return True
     return True
 

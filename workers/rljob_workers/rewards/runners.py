@@ -142,7 +142,7 @@ def _settle(future: Future[Any], outcome: object) -> None:
 
 
 class LoopRunner(Runner):
-    """For an async function: all groups at once on one event loop, kept between calls as its clients may be."""
+    """For an async function: all groups at once on one event loop, reused between calls as its clients may be."""
 
     def __init__(
         self, function: Callable[[Sequence[Answer]], Awaitable[Any]], *, clock: Clock = time.monotonic

@@ -17,7 +17,7 @@ Sample = tuple[str, Labels, float]
 
 
 class Kind(StrEnum):
-    """A counter only grows, until its process begins anew."""
+    """A counter only grows; it starts at 0 again with its process."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -38,7 +38,7 @@ Families = Mapping[str, Family]
 
 
 def kind_of(name: str) -> Kind:
-    """As Prometheus' rules for names say it."""
+    """The kind that Prometheus' naming rules give a metric of this name."""
     return Kind.COUNTER if name.endswith("_total") else Kind.GAUGE
 
 

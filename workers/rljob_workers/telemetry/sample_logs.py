@@ -139,7 +139,7 @@ class LoggedGeneration:
 
 
 class GenerationLog:
-    """Appends samples; the two newest files of them are kept."""
+    """Appends samples; retains the two newest files."""
 
     def __init__(self, folder: Path, *, max_bytes: int = MAX_BYTES) -> None:
         self._path = folder / FILE

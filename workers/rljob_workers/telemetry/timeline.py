@@ -33,7 +33,7 @@ class Timeline:
 
     @contextmanager
     def span(self, name: str, row: int = 0, **args: int | float | str) -> Iterator[None]:
-        """Records how long the block took. `row` tells overlapping spans of one process apart."""
+        """Records how long the block took. `row` separates overlapping spans of one process."""
         begin = time.time_ns()
         try:
             yield

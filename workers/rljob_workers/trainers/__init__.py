@@ -113,7 +113,7 @@ def load_version_0(trainer: Trainer, spec: RLJobSpec, tokenizer: PreTrainedToken
     A sharded trainer reads its rows of the folder itself. `scratch` is a folder of this machine.
     """
     if trainer_backend(spec) is TrainerBackend.FSDP and spec.model.path is not None:
-        stored_weights(Path(spec.model.path))  # says what is missing in it
+        stored_weights(Path(spec.model.path))  # its error names what is missing in the folder
         trainer.load(Path(spec.model.path))
         return
     with tempfile.TemporaryDirectory(dir=scratch) as folder:

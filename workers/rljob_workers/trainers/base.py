@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def no_progress() -> None:
-    """Nobody waits for a sign of life."""
+    """No session has to be kept alive."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,7 +79,7 @@ class ForwardModel(ABC):
     ) -> Jagged:
         """Log pi(token) of every response token, float32 on the host, logits divided by `temperature`.
 
-        `progress` is called after every micro-batch: there a role beats, and raises in order to leave.
+        `progress` is called after every micro-batch: there a role sends its heartbeat, and raises in order to leave.
         """
 
 

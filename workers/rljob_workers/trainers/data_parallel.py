@@ -42,13 +42,14 @@ class GroupBroken(GroupError):
 
 
 BEAT_SECONDS = 0.25
-"""Between two signs; as often as a waiting main loop turns. A block that is shorter gives none."""
+"""Between two beats; as often as a waiting main loop turns. A block that is shorter sends none."""
 
 
 class BackgroundBeats:
     """Calls `give(waiting_for)` again and again while the block runs; for `limit_seconds` at most.
 
-    After the limit the block is one that hangs, and silence shall tell so. `give` must not raise.
+    After the limit the block counts as hanging: the beats stop, so that the coordinator detects it. `give` must not
+    raise.
     """
 
     def __init__(self, give: Callable[[str], None], waiting_for: str, *, limit_seconds: float) -> None:
@@ -56,7 +57,7 @@ class BackgroundBeats:
         self._waiting_for = waiting_for
         self._limit_seconds = limit_seconds
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="signs of life", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="background beats", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -79,24 +80,24 @@ STORE_BACKLOG = 2048
 
 
 BEHIND_SECONDS = 5.0
-"""For rank 0 to say which sums the ranks have entered, once the group is broken."""
+"""Timeout of the request to rank 0 for the sums that each rank has entered, once the group is broken."""
 
 
 FIRST_PAUSE_SECONDS = 0.00005
 
 
 LONGEST_PAUSE_SECONDS = 0.002
-"""Between two looks at a sum that is not done: a small one takes a tenth of a millisecond, a large one many."""
+"""Between two polls of a sum that is not done: a small one takes a tenth of a millisecond, a large one many."""
 
 
 class CollectiveCounter(Protocol):
-    """Counts the collectives that this rank enters and comes out of."""
+    """Counts the collectives that this rank enters and leaves."""
 
     def enter_collective(self) -> None:
-        """This rank comes to its next one."""
+        """This rank enters its next one."""
 
     def leave_collective(self) -> None:
-        """It has come out of it, as all have."""
+        """This rank has left it: the collective completed on all ranks."""
 
 
 class NoCounter:
@@ -120,7 +121,7 @@ class RankVote:
     has_rows: bool
     """Whether its rows of the slice are at hand."""
     drains: bool
-    """Whether it shall leave."""
+    """Whether it is ordered to drain."""
     num_micro_batches: int
     """Into how many it would cut its rows."""
 
@@ -131,7 +132,7 @@ class Agreement:
 
     all_have_rows: bool
     draining: tuple[int, ...]
-    """The ranks that shall leave."""
+    """The ranks that are ordered to drain."""
     num_micro_batches: int
     """The most of any rank."""
 
@@ -153,8 +154,8 @@ class DataParallelGroup(ABC):
     def collective(self, what: str) -> AbstractContextManager[None]:
         """Around whatever meets the other ranks inside a library, where this thread may be blocked for long.
 
-        Entered by all ranks in one order, as a sum is. Signs of life are given meanwhile by a second thread: the block
-        must not give any itself. A block within a block is part of the outer one. Raises GroupBroken, which names
+        Entered by all ranks in one order, as a sum is. A second thread sends the beats meanwhile: the block must not
+        send any itself. A block within a block is part of the outer one. Raises GroupBroken, which names
         `what`, in place of the library's error when a rank is gone or does not come; every other error stays as it is.
         """
 
@@ -236,8 +237,8 @@ def join_group(
     """Joins the group that meets at `address`; blocks until all `world` ranks are there.
 
     `timeout_seconds` bounds joining and every later sum. `hosted` is what rank 0 opened. `on_wait` is called again and
-    again, with what is waited for, while a sum waits for other ranks; it must not raise. `counter` outlives this
-    process where somebody shall know how far it came. Raises GroupNotComplete.
+    again, with what is waited for, while a sum waits for other ranks; it must not raise. `counter` may lie
+    in memory that outlives this process, so that the launcher reads how far it got. Raises GroupNotComplete.
     """
     timeout = timedelta(seconds=timeout_seconds)
     try:
@@ -254,7 +255,7 @@ def join_group(
 
 
 class Places:
-    """How many sums each rank has entered, at the meeting point: after a deadline they tell who had not come."""
+    """How many sums each rank has entered, in the rendezvous store: after a deadline they name the ranks behind."""
 
     def __init__(self, store: TCPStore, rank: int, world: int) -> None:
         self._store = store
@@ -264,12 +265,12 @@ class Places:
         self.enter("the group")
 
     def enter(self, what: str) -> None:
-        """This rank comes to its next sum. One message to rank 0, whose answer is not awaited."""
+        """This rank enters its next sum. One message to rank 0, whose answer is not awaited."""
         self._store.set(self._own, f"{self._number} {what}")
         self._number += 1
 
     def behind(self) -> str:
-        """Who entered the fewest sums, in words."""
+        """A sentence that names the ranks which entered the fewest sums."""
         try:
             self._store.set_timeout(timedelta(seconds=BEHIND_SECONDS))  # rank 0 may be the one that is stopped
             entered = [place.decode().partition(" ") for place in self._store.multi_get(self._all)]
@@ -305,7 +306,7 @@ class GlooGroup(DataParallelGroup):
         self._is_within = False
 
     def add_up(self, values: torch.Tensor, what: str) -> None:
-        """One all-reduce over `values`; this thread goes on giving signs of life meanwhile."""
+        """One all-reduce over `values`; this thread goes on sending beats meanwhile."""
         with self._naming(f"add up {what}"):
             if self._is_within:
                 distributed.all_reduce(values)
@@ -323,7 +324,7 @@ class GlooGroup(DataParallelGroup):
 
     @contextmanager
     def collective(self, what: str) -> Iterator[None]:
-        """Counts as one sum for those who look who is behind."""
+        """Counts as one sum in `Places`."""
         if self._is_within:
             yield
             return
@@ -365,10 +366,10 @@ class GlooGroup(DataParallelGroup):
 
 
 def _is_of_the_group(error: RuntimeError) -> bool:
-    """Whether the library says so of other ranks.
+    """Whether the error is about other ranks.
 
     Gloo raises a plain RuntimeError, as much else in torch does: shapes that do not fit, memory that runs out. But its
-    sentences begin with a file of its own.
+    messages begin with a file of its own.
     """
     return isinstance(error, distributed.DistError) or "/gloo/" in str(error)
 

@@ -118,7 +118,7 @@ class Decoder:
         self.leaves = dict(_leaves(self.flat, self._views))
 
     def load(self, state: Mapping[str, torch.Tensor], *, source: str) -> None:
-        """Copies `state`, all or (where it does not fit: ValueError, which says `source`) nothing."""
+        """Copies `state`, all or (where it does not fit: ValueError, which names `source`) nothing."""
         check_fit(shapes_of(state), self.config, source=source)
         for name, view in self._views.items():
             view.copy_(state[name])

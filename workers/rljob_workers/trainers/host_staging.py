@@ -7,7 +7,7 @@
 For trainers. The tensors that are copied are the live ones: forward and backward passes only read them, so that a copy
 has the time of a whole step, and the optimizer waits for what is left of it. On a CUDA device the bytes come on a
 stream of their own through two pinned buffers, whatever the model's size; a thread hands them on to ordinary memory,
-which may be kept for as long as a publication or a checkpoint takes. On the CPU a copy is a copy.
+which may be held for as long as a publication or a checkpoint takes. On the CPU a copy is a copy.
 """
 
 from __future__ import annotations

@@ -180,7 +180,7 @@ SHOWN_ROWS = 8
 class Suspects:
     """Which rows of the optimizer step in work had a loss that is not finite.
 
-    Looked at only when a step is skipped: until then a flag for each token stays where it was computed.
+    Read only when a step is skipped: until then a flag for each token stays where it was computed.
     """
 
     _seen: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = field(default_factory=list)

@@ -88,7 +88,7 @@ def num_tokens(tokens: Jagged, rows: RowRange) -> int:
 
 
 class SimForwardModel(ForwardModel):
-    """A policy that is asked only."""
+    """A policy that only computes log-probs."""
 
     def __init__(self, forward: SimForward, weights: Words) -> None:
         self._forward = forward
@@ -216,7 +216,7 @@ class SimTrainer(Trainer):
         return StateShare(slices, values={STEPS: self._steps})
 
     def restore(self, folder: Path) -> None:
-        """Weights and state, whoever saved them; ValueError, and nothing changed, where they are of a model."""
+        """Weights and state, of any number of ranks; ValueError, and nothing changed, where they are of a model."""
         saved = SavedState(folder, LEADING_ROLE.value)
         moments = torch.zeros(len(self._moments), dtype=torch.int64)
         saved.check(EXP_AVG, {MOMENTS: moments.shape})

@@ -71,7 +71,7 @@ class ActorConfig:
 
     @classmethod
     def of(cls, spec: RLJobSpec, slicing: Slicing) -> ActorConfig:
-        """Of a job, for the rank whose rows `slicing` says."""
+        """Of a job, for the rank whose rows `slicing` selects."""
         return cls(
             num_rollouts=spec.rollout.num_rollouts,
             passes=spec.training.epochs_per_rollout,
@@ -110,7 +110,7 @@ class ActorLoop:
         self._starved = LostTime(session.counters, STARVED_SECONDS)
 
     def run(self) -> None:
-        """Trains from the restored version to the last rollout, then idles; saves when a pod of it shall drain.
+        """Trains from the restored version to the last rollout, then idles; saves when a pod of it is ordered to drain.
 
         A rank that has left with the others without an order to drain waits for its order like one that is done.
         """
@@ -153,7 +153,7 @@ class ActorLoop:
             self._session.pulse(waiting=f"the other ranks' rows of {what}")
 
     def _agree(self, what: str, *, has_rows: bool, num_micro_batches: int = 0) -> Agreement:
-        """Raises Draining, on all ranks alike, where one shall leave and the weights are those of a version."""
+        """Raises Draining, on all ranks alike, where one is ordered to drain and the weights are those of a version."""
         agreed = agree(self._group, RankVote(has_rows, self._session.draining, num_micro_batches), what)
         if agreed.draining and not self._moved:
             raise Draining
@@ -170,14 +170,14 @@ class ActorLoop:
                 if pass_index == 0 and not log_probs:  # what was claimed before is at hand
                     count_claim(self._session, part.batch, time.monotonic() - asked)
                 self._train_slice(rollout_id, part, self._rows(part, log_probs.get(part.index)), tally)
-                self._session.advance(len(part.batch))
+                self._session.advance(len(part.batch.rows))
                 self._account(rollout_id, pass_index, part, tally)
                 self._pulse()
                 asked = time.monotonic()
         if self._leader is not None:
             self._leader.sync_samples()
         self._exports.publish(rollout_id)
-        # Nothing is reported, or recorded, of a version that is not visible: some rank may be telling of its part yet.
+        # Nothing is reported, or recorded, of a version that is not visible: a rank may still be announcing its part.
         agree(self._group, RankVote(False, False, 0), f"the parts of version {rollout_id + 1}")
         self._starved.count(0.0)
         if self._leader is not None:
@@ -195,7 +195,7 @@ class ActorLoop:
             count_claim(self._session, part.batch, time.monotonic() - asked)
             rows = self._rows(part)
             count = self._await_others(f"slice {part.index} of train_{rollout_id}, for its log-probs", rows)
-            with self._timeline.span("log_probs", r=rollout_id, rows=len(part.batch)):
+            with self._timeline.span("log_probs", r=rollout_id, rows=len(part.batch.rows)):
                 found[part.index] = self._trainer.log_probs(
                     rows.tokens,
                     rows.response_lengths,
@@ -212,7 +212,7 @@ class ActorLoop:
 
     def _train_slice(self, rollout_id: RolloutId, part: TrainingSlice, rows: TrainRows, tally: RolloutTally) -> None:
         count = self._await_others(f"slice {part.index} of train_{rollout_id}", rows)
-        with self._timeline.span("train", r=rollout_id, rows=len(part.batch)):
+        with self._timeline.span("train", r=rollout_id, rows=len(part.batch.rows)):
             self._trainer.accumulate(rows, self._pulse, num_micro_batches=count)
             if part.ends_step:
                 self._take_step(rollout_id, tally)
@@ -236,6 +236,6 @@ class ActorLoop:
             return
         self._leader.log_samples(rollout_id, pass_index, facts)
         if pass_index == 0:
-            self._leader.keep_generations(rollout_id, part)
+            self._leader.log_generations(rollout_id, part)
         if part.ends_step and pass_index == 0:
             self._queue.commit_training(self._config.slicing.task, rollout_id, part.step)

@@ -54,9 +54,9 @@ class TrainerProbe:
         self._tokens = list(tokens)
 
     def __call__(self) -> Probe | None:
-        """What the weights of now say of the tokens; None where that is not finite, so that nothing can be compared.
+        """Log-probs of the tokens under the current weights; None where they are not finite and cannot be compared.
 
-        The part that cannot go on with such weights names them: an engine refuses them.
+        The component that cannot use such weights reports them: an engine refuses them.
         """
         row = Jagged.from_rows([torch.tensor(self._tokens, dtype=torch.int32)])
         lengths = torch.tensor([len(self._tokens) - 1])
@@ -109,7 +109,7 @@ class Exports:
     ) -> None:
         """`tickets` gives the queue's ticket table, on the leader. `initial` makes tensors of version 0 again.
 
-        `probe` is what engines must answer under the weights of now, a collective; None: engines are not verified.
+        `probe` computes what engines must answer under the weights, a collective; None: engines are not verified.
         """
         self._config = config
         self._session = session
@@ -150,7 +150,7 @@ class Exports:
         failpoint("publish.after")
 
     def save_if_due(self) -> None:
-        """Has the published version saved where the job says so; returns before it is."""
+        """Begins to save the published version where the job's intervals ask for it; returns before it is recorded."""
         intervals = (self._config.checkpoint_every, self._config.keep_every)
         is_due = any(interval is not None and self._version % interval == 0 for interval in intervals)
         if is_due or self._version == self._config.num_rollouts:
@@ -194,9 +194,9 @@ class Exports:
         version = 0 if interval is None else self._version // interval * interval
         weight = WeightId(lineage=self._session.welcome.restore.lineage, version=WeightVersion(version))
         with self._session.busy(f"keeping reference version {version}", self._reference_seconds()):
-            kept = self._reference(version)
+            tensors = self._reference(version)
         deadline = time.monotonic() + self._config.timeout_seconds
-        self._publisher.publish(Stream.REFERENCE, weight, kept, self._share, deadline=deadline)
+        self._publisher.publish(Stream.REFERENCE, weight, tensors, self._share, deadline=deadline)
 
     def _saving_seconds(self) -> float:
         """For this rank's part of a checkpoint, and of one before it that is not written yet."""
@@ -211,14 +211,14 @@ class Exports:
 
     def _reference(self, version: int) -> Mapping[str, torch.Tensor]:
         """This rank's part of a reference version, durable."""
-        kept = self._checkpoints.reference_version
-        if version == kept and version != self._version:
+        saved = self._checkpoints.reference_version
+        if version == saved and version != self._version:
             return self._checkpoints.restored_reference(version, self._staged.keys())
-        tensors = self._new_reference(version, kept)
+        tensors = self._new_reference(version, saved)
         self._checkpoints.keep_reference(version, tensors)
         return tensors
 
-    def _new_reference(self, version: int, kept: int | None) -> Mapping[str, torch.Tensor]:
+    def _new_reference(self, version: int, saved: int | None) -> Mapping[str, torch.Tensor]:
         if version == self._version:
             return self._staged
         if version == 0:
@@ -226,6 +226,6 @@ class Exports:
         raise ValueError(
             f"training.refUpdateInterval: {self._config.ref_update_interval} measures train_{self._version} against"
             f" version {version}, but the checkpoint of version {self._version} has"
-            f" {'no reference' if kept is None else f'reference version {kept}'}. Set refUpdateInterval and"
+            f" {'no reference' if saved is None else f'reference version {saved}'}. Set refUpdateInterval and"
             " roles.reference back to what the run was started with, or start over with --fresh."
         )

@@ -29,11 +29,11 @@ POLL_SECONDS = 5.0
 
 
 BUSY_SECONDS = 60.0
-"""Announced at every turn of the wait, so that nobody is called silent in it."""
+"""Announced at every turn of the wait, so that no waiting rank counts as silent."""
 
 
 def form_group(context: RankContext, session: RankSession) -> DataParallelGroup:
-    """The data-parallel group of this rank's role; blocks, busy by its own word, until every rank is there.
+    """The data-parallel group of this rank's role; blocks, announced as busy, until every rank is there.
 
     Raises GroupNotComplete (who has not come in rendezvousTimeoutSeconds), GroupBroken (one that had come was lost),
     LifeOver (the epoch moved on), CoordinatorUnreachable. Time in which a pod has not begun does not count: that is its
@@ -75,7 +75,7 @@ class _Meeting:
 
     def address(self) -> str:
         """Where they meet."""
-        since, wait = time.monotonic(), 0.0  # the first answer tells at once who is missing
+        since, wait = time.monotonic(), 0.0  # the first answer comes at once and names who is missing
         while True:
             with self._session.busy(f"the rendezvous: it waits for {self._waits_for}", BUSY_SECONDS):
                 found = self._ask(wait)

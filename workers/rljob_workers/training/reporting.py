@@ -1,7 +1,7 @@
-"""What global rank 0 of the actor does beside its part of the work: audit lines, samples kept as text, step reports.
+"""What global rank 0 of the actor does beside its part of the work: audit lines, samples logged as text, step reports.
 
 Called by the training loop. Audit lines of step s are durable before version s + 1 is published, and so before any
-record that contains s. Kept samples are spread over a rollout by place, whatever their reward.
+record that contains s. Logged samples are spread over a rollout by place, whatever their reward.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from rljob_workers.transfer_queue.types import Batch
 _FINISH_REASONS = {code: reason for reason, code in FINISH_CODES.items()}
 
 
-def places_to_keep(rollout_id: int, num_rows: int, slice_index: int, num_slices: int, count: int) -> list[int]:
-    """Places in a slice of `num_rows` rows, so that `count` of all slices are kept, evenly.
+def places_to_log(rollout_id: int, num_rows: int, slice_index: int, num_slices: int, count: int) -> list[int]:
+    """Places in a slice of `num_rows` rows, so that `count` of all slices are chosen, evenly.
 
     One of each stretch of equal length, and in each another one: of other places in their groups.
     """
     of_slice = count * (slice_index + 1) // num_slices - count * slice_index // num_slices
-    kept = min(of_slice, num_rows)
-    stretch = num_rows // max(1, kept)
-    return [number * stretch + (number + rollout_id) % stretch for number in range(kept)]
+    chosen = min(of_slice, num_rows)
+    stretch = num_rows // max(1, chosen)
+    return [number * stretch + (number + rollout_id) % stretch for number in range(chosen)]
 
 
-class KeptGenerations:
-    """The samples that are kept of each rollout."""
+class GenerationSampler:
+    """Chooses samples of each rollout and logs them as text."""
 
     def __init__(
         self, log: GenerationLog, decode: TextDecoder, *, per_rollout: int, num_slices: int, samples_per_prompt: int
     ) -> None:
-        """`decode` leaves special tokens in: what is wrong with a template is seen by them."""
+        """`decode` leaves special tokens in: they show what is wrong with a template."""
         self._log = log
         self._decode = decode
         self._per_rollout = per_rollout
@@ -50,8 +50,8 @@ class KeptGenerations:
         self._samples_per_prompt = samples_per_prompt
 
     def add(self, rollout_id: RolloutId, epoch: int, slice_index: int, batch: Batch) -> None:
-        """Keeps some rows of a slice."""
-        places = places_to_keep(rollout_id, len(batch), slice_index, self._num_slices, self._per_rollout)
+        """Logs some rows of a slice."""
+        places = places_to_log(rollout_id, len(batch.rows), slice_index, self._num_slices, self._per_rollout)
         if places:
             self._log.append(list(self._logged(rollout_id, epoch, batch, places)))
 
@@ -87,10 +87,10 @@ class Leader:
         self,
         session: RankSession,
         samples: SampleLog | None,
-        generations: KeptGenerations | None,
+        generations: GenerationSampler | None,
         samples_per_prompt: int,
     ) -> None:
-        """`samples` is None where the audit is off, `generations` where no texts are kept."""
+        """`samples` is None where the audit is off, `generations` where no texts are logged."""
         self._session = session
         self._samples = samples
         self._generations = generations
@@ -125,8 +125,8 @@ class Leader:
             ]
         )
 
-    def keep_generations(self, rollout_id: RolloutId, part: TrainingSlice) -> None:
-        """Keeps the texts of some of its own rows."""
+    def log_generations(self, rollout_id: RolloutId, part: TrainingSlice) -> None:
+        """Logs the texts of some of its own rows."""
         if self._generations is not None:
             self._generations.add(rollout_id, self._session.life.epoch, part.index, part.batch)
 
@@ -136,7 +136,7 @@ class Leader:
             self._samples.sync()
 
     def report(self, rollout_id: RolloutId, summary: RolloutSummary) -> None:
-        """Tells of the trained step, whose version is published."""
+        """Reports the trained step, whose version is published."""
         now = time.monotonic()
         seconds, self._step_began = now - self._step_began, now
         report = StepReport(

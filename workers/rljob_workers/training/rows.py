@@ -41,10 +41,10 @@ def train_rows(batch: Batch, truncated: Truncated, log_probs: Jagged | None = No
 def loss_masks(batch: Batch, truncated: Truncated) -> Jagged:
     """The masks of the batch, with 0 throughout the rows that nothing may be learnt from."""
     masks = batch.columns[pipeline.LOSS_MASKS]
-    kept = batch.columns[pipeline.VALID].values.bool()
+    learnt = batch.columns[pipeline.VALID].values.bool()
     if truncated is Truncated.MASK:
-        kept = kept & ~_is_truncated(batch)
-    return Jagged(masks_of_rows(masks.values, masks.lengths, kept), masks.offsets)
+        learnt = learnt & ~_is_truncated(batch)
+    return Jagged(masks_of_rows(masks.values, masks.lengths, learnt), masks.offsets)
 
 
 def _is_truncated(batch: Batch) -> torch.Tensor:
@@ -91,7 +91,7 @@ class RolloutTally:
     skipped_steps: int = 0
 
     def add_step(self, result: OptimizerStepResult) -> None:
-        """Keeps the loss of every optimizer step and the metrics of the last that was taken."""
+        """Adds the loss of every optimizer step and the metrics of the last that was taken."""
         if result.skipped is not None:
             self.skipped_steps += 1
             return

@@ -1,7 +1,7 @@
 """How the rows of one micro-batch become the inputs of a transformers model. Pure: index arithmetic, no model.
 
 Two layouts. *Joined*: all rows back to back in one sequence, without padding; attention alone must know where a row
-ends (`sharded_model`). *Padded*: one sequence a row, padded at its end, which a causal model never looks at: exact for
+ends (`sharded_model`). *Padded*: one sequence a row, padded at its end, which no token attends to: exact for
 any causal model, at the cost of computing the padding.
 
 A row's last token is not computed in either: it predicts nothing.
@@ -36,7 +36,7 @@ class ModelInputs:
     token_ids: torch.Tensor
     """[sequences, length]."""
     positions: torch.Tensor | None
-    """[1, length], beginning anew with every row; None: each sequence counts by itself."""
+    """[1, length], starting at 0 with every row; None: each sequence counts by itself."""
     row_blocks: RowBlocks | None
     """None: each sequence is a row."""
     predicting: torch.Tensor

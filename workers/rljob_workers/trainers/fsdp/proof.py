@@ -1,6 +1,6 @@
-"""Proof that a model is computed right, before it trains: known, kept from before, or made now on a small twin.
+"""Proof that a model is computed right, before it trains: known, stored before, or made now on a small twin.
 
-    require_right(described, packing=True)                         # whoever builds the model, each rank for itself
+    require_right(described, packing=True)                         # each rank that builds the model
     python -m rljob_workers.trainers.fsdp.proof MODEL_CONFIG_JSON  # the command line, which has no torch
 
 Each rank comes to the same answer: a proof is a function of the config and of the versions that are installed.
@@ -21,8 +21,8 @@ from rljob_api.model_files.families import (
     NotProven,
     family_problem,
     keep_proof,
-    kept_proof,
     needs_proof,
+    retained_proof,
 )
 
 
@@ -39,10 +39,10 @@ def require_right(described: Mapping[str, Any], *, packing: bool, has_wide_head:
 
 
 def proof_of(described: Mapping[str, Any]) -> FamilyProof:
-    """As kept, else made now, and kept. NotProven where it cannot be made now, of which nothing is kept."""
-    kept = kept_proof(described)
-    if kept is not None:
-        return kept
+    """The stored proof, else one that is made and stored now. NotProven where none can be made now; stores nothing."""
+    stored = retained_proof(described)
+    if stored is not None:
+        return stored
     from rljob_workers.trainers.fsdp.twin import prove
 
     proof = prove(described)
@@ -51,7 +51,7 @@ def proof_of(described: Mapping[str, Any]) -> FamilyProof:
 
 
 def main(file: Path) -> None:
-    """Prints the proof of a config.json as JSON, and keeps it; a sentence on stderr where there can be none, or now."""
+    """Prints the proof of a config.json as JSON, and stores it; a message on stderr where none can be made."""
     try:
         proof = proof_of(json.loads(file.read_bytes()))
     except ValueError as error:

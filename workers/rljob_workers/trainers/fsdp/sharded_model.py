@@ -220,12 +220,12 @@ class ModelOptions:
     head_dtype: torch.dtype | None = None
     """Of logits, where it is wider than `compute`; None: as that."""
     activation_checkpointing: bool = False
-    """Whether a layer's activations are computed again in the backward pass instead of being kept."""
+    """Whether a layer's activations are computed again in the backward pass instead of being retained."""
     device: str = "cpu"
 
 
 def model_config(described: Mapping[str, Any]) -> PretrainedConfig:
-    """The config of what config.json says; ValueError for a model_type that transformers does not know."""
+    """The config that config.json describes; ValueError for a model_type that transformers does not know."""
     from transformers import CONFIG_MAPPING
 
     kind = described.get("model_type")
@@ -337,7 +337,7 @@ def _give_memory(model: PreTrainedModel, options: ModelOptions) -> None:
     """Parameters without values, and buffers with those that are a function of the config.
 
     Buffers that no folder holds (rotary frequencies, Gemma's scale of the embedding) are made by transformers' own
-    initialisation, which is told that the parameters have their values already. One that it does not make stays NaN.
+    initialisation, which is passed that the parameters have values. One that it does not make stays NaN.
     """
     model.to_empty(device=options.device)
     model.tie_weights()

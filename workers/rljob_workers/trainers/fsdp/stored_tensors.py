@@ -97,7 +97,7 @@ class StoredLayout:
 def bind_layout(model: PreTrainedModel) -> None:
     """Finds the layout and leaves it with the model. ValueError where tensors are stored as nothing here writes them.
 
-    transformers converts small stand-ins, each element of which is another number, so that the result says what went
+    transformers converts small stand-ins, each element of which is another number, so that the result shows what went
     where: no weight is touched, and none needs to be there.
     """
     from transformers.core_model_loading import revert_weight_conversion
@@ -237,8 +237,8 @@ def stored_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     """Parameters, each once, and the buffers that folders hold."""
     parameters = dict(model.named_parameters())
     tied = _tied_names(model)
-    kept = {name: tensor for name, tensor in model.state_dict(keep_vars=True).items() if name not in parameters}
-    return {**parameters, **{name: tensor for name, tensor in kept.items() if name not in tied}}
+    others = {name: tensor for name, tensor in model.state_dict(keep_vars=True).items() if name not in parameters}
+    return {**parameters, **{name: tensor for name, tensor in others.items() if name not in tied}}
 
 
 def _is_not_read(model: PreTrainedModel, stored: str) -> bool:
@@ -333,7 +333,7 @@ class Export:
         return staged
 
     def _scratch(self) -> torch.Tensor:
-        """Room for this rank's rows of any tensor; one for all, since holes between what is kept would add up."""
+        """Room for this rank's rows of any tensor; one for all, since holes between retained buffers would add up."""
         largest = max(self._tensors.values(), key=self._piece_size)
         return torch.empty(self._piece_size(largest), dtype=self._dtype, device=local_rows(largest)[0].device)
 

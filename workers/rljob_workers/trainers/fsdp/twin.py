@@ -82,14 +82,14 @@ _PATTERN = re.compile("period|interval|pattern|every_n|_step$|frequency|freq$")
 
 
 def twin_configs(config: PretrainedConfig) -> Iterator[dict[str, Any]]:
-    """What config.json says of twins, the smallest first; where its sizes do not fit each other the next may."""
+    """config.json of twins, the smallest first; where its sizes do not fit each other the next may."""
     shallow = _shallow(config)
     yield _narrow(shallow, config.attribute_map)
     yield shallow
 
 
 def _shallow(config: PretrainedConfig) -> dict[str, Any]:
-    """Few layers, of each kind one at least, and few words."""
+    """Few layers, of each kind one at least, and a small vocabulary."""
     described, names = config.to_dict(), config.attribute_map
     depth = names.get("num_hidden_layers", "num_hidden_layers")
     old = described.get(depth)
@@ -98,15 +98,15 @@ def _shallow(config: PretrainedConfig) -> dict[str, Any]:
         lists = {name: value for name, value in described.items() if isinstance(value, list) and len(value) == old}
         described |= {name: [value[layer] for layer in chosen] for name, value in lists.items()}
         described[depth] = len(chosen)
-    words = names.get("vocab_size", "vocab_size")
-    described[words] = min(int(described.get(words) or VOCABULARY), VOCABULARY)
+    size = names.get("vocab_size", "vocab_size")
+    described[size] = min(int(described.get(size) or VOCABULARY), VOCABULARY)
     for name, value in described.items():
         if _FIRST_LAYERS.search(name) and isinstance(value, int):
             described[name] = min(value, 1)
         elif _IS_REACH.search(name) and type(value) is int and value > _REACH and not _EXPERT_CHOICE.search(name):
             described[name] = _CHOSEN_BLOCKS if "topk" in name else _REACH
         elif name.endswith("token_id"):
-            described[name] = _token_within(value, described[words])
+            described[name] = _token_within(value, described[size])
     return described
 
 
@@ -180,13 +180,13 @@ _MOST_PARAMETERS = 300_000_000
 
 
 _LACK = re.compile(r"\(os error \d+\)|can't allocate memory|cannot allocate memory|out of memory", re.IGNORECASE)
-"""How safetensors and torch say that the disk or the memory is full, in exceptions of their own."""
+"""What the exceptions of safetensors and torch are called when the disk or the memory is full."""
 
 
 def prove(described: Mapping[str, Any]) -> FamilyProof:
     """ValueError for a config that transformers does not know, NotProven where it is the machine that lacks something.
 
-    All else that goes wrong is what the proof says.
+    Every other failure is the content of the proof.
     """
     try:
         return _proof(model_config(described))
@@ -320,7 +320,7 @@ def _problem_of_head(twin: PreTrainedModel, right: _Right, *, is_packed: bool) -
 
 
 def _raised(error: Exception) -> str:
-    """What a proof says of it, unless it passes."""
+    """The message of the proof, unless it passes."""
     if _passes(error):
         raise error
     return f"computing it raises {type(error).__name__} ({_first_line(error)})"
@@ -351,10 +351,10 @@ def _saved_config(folder: Path) -> Any:  # noqa: ANN401 -- transformers' config,
 
 
 def _tokens_of(model: PreTrainedModel) -> Jagged:
-    words = min([VOCABULARY, *(len(table) for table in model.get_input_embeddings().parameters())])
+    vocabulary = min([VOCABULARY, *(len(table) for table in model.get_input_embeddings().parameters())])
     chance = torch.Generator().manual_seed(_SEED)
     return Jagged.from_rows(
-        [torch.randint(0, words, (length,), generator=chance, dtype=torch.int32) for length in _LENGTHS]
+        [torch.randint(0, vocabulary, (length,), generator=chance, dtype=torch.int32) for length in _LENGTHS]
     )
 
 
