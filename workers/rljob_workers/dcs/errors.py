@@ -45,7 +45,7 @@ class WeightTimeout(DcsError):
 
 
 class CorruptWeights(DcsError):
-    """Bytes of a weight are not what its offer says."""
+    """Bytes of a weight do not match its offer."""
 
 
 class CheckpointDamaged(DcsError):
@@ -61,7 +61,7 @@ class DamageReported(CheckpointDamaged):
 
 
 class CheckpointUnreadable(DcsError):
-    """The storage gives an error, which says nothing of the bytes."""
+    """The storage gives an error, by which nothing is known of the bytes."""
 
     def __init__(self, path: Path, error: OSError) -> None:
         super().__init__(f"checkpoint: {path} cannot be read ({error}). It is asked again; nothing is left for that.")

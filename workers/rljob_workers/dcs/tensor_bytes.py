@@ -103,7 +103,7 @@ def digest_of(checksums: bytes) -> str:
 
 
 def tensor_names(path: Path) -> list[str]:
-    """The tensors of a safetensors file, as its header says."""
+    """The tensors of a safetensors file, by its header."""
     with path.open("rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     return [name for name in header if name != "__metadata__"]

@@ -7,7 +7,7 @@ is repeated until the coordinator has it; its id is its cause, so that a repetit
     client.register(hello)
     pending = client.begin_poll(poll)
     while not pending.ready():
-        select.select([pending.fileno(), children], [], [], 0.2)   # fileno() anew each turn; the time-out is needed
+        select.select([pending.fileno(), children], [], [], 0.2)   # fileno() again each turn; the time-out is needed
     answer = pending.result()                                      # None: not reached, poll again
 """
 
@@ -55,7 +55,7 @@ class WaitLog:
         self._begun = self._logged = self._clock()
 
     def turn(self, sentence: str) -> None:
-        """It goes on; `sentence` says who waits for what."""
+        """It goes on; `sentence` names who waits for what."""
         now = self._clock()
         if now - self._logged >= LOG_SECONDS:
             self._logged = now
@@ -166,7 +166,7 @@ class PendingOrder:
         """The coordinator does not know this launcher any more; the client registers it again by itself."""
 
     def fileno(self) -> int:
-        """For select; ask anew each turn. Never readable where the coordinator could not be reached."""
+        """For select; ask again each turn. Never readable where the coordinator could not be reached."""
         descriptor = -1 if self._pending is None else self._pending.fileno()
         return descriptor if descriptor >= 0 else self._idle.fileno()
 

@@ -22,7 +22,7 @@ _FATAL = re.compile(r"^Fatal Python error: .+")
 
 
 _OWN_END = re.compile(r"kill_process_tree called|[Rr]eceived sigquit")
-"""SGLang's words where one of its processes has died of an exception: it kills all of them, itself included."""
+"""SGLang's message where one of its processes has died of an exception: it kills all of them, itself included."""
 
 
 _CONSEQUENCES = frozenset(
@@ -46,11 +46,11 @@ _CONSEQUENCES = frozenset(
 _ACCESSORS = frozenset(
     ("__getattr__", "__getattribute__", "__call__", "_call_impl", "_wrapped_call_impl", "_wrapped_call")
 )
-"""Places in libraries that every call goes through: the frame above them says more."""
+"""Places in libraries that every call goes through: the frame above them is more specific."""
 
 
 _INCOMPLETE = re.compile(r"(:|validation errors? for .*|\bfollowing.*)$")
-"""Messages whose next lines say what it was."""
+"""Messages whose next lines name the cause."""
 
 
 _MORE_LINES = 2
@@ -101,7 +101,7 @@ def died_of(log: str, last_lines: int | None = None) -> Raised | None:
 
 
 def killed_itself(log: str) -> bool:
-    """Whether a server that was killed (SIGKILL) has said that it does so itself."""
+    """Whether a server that was killed (SIGKILL) has logged that it does so itself."""
     return _OWN_END.search(log) is not None
 
 
@@ -152,7 +152,7 @@ MAX_BY_ONE_CAUSE = 3
 
 
 MAX_STARTS = 10
-"""Where causes pass by themselves, differ, or left no words. With the delays between starts that is a minute for an
+"""Where causes pass by themselves, differ, or left no output. With the delays between starts that is a minute for an
 engine that dies at once, and some for one that loads a model first: processes end and give their memory back."""
 
 
@@ -162,7 +162,7 @@ _PASSES = re.compile(
     r"|no free memory|not enough memory|NCCL|exit code:? -9\b",
     re.IGNORECASE,
 )
-"""What another process may hold that is about to end, or what a disk or network may get over. SGLang says -9 of a
+"""What another process may hold that is about to end, or what a disk or network may get over. SGLang reports -9 of a
 scheduler that was killed, as the kernel does for want of memory."""
 
 
@@ -183,17 +183,17 @@ class VainStarts:
         self._was_up = True
 
     def ended(self, cause: str | None) -> bool:
-        """Counts the end of a life, of `cause` in words; whether another start would be in vain, too."""
+        """Counts the end of a life, of `cause`, a sentence; whether another start would be in vain, too."""
         if self._was_up:
             return False
-        said = None if cause is None else _NUMBERS.sub("#", cause)
-        self._by_cause = self._by_cause + 1 if said is not None and said == self._cause else 1
-        self._cause = said
+        named = None if cause is None else _NUMBERS.sub("#", cause)
+        self._by_cause = self._by_cause + 1 if named is not None and named == self._cause else 1
+        self._cause = named
         self._starts += 1
         is_lasting = cause is not None and _PASSES.search(cause) is None
         return self._starts >= MAX_STARTS or (is_lasting and self._by_cause >= MAX_BY_ONE_CAUSE)
 
     @property
-    def words(self) -> str:
+    def summary(self) -> str:
         """How often, for a sentence."""
         return f"{self._starts} starts, and it was never up" if self._starts > 1 else "it was never up"

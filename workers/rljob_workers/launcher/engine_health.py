@@ -24,7 +24,7 @@ _STATUS_LINE = re.compile(rb"HTTP/1\.\d (\d{3})")
 
 
 class HealthProbe:
-    """One question at a time. Which status is the answer of a server that is up, its backend says."""
+    """One question at a time. Its backend defines which status is the answer of a server that is up."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class EngineParts:
 
     @property
     def seen(self) -> tuple[int, ...]:
-        """Those that were there at the last look."""
+        """Those that were there at the last check."""
         return tuple(self._seen)
 
     def forget(self) -> None:
@@ -131,9 +131,9 @@ class EngineParts:
         self._seen.clear()
 
     def lost(self, server: int) -> str | None:
-        """Which part has died since the last look, in words; None: all that were seen are there. Never waits."""
+        """Which part has died since the last check, for a sentence; None: all that were seen are there. Never waits."""
         if self._pattern is None or not _lives(stat_of(server)):
-            return None  # with the server all of them go: its own end is what is told
+            return None  # with the server all of them go: its own end is what is reported
         gone = next((pid for pid in self._seen if not _is_living_child(pid, server)), None)
         if gone is not None:
             return f"its process {gone} ({self._seen[gone]}) has ended"
@@ -142,7 +142,7 @@ class EngineParts:
 
 
 def _is_living_child(pid: int, server: int) -> bool:
-    """By its own word. A list of children may lack one that lives, while another or a thread of the server ends."""
+    """By its own stat. A list of children may lack one that lives, while another or a thread of the server ends."""
     stat = stat_of(pid)
     return stat is not None and _lives(stat) and int(stat[PARENT]) == server
 
@@ -160,7 +160,7 @@ def _children(server: int) -> Iterator[tuple[int, str]]:
 
 
 def _listed(thread: Path) -> list[int]:
-    return [int(word) for word in (thread / "children").read_text().split()]
+    return [int(pid) for pid in (thread / "children").read_text().split()]
 
 
 def _title(pid: int) -> str:

@@ -45,7 +45,7 @@ def become_engine(command: Command, settings: EngineSettings, port: socket.socke
 
 
 def begin_life(port: socket.socket, incarnation: str, file: Path, folder: Path) -> EngineIdentity:
-    """Says in `file` that this process is the engine behind `port` from now on, and gives it an empty folder."""
+    """Records in `file` that this process is the engine behind `port` from now on, and gives it an empty folder."""
     host, number = port.getsockname()
     life = EngineIdentity(incarnation, os.getpid(), f"http://{host}:{number}")
     write_identity(file, life)
@@ -55,12 +55,12 @@ def begin_life(port: socket.socket, incarnation: str, file: Path, folder: Path) 
 
 
 def remove_folder(folder: Path) -> None:
-    """What a life has left. Its processes are killed and may not have gone yet: the next start looks again."""
+    """What a life has left. Its processes are killed, and may not have gone yet: the next start removes it again."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def _become_program(command: Exec, settings: EngineSettings) -> NoReturn:
-    """The launcher limits thread pools for its own imports; the program's are as large as the spec says."""
+    """The launcher limits thread pools for its own imports; the program's are as large as the spec sets them."""
     command.prepare()
     threads = {name: str(settings.threads) for name in THREAD_POOLS}
     try:
@@ -80,7 +80,7 @@ LONGEST_DELAY_SECONDS = 10.0
 
 
 PARTS_SECONDS = 1.0
-"""Between two looks at the processes of a server."""
+"""Between two checks of the processes of a server."""
 
 
 LOG_BYTES = 1 << 18
@@ -119,7 +119,7 @@ class EnginePlace:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineWish:
+class EngineRequest:
     """What an epoch wants of an engine."""
 
     backend: EngineBackend
@@ -143,21 +143,21 @@ class EngineKeeper:
     def __init__(
         self,
         place: EnginePlace,
-        wish: EngineWish,
+        request: EngineRequest,
         clock: Callable[[], float],
         attended: AttendedClock,
     ) -> None:
         """Binds a port of this machine; nothing serves there until `start`. `attended` is ticked before each `turn`."""
         self._place = place
-        self._wish = wish
+        self._request = request
         self._clock = clock
         self._socket = _free_port()
         host, self._port = self._socket.getsockname()
         self.url = f"http://{host}:{self._port}"
-        interval = min(1.0, wish.silence_seconds / 4)
-        self._probe = HealthProbe((host, self._port), wish.backend.ready, interval, clock, attended)
-        self._parts = EngineParts(wish.backend.parts)
-        self._look_at_parts_at = 0.0
+        interval = min(1.0, request.silence_seconds / 4)
+        self._probe = HealthProbe((host, self._port), request.backend.ready, interval, clock, attended)
+        self._parts = EngineParts(request.backend.parts)
+        self._check_parts_at = 0.0
         self._life: _EngineLife | None = None
         self._last: _EngineLife | None = None
         self._deaths_in_a_row = 0
@@ -177,16 +177,16 @@ class EngineKeeper:
 
     @property
     def state(self) -> EngineState | None:
-        """As its pod's metrics say; None before the first start."""
+        """For its pod's metrics; None before the first start."""
         process = self.process()
         return None if process is None else process.state
 
-    def use(self, wish: EngineWish) -> None:
-        """A later epoch's wish, of the same kind. An engine that runs with other settings is replaced."""
-        before, self._wish = self._wish, wish
-        if before.settings != wish.settings:
+    def use(self, request: EngineRequest) -> None:
+        """A later epoch's request, of the same kind. An engine that runs with other settings is replaced."""
+        before, self._request = self._request, request
+        if before.settings != request.settings:
             self._vain_starts = VainStarts()
-        if self._life is not None and before.settings != wish.settings:
+        if self._life is not None and before.settings != request.settings:
             self.end("a later epoch runs it with other settings")
 
     def view(self) -> EngineView:
@@ -212,8 +212,8 @@ class EngineKeeper:
 
         `release` closes what the launcher holds besides this engine's port, in the child.
         """
-        incarnation, settings, place = secrets.token_hex(6), self._wish.settings, self._place
-        command = self._wish.backend.command(settings, EngineSite(self._port, devices, place.folder))
+        incarnation, settings, place = secrets.token_hex(6), self._request.settings, self._place
+        command = self._request.backend.command(settings, EngineSite(self._port, devices, place.folder))
         if isinstance(command, Fork):
             self._socket.listen(BACKLOG)
 
@@ -254,17 +254,17 @@ class EngineKeeper:
             self._has_lost_a_part = True
             self.kill(lost)
             return
-        patience = self._wish.silence_seconds
+        patience = self._request.silence_seconds
         if not self._probe.answered:
-            patience = max(patience, self._wish.startup_seconds)
+            patience = max(patience, self._request.startup_seconds)
         if self._probe.silence_seconds >= patience:
-            where = f"{self.url}{self._wish.backend.ready.path}"
+            where = f"{self.url}{self._request.backend.ready.path}"
             self.kill(f"it has not answered {where} for {self._probe.silence_seconds:.1f} s")
 
     def _lost_part(self, server: int) -> str | None:
-        if self._clock() < self._look_at_parts_at:
+        if self._clock() < self._check_parts_at:
             return None
-        self._look_at_parts_at = self._clock() + PARTS_SECONDS
+        self._check_parts_at = self._clock() + PARTS_SECONDS
         return self._parts.lost(server)
 
     def kill(self, why: str) -> None:
@@ -319,7 +319,7 @@ class EngineKeeper:
 
     def _failure(self, life: _EngineLife, code: int, order: PodOrder, now: float) -> Failure:
         last_lines = LAST_LINES if self._probe.answered else None
-        words, log = life.child.last_words(), life.child.tail(LOG_BYTES)
+        output, log = life.child.last_output(), life.child.tail(LOG_BYTES)
         raised = died_of(log, last_lines)
         ended = read_reason(self._place.identity_file, life.incarnation)
         killed_since = self._killed_since if ended is None else f"its rank has ended it: {ended}"
@@ -329,11 +329,11 @@ class EngineKeeper:
         is_in_vain = self._vain_starts.ended(None if by_others else cause)
         if by_others and raised is not None:
             killed_since = killed_since or BY_OTHERS
-        sentence = cause or (words.splitlines()[-1] if words else "it left no words")
+        sentence = cause or (output.splitlines()[-1] if output else "it left no words")
         if killed_since is not None and raised is not None:
             sentence = f"{killed_since.rstrip('.')}; the last exception in its log is {sentence}"
         if is_in_vain:
-            sentence += f" ({self._vain_starts.words})"
+            sentence += f" ({self._vain_starts.summary})"
         return Failure(
             id=self._place.identity.failure_id(life.incarnation),
             kind=FailureKind.ENGINE_EXITED,
@@ -344,7 +344,7 @@ class EngineKeeper:
             incarnation=life.incarnation,
             exit_code=code,
             message=f"{self._place.title} {how_it_ended(code)}: {sentence}",
-            last_words=words,
+            last_words=output,
             hopeless=Hopeless.ENGINE_CANNOT_START if is_in_vain else None,
             at=now,
         )

@@ -1,6 +1,6 @@
 """The engine servers of a pod, by index; none where the role has none.
 
-Called by `launcher` only. Which engine is started or killed, and when, is `plan`'s word; each has a keeper of its own.
+Called by `launcher` only. `plan` decides which engine is started or killed, and when; each has a keeper of its own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rljob_api.wire.failures import Failure
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.launchers import EngineProcess
 from rljob_workers.engines.backend import EngineBackend, settings_of
-from rljob_workers.launcher.engine_keeper import EngineKeeper, EnginePlace, EngineWish
+from rljob_workers.launcher.engine_keeper import EngineKeeper, EnginePlace, EngineRequest
 from rljob_workers.launcher.environment import EngineFacts, LauncherEnvironment, PodIdentity
 from rljob_workers.launcher.forking import Exit
 from rljob_workers.launcher.plan import EngineView
@@ -53,22 +53,22 @@ class Engines:
         self._backend_of = backend_of
         self._clock = clock
         self._attended = attended
-        wish = self._wish()
-        self._kind = wish.backend.kind
-        self._keepers = self._make(topology_of(job.spec.roles, identity.pod.role).engines, wish)
+        request = self._request()
+        self._kind = request.backend.kind
+        self._keepers = self._make(topology_of(job.spec.roles, identity.pod.role).engines, request)
         self._leaving: tuple[EngineKeeper, ...] = ()
         """Those of an earlier number of engines whose processes were not collected yet."""
 
-    def _wish(self) -> EngineWish:
+    def _request(self) -> EngineRequest:
         spec = self._job.spec
-        return EngineWish(
+        return EngineRequest(
             backend=self._backend_of(spec),
             settings=settings_of(spec, self._identity.pod.role),
             startup_seconds=float(spec.roles.rollout.engine.startup_seconds),
             silence_seconds=float(spec.restart_policy.heartbeat_timeout_seconds),
         )
 
-    def _make(self, num_engines: int, wish: EngineWish) -> tuple[EngineKeeper, ...]:
+    def _make(self, num_engines: int, request: EngineRequest) -> tuple[EngineKeeper, ...]:
         pod, logs = self._identity.pod, self._environment.logs
         memory = Path(self._environment.endpoints_of(self._job).weights_dir)
         return tuple(
@@ -81,7 +81,7 @@ class Engines:
                     identity_file(pod, index, logs),
                     memory / f"{pod}.engine.{index}",
                 ),
-                wish,
+                request,
                 self._clock,
                 self._attended,
             )
@@ -101,22 +101,22 @@ class Engines:
         return [process for keeper in self._keepers if (process := keeper.process()) is not None]
 
     def facts(self) -> tuple[EngineFacts, ...]:
-        """As their pod's metrics say."""
+        """For their pod's metrics."""
         return tuple(EngineFacts(keeper.state, keeper.starts) for keeper in self._keepers)
 
     def use(self, job: RLJob) -> None:
         """The job of a later epoch. Another number or kind of engines replaces them all, and their ports."""
         self._job = job
-        num_engines, wish = topology_of(job.spec.roles, self._identity.pod.role).engines, self._wish()
-        if (num_engines, wish.backend.kind) == (len(self._keepers), self._kind):
+        num_engines, request = topology_of(job.spec.roles, self._identity.pod.role).engines, self._request()
+        if (num_engines, request.backend.kind) == (len(self._keepers), self._kind):
             for keeper in self._keepers:
-                keeper.use(wish)
+                keeper.use(request)
             return
-        self._kind = wish.backend.kind
+        self._kind = request.backend.kind
         self.end_all(f"a later epoch has {num_engines} engines of kind {self._kind} in each pod")
         self.close_listeners()
         self._leaving = tuple(keeper for keeper in (*self._leaving, *self._keepers) if keeper.pid is not None)
-        self._keepers = self._make(num_engines, wish)
+        self._keepers = self._make(num_engines, request)
 
     def turn(self) -> None:
         """Asks after their health. Never waits."""

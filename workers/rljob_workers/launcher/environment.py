@@ -50,7 +50,7 @@ class LauncherState:
     num_ranks: int = 0
     ranks_up: int = 0
     ranks_ready: int = 0
-    """Alive, in the order's epoch and generation, and Ready by their own word."""
+    """Alive, in the order's epoch and generation, and Ready by their own report."""
     rank_starts: int = 0
     engines: tuple[EngineFacts, ...] = ()
     """By index."""
@@ -75,7 +75,7 @@ class WhenDone(Enum):
 
     LEAVES = "Leaves"
     STAYS = "Stays"
-    """Until SIGTERM: whoever started it would only start it again."""
+    """Until SIGTERM: the kubelet would only start it again."""
 
 
 @dataclass(frozen=True, slots=True)

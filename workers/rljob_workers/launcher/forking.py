@@ -80,7 +80,7 @@ def release_signals() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _OURS)
 
 
-LAST_WORDS_BYTES = 4096
+LAST_OUTPUT_BYTES = 4096
 
 
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
@@ -100,9 +100,9 @@ class Child:
     log: Path
     log_offset: int
 
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         """The tail of what this life wrote, at most 4 KiB."""
-        return self.tail(LAST_WORDS_BYTES).encode()[-LAST_WORDS_BYTES:].decode(errors="ignore").strip()
+        return self.tail(LAST_OUTPUT_BYTES).encode()[-LAST_OUTPUT_BYTES:].decode(errors="ignore").strip()
 
     def tail(self, num_bytes: int) -> str:
         """The last so many bytes of what this life wrote; of a log that is echoed, only what is still on disk."""
@@ -139,7 +139,7 @@ def fork_child(body: Callable[[], int], log: Path, prepare: Callable[[], None], 
     the leader of a process group, and of a session: no terminal's Ctrl-C reaches it.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
-    offset = _begin_life(log)
+    offset = _mark_begin(log)
     parent = os.getpid()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -198,7 +198,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def is_users_error(error: BaseException) -> bool:
-    """Whether `error` is the sentence that our code says to a user: a plain ValueError raised in our own modules.
+    """Whether `error` is a sentence of our code to a user: a plain ValueError raised in our own modules.
 
     The same type out of a library, and its subclasses (of parsing, of encoding), are failures like any other.
     """
@@ -220,8 +220,8 @@ def _live(body: Callable[[], int], log: Path, prepare: Callable[[], None], paren
         code = body()
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else EXIT_FAILED
-    except BaseException as error:  # the edge of the process: whatever it was must become last words
-        code = _last_words_of(error, log)
+    except BaseException as error:  # the edge of the process: its cause must reach the log
+        code = _print_end_of(error, log)
     finally:
         with contextlib.suppress(BaseException):
             sys.stdout.flush()
@@ -252,7 +252,7 @@ def _write_to(log: Path) -> None:
 
 
 def _volunteer_for_oom(score: int) -> None:
-    """When memory runs out, a rank or an engine shall go and not the launcher that can say so."""
+    """When memory runs out, a rank or an engine shall go and not the launcher that can report it."""
     if score:
         Path("/proc/self/oom_score_adj").write_text(str(score))
 
@@ -271,7 +271,7 @@ RANK_OOM_SCORE = 300
 
 
 def how_it_ended(code: int) -> str:
-    """The end of a process in words."""
+    """The end of a process, for a sentence."""
     if code >= 0:
         return f"exited with code {code}"
     try:

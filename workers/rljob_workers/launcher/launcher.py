@@ -1,9 +1,9 @@
 """The launcher of one pod: one thread, one loop, that serves the coordinator's order and its own children at once.
 
-Forked by `parent` on one machine, made by `pod` in a container. It decides nothing: `plan` says what follows from the
-order, and deaths are reported, not judged.
+Forked by `parent` on one machine, made by `pod` in a container. It decides nothing: `plan` derives what follows from
+the order, and deaths are reported, not judged.
 
-    reap -> take the coordinator's answer -> look after the engine -> carry out the plan -> send reports -> sleep
+    reap -> take the coordinator's answer -> check the engines -> carry out the plan -> send reports -> sleep
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ class Launcher:
             return
         self._wait.end()
         if answer.order != self._answer.order:
-            _log.info("%s: ordered to %s", self._identity.pod, _order_words(answer.order))
+            _log.info("%s: ordered to %s", self._identity.pod, _order_name(answer.order))
         self._answer = answer
         if answer.job is not None:
             self._use(answer.job)
@@ -221,7 +221,7 @@ class Launcher:
         )
 
     def _use(self, job: RLJob) -> None:
-        """The epoch that was just heard of runs with `job`."""
+        """The epoch of the answer just received runs with `job`."""
         self._job = job
         self._endpoints = self._environment.endpoints_of(job)
         self._topology = topology_of(job.spec.roles, self._identity.pod.role)
@@ -233,7 +233,7 @@ class Launcher:
         self._ranks.contact.lost_seconds = min(LOST_SECONDS, absence / 2)
 
     def _ask(self) -> None:
-        """Polls; a poll in flight that tells an older state of the pod is given up for one that tells the present."""
+        """Polls; a poll in flight with an older state of the pod is given up for one with the present state."""
         poll = LauncherPoll(
             carried=self._answer.order,
             ranks=self._ranks.processes(),

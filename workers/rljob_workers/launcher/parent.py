@@ -3,7 +3,7 @@
     python -m rljob_workers.launcher.parent --fd FD --backend Flat --engine Torch
 
 Started by the supervisor with its end of a socket pair (`rljob_api.wire.processes`). It imports the heavy libraries,
-then forks a launcher per `SpawnLauncher` line and tells of every end. It ends with its socket, and all launchers too.
+then forks a launcher per `SpawnLauncher` line and reports every end. It ends with its socket, and all launchers too.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Parent:
 
     def run(self) -> None:
         """Until the socket ends or SIGTERM; no launcher is left when it returns."""
-        self._tell(ParentReady(pid=os.getpid()))
+        self._send(ParentReady(pid=os.getpid()))
         while not self._ended and not self._signals.terminated:
             self._sleep([self._control.fileno(), self._signals.fileno()], None)
             self._signals.drain()
@@ -89,15 +89,15 @@ class Parent:
         log = Path(endpoints.run_dir) / "logs" / f"{spawn.pod}.log"
         child = fork_child(lambda: run_launcher(spawn, self._bodies), log, self._release)
         self._launchers[child.pid] = (child, spawn)
-        self._tell(LauncherSpawned(pod_uid=spawn.pod_uid, pid=child.pid))
+        self._send(LauncherSpawned(pod_uid=spawn.pod_uid, pid=child.pid))
 
     def _collect(self) -> None:
         for ended in reap():
             known = self._launchers.pop(ended.pid, None)
             if known is not None:
-                self._tell(LauncherExited(pod_uid=known[1].pod_uid, pid=ended.pid, exit_code=ended.code))
+                self._send(LauncherExited(pod_uid=known[1].pod_uid, pid=ended.pid, exit_code=ended.code))
 
-    def _tell(self, message: ParentReady | LauncherSpawned | LauncherExited) -> None:
+    def _send(self, message: ParentReady | LauncherSpawned | LauncherExited) -> None:
         try:
             self._control.sendall(message.model_dump_json().encode() + b"\n")
         except OSError as error:  # gone, or too busy to read for long: either way the socket has ended

@@ -21,7 +21,7 @@ save may take what the pod is given (terminationGracePeriodSeconds): to be ended
 
 STOPPED_SLACK_SECONDS = 5.0
 """Beyond heartbeatTimeoutSeconds, so that a rank which has beaten before is named by its silence. This is for the
-others, that have not registered, or are busy by their own word."""
+others, that have not registered, or are busy by their own report."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ def slice_of(devices: Sequence[str], index: int, num_processes: int) -> tuple[st
 def see_only(devices: Sequence[str]) -> None:
     """In a forked child: CUDA shows these devices and no others. Of none, it shows none.
 
-    NCCL says in the log why it fails, unless the pod's template says something else. Nothing more is set for it: which
+    NCCL logs why it fails, unless the pod's template sets something else. Nothing more is set for it: which
     network it uses (NCCL_SOCKET_IFNAME, NCCL_IB_HCA) a template knows, and torch's own watch over collectives is on.
     """
     os.environ[VISIBLE] = ",".join(devices)
@@ -43,7 +43,7 @@ def see_only(devices: Sequence[str]) -> None:
 
 
 def require_cuda() -> None:
-    """In a forked child that sees devices: ValueError where torch shows none, since nobody wants that on the CPU."""
+    """In a forked child that sees devices: ValueError where torch shows none, since no job wants that on the CPU."""
     names = [name for name in os.environ.get(VISIBLE, "").split(",") if name]
     if not are_real(names):
         return
@@ -67,9 +67,9 @@ def require_no_cuda() -> None:
 
 
 def container_devices(field: str, gpus: int) -> tuple[str, ...]:
-    """The devices of a container that was given `gpus` by the scheduler. `field` says in sentences who asked for them.
+    """The devices of a container that was given `gpus` by the scheduler. `field` names in sentences who asked for them.
 
-    ValueError where fewer are to be seen. Where nobody lists any, as there is no driver of NVIDIA's, they are numbered.
+    ValueError where fewer are to be seen. Where none are listed, as there is no driver of NVIDIA's, they are numbered.
     """
     if not gpus:
         return ()

@@ -33,7 +33,7 @@ LINE_BYTES = 16 << 10
 """A longer line is cut; so does the container's runtime."""
 
 
-KEPT_BYTES = 1 << 20
+RETAINED_BYTES = 1 << 20
 """Of a log that was repeated, the newest so many stay on disk; twice as many are there at most."""
 
 
@@ -66,7 +66,7 @@ class _Source:
 class LogEcho:
     """Follows every log of a folder from where it ends now; one that appears later from its beginning.
 
-    How many ranks and engines a pod has may change with an epoch: the folder tells.
+    How many ranks and engines a pod has may change with an epoch: the folder lists them.
     """
 
     def __init__(self, folder: Path, output: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -79,14 +79,14 @@ class LogEcho:
         self._takes = select.poll()
         self._takes.register(output, select.POLLOUT)
         self._can_punch = True
-        self._look()
+        self._scan()
         for source in self._sources.values():
             source.offset = source.path.stat().st_size
 
     def turn(self, state: LauncherState) -> None:  # noqa: ARG002 - the base has it
         """See the base."""
         self._write()
-        self._look()
+        self._scan()
         for source in self._sources.values():
             if len(self._waiting) < READ_BYTES:
                 self._read(source)
@@ -98,7 +98,7 @@ class LogEcho:
     def close(self) -> None:
         """See the base."""
 
-    def _look(self) -> None:
+    def _scan(self) -> None:
         for path in sorted(self._folder.glob("*.log")):
             if path.name not in self._sources:
                 self._sources[path.name] = _Source(f"[{path.stem}] ".encode(), path)
@@ -138,14 +138,14 @@ class LogEcho:
                 sent += os.write(self._output, self._waiting[sent : sent + PIPE_BYTES])
         except BlockingIOError:
             pass
-        except OSError:  # nobody reads any more: that must not end the pod's work
+        except OSError:  # its reader is gone: that must not end the pod's work
             sent = len(self._waiting)
         del self._waiting[:sent]
 
     def _give_back(self, source: _Source) -> None:
         """Frees the blocks of what was repeated: sizes and offsets stay as the writers have them."""
-        until = source.offset - KEPT_BYTES
-        if not self._can_punch or until - source.punched < KEPT_BYTES:
+        until = source.offset - RETAINED_BYTES
+        if not self._can_punch or until - source.punched < RETAINED_BYTES:
             return
         descriptor = os.open(source.path, os.O_RDWR | os.O_CLOEXEC)
         try:
@@ -167,7 +167,7 @@ def _punch_hole(descriptor: int, length: int) -> None:
 
 
 SECONDS = 15.0
-"""Between two looks at what has grown: a log that grows all the time costs the coordinator 4 KiB a second."""
+"""Between two checks of what has grown: a log that grows all the time costs the coordinator 4 KiB a second."""
 
 
 ANSWER_SECONDS = 5.0
@@ -189,7 +189,7 @@ class LogTails:
     def __init__(
         self, folder: Path, endpoints: Endpoints, life: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`life` is this container's: a pod that takes its place begins its logs anew."""
+        """`life` is this container's: a pod that takes its place begins its logs again."""
         self._folder = folder
         self._life = life
         self._clock = clock
@@ -208,7 +208,7 @@ class LogTails:
         seen = (state.rank_starts + sum(engine.starts for engine in state.engines), state.ranks_up)
         if seen != self._seen or self._clock() >= self._not_before:
             self._seen, self._not_before = seen, self._clock() + SECONDS
-            self._look()
+            self._scan()
         if self._pending is None and self._due:
             self._send(self._due.pop(0))
 
@@ -222,8 +222,8 @@ class LogTails:
         self._channel.close()
 
     def finish(self) -> None:
-        """The last words of a pod that ends; waits for a moment."""
-        self._look()
+        """The last output of a pod that ends; waits for a moment."""
+        self._scan()
         until = self._clock() + LAST_SECONDS
         for path in self._due:
             left = until - self._clock()
@@ -235,7 +235,7 @@ class LogTails:
                 _tails_log.info("the logs of this pod are not kept to their end: %s", error)
                 return
 
-    def _look(self) -> None:
+    def _scan(self) -> None:
         """Notes which logs have changed since they were sent."""
         self._due = []
         for path in sorted(self._folder.glob("*.*.log")):
@@ -255,7 +255,7 @@ class LogTails:
             pending.result()
         except ChannelBroken:
             self._channel.close()
-            self._sent.clear()  # the next look sends all of them again
+            self._sent.clear()  # the next scan sends all of them again
 
     def _tail(self, path: Path) -> bytes:
         with path.open("rb") as log:

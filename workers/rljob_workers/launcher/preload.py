@@ -95,15 +95,15 @@ def limit_thread_pools() -> None:
 
 
 def preload(preloads: Preloads = OF_MOST_JOBS) -> None:
-    """Imports what ranks need, checks that no thread came of it, and takes what there is out of the collector's sight.
+    """Imports what ranks need, checks that no thread came of it, and freezes what there is for the collector.
 
     The freeze keeps the pages of all these modules shared: a collection in a child would write to every object.
-    Meanwhile nothing is collected: each collection would look at ever more modules and find next to nothing.
+    Meanwhile nothing is collected: each collection would scan ever more modules and find next to nothing.
     """
     limit_thread_pools()
     gc.disable()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # deprecations inside the libraries: nobody here can act on them
+        warnings.simplefilter("ignore")  # deprecations inside the libraries: we cannot act on them
         for name in (*MODULES, *OF_BACKEND[preloads.trainer]):
             importlib.import_module(name)
         from rljob_workers.engines import BACKENDS

@@ -40,7 +40,7 @@ FAMILIES = {
     "rljob_pod_engine_running": Family("1 while the engine runs.", _POD, _ENGINE),
     "rljob_pod_engine_starts_total": Family("Starts of the engine.", _POD, _ENGINE),
 }
-"""All that a launcher may tell."""
+"""All that a launcher may export."""
 
 
 def exposition(job: str, role: str, container_restarts: int, state: LauncherState) -> str:
@@ -115,8 +115,8 @@ def _readiness(state: LauncherState) -> Reply:
         case PodPhase.DRAIN:
             return Reply(503, "the pod drains\n")
         case PodPhase.RUN:
-            words = f"{state.ranks_ready} of {state.num_ranks} ranks are Ready\n"
-            return Reply(200 if state.ranks_ready == state.num_ranks else 503, words)
+            text = f"{state.ranks_ready} of {state.num_ranks} ranks are Ready\n"
+            return Reply(200 if state.ranks_ready == state.num_ranks else 503, text)
 
 
 class _Client:
@@ -193,9 +193,9 @@ class ProbeServer:
         return True
 
     def _answer(self, request: bytes, state: LauncherState) -> bytes:
-        words = request.split(b"\r\n", 1)[0].split(b" ")
-        if len(words) == 3 and words[0] in (b"GET", b"HEAD"):
-            reply = reply_to(words[1].decode(errors="replace"), state, self._metrics)
+        parts = request.split(b"\r\n", 1)[0].split(b" ")
+        if len(parts) == 3 and parts[0] in (b"GET", b"HEAD"):
+            reply = reply_to(parts[1].decode(errors="replace"), state, self._metrics)
         else:
             reply = Reply(400, "this is not a GET request\n")
         body = reply.body.encode()
@@ -203,4 +203,4 @@ class ProbeServer:
             f"HTTP/1.1 {reply.status} {_REASONS[reply.status]}\r\nContent-Type: text/plain; version=0.0.4;"
             f" charset=utf-8\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
         )
-        return head.encode() + (b"" if words[0] == b"HEAD" else body)
+        return head.encode() + (b"" if parts[0] == b"HEAD" else body)

@@ -80,8 +80,8 @@ CUT_OFF_PATIENCE_SECONDS = 10.0
 """By exit code, and for a rank that was cut off with its launcher; from when the coordinator answers the launcher.
 
 A fenced rank has died of a decision whose order is on its way; one whose group broke has died of another rank's death,
-which somebody else reports; one that was cut off may not have been alone, and deaths of that time, which count, are to
-be known first. Only if no order comes in time are such ends failures.
+which another launcher reports; one that was cut off may not have been alone, and deaths of that time, which count, are
+to be known first. Only if no order comes in time are such ends failures.
 """
 
 
@@ -115,7 +115,7 @@ class _HeldBack:
 class Ranks:
     """Process slots and the latest life in each.
 
-    How many there are, the job says: a slot begins with its first life.
+    The job defines how many there are: a slot begins with its first life.
     """
 
     def __init__(self, identity: PodIdentity, logs: Path, clock: Callable[[], float], attended: AttendedClock) -> None:
@@ -138,7 +138,7 @@ class Ranks:
         return sum(row.exit_code is None for row in self._lives.values())
 
     def num_ready(self, order: PodOrder) -> int:
-        """Ranks that run as ordered, and have said that they are Ready."""
+        """Ranks that run as ordered, and have reported that they are Ready."""
         return sum(
             row.exit_code is None
             and (row.life.epoch, row.life.generation) == (order.epoch, order.generation)
@@ -193,7 +193,7 @@ class Ranks:
         ]
 
     def new_life(self, rank: int, order: PodOrder) -> Life:
-        """A life that nobody had before."""
+        """A new life, with an incarnation of its own."""
         pod = self._identity.pod
         key = RankKey(role=pod.role, replica=pod.replica, rank=rank)
         return Life(key=key, epoch=order.epoch, generation=order.generation, incarnation=secrets.token_hex(6))
@@ -234,7 +234,7 @@ class Ranks:
         _log.info("%s: killed, since %s", row.life.key, why)
 
     def exited(self, ended: Exit, order: PodOrder | None, now: float) -> Failure | None:
-        """Notes the end of a life. A failure, unless it left by itself with 0 or somebody wanted its end.
+        """Notes the end of a life. A failure, unless it left by itself with 0 or its end was wanted.
 
         `now` is Unix time. Failures that others explain are held back: see `overdue`.
         """
@@ -268,8 +268,8 @@ class Ranks:
                 held.due = self._clock() + patience
 
     def _failure(self, row: _RankLife, code: int, now: float) -> Failure:
-        words = row.child.last_words()
-        sentence = row.killed_since or (words.splitlines()[-1] if words else "it left no words")
+        output = row.child.last_output()
+        sentence = row.killed_since or (output.splitlines()[-1] if output else "it left no words")
         verb = "refuses its configuration" if code == EXIT_BAD_MANIFEST else how_it_ended(code)
         return Failure(
             id=self._identity.failure_id(row.life.incarnation),
@@ -282,13 +282,13 @@ class Ranks:
             exit_code=code,
             cut_off=row.cut_off,
             message=f"{row.life.key} {verb}: {sentence}",
-            last_words=words,
+            last_words=output,
             at=now,
         )
 
 
 def _is_wanted(row: _RankLife, order: PodOrder | None) -> bool:
-    """Whether the pod has been told to end this life; what it died of is then nobody's concern."""
+    """Whether the pod was ordered to end this life; what it died of does not count then."""
     if order is None:
         return False
     outdated = (row.life.epoch, row.life.generation) < (order.epoch, order.generation)
@@ -321,9 +321,9 @@ def until_broken(main: Callable[[RankContext], int], context: RankContext) -> in
 
 
 def until_fenced(main: Callable[[RankContext], int], context: RankContext) -> int:
-    """Runs `main`; a life that is over by the word of coordinator or queue leaves with a code of its own.
+    """Runs `main`; a life that is over by the answer of coordinator or queue leaves with a code of its own.
 
-    So does one that could reach them no more: it is begun anew once its launcher can.
+    So does one that could reach them no more: it is started again once its launcher can.
     """
     try:
         return main(context)

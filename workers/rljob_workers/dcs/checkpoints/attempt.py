@@ -70,7 +70,7 @@ class Gang:
 
 @dataclass(frozen=True, slots=True)
 class DuePart:
-    """One rank's part of a checkpoint that is to be written: host copies that nobody changes."""
+    """One rank's part of a checkpoint that is to be written: host copies that stay as they are."""
 
     weight: WeightId
     share: WeightShare | None

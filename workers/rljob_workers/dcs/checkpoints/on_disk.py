@@ -85,7 +85,7 @@ DAMAGED_SUFFIX = ".damaged"
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFolder:
-    """A folder below the checkpoint path, as its name and its mark say."""
+    """A folder below the checkpoint path, by its name and its mark."""
 
     name: str
     version: int
@@ -148,7 +148,7 @@ REFERENCE_PATTERN = "reference*.json"
 
 
 def reference_file(share: WeightShare) -> str:
-    """Which file of a folder says where part `share` of the reference version lies."""
+    """Which file of a folder names the place of part `share` of the reference version."""
     return "reference.json" if share.count == 1 else f"reference-{share.index + 1:05}-of-{share.count:05}.json"
 
 
@@ -208,7 +208,7 @@ def expected_checksums(root: Path, folder: str) -> dict[Path, str]:
 
 
 def named_references(folder: Path) -> dict[str, Reference]:
-    """What the files of a folder say of the reference version that its rows are measured against."""
+    """What the files of a folder record of the reference version that its rows are measured against."""
     named = {}
     for path in sorted(folder.glob(REFERENCE_PATTERN)):
         try:
@@ -246,7 +246,7 @@ def share_of_files(sizes: Mapping[Path, int], rank: int, world: int) -> list[Pat
 
 
 def size_of(path: Path) -> int:
-    """In bytes; 0 of a file that is not there, which the rank that it falls to says."""
+    """In bytes; 0 of a file that is not there, which the rank that reads it reports."""
     try:
         return path.stat().st_size
     except OSError:

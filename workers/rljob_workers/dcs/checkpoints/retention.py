@@ -49,7 +49,7 @@ def folders_to_delete(
     Kept are the record, the `keep` - 1 newest recorded versions before it and those that stay for ever (of a version
     that was recorded in two epochs the later one: the earlier is of a past that a restore left), unrecorded folders of
     this epoch that are newer (in work; the older were given up, and every rank has written to the recorded one since),
-    and all of a later epoch: whoever prunes may have been stopped since its record and be a past itself.
+    and all of a later epoch: the process that prunes may have been stopped since its record and be of a past itself.
     """
     present = sorted(folders, key=lambda folder: (folder.version, folder.epoch))
     current = next(folder for folder in present if folder.name == recorded)
@@ -74,7 +74,7 @@ def prune(root: Path, recorded: str, epoch: int, retention: Retention, in_use: C
     )
     folders = [folder for folder in found if folder is not None]
     for name in folders_to_delete(folders, recorded, epoch, retention):
-        # Gone from its name first: a deletion that is cut off leaves nothing that looks like a checkpoint.
+        # Gone from its name first: a deletion that is cut off leaves nothing that passes for a checkpoint.
         with contextlib.suppress(FileNotFoundError):
             (root / name).rename(root / deleted_name(name))
     for doomed in [path for path in root.iterdir() if is_deleted(path.name)]:

@@ -193,14 +193,14 @@ class CheckpointStore:
         raise DamageReported(damage.path, damage.what) from damage
 
     def _adopt(self, folder: str | None) -> None:
-        """The restored folder is recorded, whatever its mark says, and knows the reference version."""
+        """The restored folder is recorded, with or without its mark, and knows the reference version."""
         if folder is None or not (self._place.root / folder).is_dir():
             return
         (self._place.root / folder / RECORDED_MARK).touch()
         try:
             restored = named_references(self._place.root / folder)
         except CheckpointDamaged:
-            return  # which `verified` finds, too, and tells
+            return  # which `verified` finds and reports, too
         self._restored = tuple(restored.values())
         if self._share is not None:
             self._reference = restored.get(reference_file(self._share))

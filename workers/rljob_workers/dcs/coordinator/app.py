@@ -43,13 +43,13 @@ Wait = Annotated[float, Query(ge=0, le=LONGEST_WAIT_SECONDS)]
 
 
 def as_json(model: ApiModel | None) -> Response:
-    """The whole answer; null where there is nothing to say."""
+    """The whole answer; null where there is none."""
     body = "null" if model is None else model.model_dump_json()
     return Response(body, media_type="application/json")
 
 
 def add_checkpoint_routes(app: FastAPI, executor: SerialExecutor) -> None:
-    """What the ranks of trainers say of checkpoints."""
+    """What the ranks of trainers report of checkpoints."""
     coordinator = executor.coordinator
 
     @app.post("/v1/checkpoints/begin")
@@ -63,8 +63,8 @@ def add_checkpoint_routes(app: FastAPI, executor: SerialExecutor) -> None:
 
     @app.get("/v1/checkpoints/attempts/{folder}")
     async def attempt(folder: str, wait: Wait = 0.0) -> Response:
-        look = partial(coordinator.progress.whole_attempt, folder)
-        return as_json(await executor.await_answer(Topic.CHECKPOINTS, look, wait))
+        reading = partial(coordinator.progress.whole_attempt, folder)
+        return as_json(await executor.await_answer(Topic.CHECKPOINTS, reading, wait))
 
     @app.post("/v1/checkpoints/give-up")
     async def give_up(request: CheckpointGiveUp) -> Response:
@@ -94,7 +94,7 @@ def add_log_routes(app: FastAPI, logs: KeptLogs) -> None:
         async with one_write:
             try:
                 await asyncio.to_thread(logs.keep, tail)
-            except OSError as error:  # a full volume must not end the job: its checkpoints say so
+            except OSError as error:  # a full volume must not end the job: its checkpoints report it
                 if tail.name not in unkept:
                     _LOG.warning("the log of %s is not kept: %s", tail.name, error)
                 unkept.add(tail.name)
@@ -201,7 +201,7 @@ def _supervisor_routes(app: FastAPI, executor: SerialExecutor) -> None:
         if after > coordinator.last_event:
             await executor.do(partial(coordinator.has_read, after))
         page = await executor.await_answer(Topic.EVENTS, partial(coordinator.news, after, quiet), wait)
-        return as_json(page or executor.look(partial(coordinator.events, after)))
+        return as_json(page or executor.read(partial(coordinator.events, after)))
 
     @app.post("/v1/failures")
     async def report_failure(failure: Failure) -> Response:
@@ -225,13 +225,13 @@ def _launcher_routes(app: FastAPI, executor: SerialExecutor) -> None:
 
     @app.get("/v1/replicas/{pod_uid}")
     async def replica(pod_uid: str, wait: Wait = 0.0) -> Response:
-        def look() -> ReplicaAnswer | None:
+        def reading() -> ReplicaAnswer | None:
             coordinator.gate.require_open()
             pod = coordinator.epochs.replica_of(pod_uid)
             return None if pod is None else ReplicaAnswer(pod=pod)
 
         await executor.wait_open()
-        return as_json(await executor.await_answer(Topic.REPLICAS, look, wait) or ReplicaAnswer(pod=None))
+        return as_json(await executor.await_answer(Topic.REPLICAS, reading, wait) or ReplicaAnswer(pod=None))
 
 
 def _rank_routes(app: FastAPI, executor: SerialExecutor) -> None:
@@ -254,7 +254,7 @@ def _rank_routes(app: FastAPI, executor: SerialExecutor) -> None:
         complete = partial(coordinator.rendezvous.find_complete, group, epoch, generation)
         rendezvous = await executor.await_answer(Topic.RENDEZVOUS, complete, wait)
         waits_for = partial(coordinator.rendezvous.waits_for, group, incarnation)
-        return as_json(executor.look(waits_for) if rendezvous is None else rendezvous)
+        return as_json(executor.read(waits_for) if rendezvous is None else rendezvous)
 
     @app.post("/v1/notices")
     async def take_notice(notice: Notice) -> Response:

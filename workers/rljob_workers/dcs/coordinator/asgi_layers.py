@@ -111,7 +111,7 @@ class HotRoutes:
         launchers, executor, carried = self._coordinator.launchers, self._executor, poll.carried
         until = time.monotonic() + poll.wait_seconds
 
-        def look() -> LauncherAnswer | _News | None:
+        def reading() -> LauncherAnswer | _News | None:
             self._coordinator.gate.require_open()
             if launchers.is_news(launcher, carried):
                 return _News.NEWS
@@ -121,9 +121,9 @@ class HotRoutes:
         while True:
             left = until - time.monotonic()
             key = launchers.pod_of(launcher)
-            answer: LauncherAnswer | _News | None = await executor.await_answer(Topic.ORDERS, look, left, key)
+            answer: LauncherAnswer | _News | None = await executor.await_answer(Topic.ORDERS, reading, left, key)
             if not isinstance(answer, _News):
-                return executor.look(partial(launchers.answer, launcher, carried)) if answer is None else answer
+                return executor.read(partial(launchers.answer, launcher, carried)) if answer is None else answer
             await executor.do_when_open(partial(launchers.note, launcher, carried))
 
     async def _weights(self, stream: str, query: bytes) -> bytes:
@@ -151,7 +151,7 @@ async def _body(receive: Receive) -> bytes:
 
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
-"""Probes and scrapes carry no secret, and are told none."""
+"""Probes and scrapes carry no secret, and are answered with none."""
 
 
 UNAUTHORIZED = 401

@@ -73,8 +73,8 @@ class HeldWork:
         self._taken_from: dict[str, WeightVersion | None] = {}
         """Incarnation -> the version that was published when its tickets were taken back."""
 
-    def look(self, published: WeightVersion | None, silence_counts_from: float) -> None:
-        """`silence_counts_from`: by the coordinator's clock; nobody was silent before."""
+    def check(self, published: WeightVersion | None, silence_counts_from: float) -> None:
+        """`silence_counts_from`: by the coordinator's clock; no silence before it counts."""
         limit = STILL_BEATS * beat_interval_seconds(self._context.job.spec.restart_policy)
         now = self._context.clock()
         received = [one for one in self._ranks.beats.values() if one.beat.life.key.role is TICKET_ROLE]
@@ -96,7 +96,7 @@ SHORTAGE_SECONDS = 10.0
 
 
 EMIT_SECONDS = 60.0
-"""What goes to make room is told this often at most, and then all of it in one sentence."""
+"""What goes to make room is reported this often at most, and then all of it in one sentence."""
 
 
 _STORAGE_LOG = logging.getLogger("rljob.coordinator")
@@ -112,18 +112,18 @@ class StorageCare:
         self._short_since: float | None = None
         self._emitted_at = float("-inf")
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Finds units that came back empty or lost chunks, and has their rows made again; makes room."""
         upkeep = self._context.admin.upkeep
         for unit in upkeep.probe():
-            with suppress(StorageUnreachable):  # it went away again: a later look finds it
+            with suppress(StorageUnreachable):  # it went away again: a later check finds it
                 upkeep.declare_lost(unit, partial(self._emit_loss, unit))
         upkeep.declare_missing(self._emit_missing)
         self._make_room()
         self._emit_room()
 
     def room(self) -> RoomMade | None:
-        """What was told last."""
+        """What was reported last."""
         return self._context.store.value(ROOM)
 
     # --- losses ----------------------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ class StorageCare:
         self._short_since = now
 
     def _emit_room(self) -> None:
-        """The first time at once, then what has gone since; also where a coordinator died before it told."""
+        """The first time at once, then what has gone since; also where a coordinator died before it emitted that."""
         upkeep, now = self._context.admin.upkeep, self._context.clock()
         if now - self._emitted_at < EMIT_SECONDS:
             return
@@ -206,7 +206,7 @@ class StorageCare:
 def _not_emitted(listed: list[Dropped], emitted: RoomMade | None) -> list[Dropped]:
     """A coordinator that died between emitting and forgetting has emitted the first of them.
 
-    Numbers begin anew with an empty control Redis.
+    Numbers begin again with an empty control Redis.
     """
     if emitted is None or listed[-1].total_rows < emitted.rows:
         return listed

@@ -84,7 +84,7 @@ def bad_request(message: str) -> Refused:
 
 
 def invalid(problems: Iterable[Mapping[str, Any]]) -> Refused:
-    """The request is not what its model says; `problems` are pydantic's."""
+    """The request is not what its model demands; `problems` are pydantic's."""
     return bad_request("; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in problems))
 
 
@@ -160,7 +160,7 @@ class CoordinatorContext:
     """Unix seconds: what is written down."""
     notify: Notify
     begin_anew: Callable[[RLJob], None]
-    """Has the coordinator made anew for another job, which is stored; callable from any thread."""
+    """Has the coordinator made again, for another job, which is stored; callable from any thread."""
 
     def event(self, kind: EventKind, epoch: Epoch, message: str) -> CoordinatorEvent:
         """An event of now; its id is given when it is committed."""

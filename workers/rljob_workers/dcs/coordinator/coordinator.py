@@ -67,7 +67,7 @@ class Coordinator:
     def raise_epoch(self, request: EpochRequest) -> RestorePoint:
         """Opens an epoch with what `restoring` chooses; the record file stands in where the control Redis knows less.
 
-        Nobody need have seen the tail that it lost: with the launchers dead too, the file alone shows it.
+        Perhaps no living process has seen the tail that it lost: with the launchers dead too, the file alone shows it.
         """
         done = self.epochs.open_again(request)
         if done is not None:
@@ -103,7 +103,7 @@ class Coordinator:
             )
 
     def _earlier_epoch(self) -> Epoch:
-        """The last epoch by the word of the checkpoints, where the control Redis knows of none.
+        """The last epoch by the files of the checkpoints, where the control Redis knows of none.
 
         An epoch that this job has noted there itself, and died before it was open, is no earlier one.
         """
@@ -238,26 +238,26 @@ class Coordinator:
         )
 
     def report_failure(self, failure: Failure) -> None:
-        """Keeps a failure; a queue that has lost state cannot be told of it, and need not be.
+        """Keeps a failure; a queue that has lost state cannot take it, and need not.
 
-        A death may have set a prompt aside. That is told in the same turn: of a group without a draw left the
-        supervisor must hear before it restarts for the death.
+        A death may have set a prompt aside. That is reported in the same turn: the supervisor must receive that a
+        group has no draw left before it restarts for the death.
         """
         server_is_open = self.gate.state is ServerState.OPEN
         self.progress.report_failure(failure, server_is_open=server_is_open)
         if server_is_open and TRAITS[failure.pod.role].draws_tickets:
-            self.look_after_prompts()
+            self.check_prompts()
 
     # --- background ------------------------------------------------------------------------------------------------
 
-    def look_after_units(self) -> None:
+    def check_units(self) -> None:
         """Finds what storage units have lost, and makes room if memory is short."""
         if not self._is_at_work():
             return
-        self.storage.look()
+        self.storage.check()
 
-    def look_after_prompts(self) -> None:
-        """Tells of prompts that were set aside; a group that has no draw left fails the job by name."""
+    def check_prompts(self) -> None:
+        """Reports prompts that were set aside; a group that has no draw left fails the job by name."""
         if not self._is_at_work():
             return
         prompts = self._context.admin.set_aside()
@@ -266,15 +266,15 @@ class Coordinator:
         if prompts:
             self._context.admin.forget_set_aside(len(prompts))
 
-    def look_after_held_work(self) -> None:
+    def check_held_work(self) -> None:
         """Gives idle replicas what one has that does nothing."""
         if not self._is_at_work():
             return
         published = self.weights.published()
-        self._held_work.look(None if published is None else published.version, self.gate.silence_counts_from)
+        self._held_work.check(None if published is None else published.version, self.gate.silence_counts_from)
 
     def _is_at_work(self) -> bool:
-        """Whether there is a queue to look after: the control Redis is open, and an epoch was."""
+        """Whether there is a queue to maintain: the control Redis is open, and an epoch was."""
         return self.gate.state is ServerState.OPEN and self.epochs.current.restore.epoch > 0
 
     def sweep(self) -> None:

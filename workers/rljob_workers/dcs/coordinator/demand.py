@@ -1,7 +1,7 @@
 """Sums over the beats of all ranks: when the job last progressed, starved and idle seconds, skipped prompts.
 
 `rank_lives` feeds it in the coordinator's thread; status and metrics show it. In memory only: a restarted coordinator
-counts anew and reports since when.
+counts from zero and reports since when.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Demand:
         """As of the end of the last step that was reported to this coordinator."""
 
     def receive(self, beat: Beat) -> None:
-        """Notes the beat of a living rank. What the first one tells was before this coordinator's time, or nothing."""
+        """Notes the beat of a living rank. What the first one reports was before this coordinator, or is 0."""
         reported = self._reported[beat.life.incarnation]
         for (role, name), total in _SUMMED.items():
             if beat.life.key.role is role:

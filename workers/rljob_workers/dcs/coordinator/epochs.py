@@ -47,7 +47,7 @@ def job_changes(epoch: Epoch, job: RLJob | None) -> Sequence[Change]:
 
 
 def note_job_to_come(epoch: Epoch, job: RLJob) -> Change:
-    """What to store before the coordinator is made anew for `job`."""
+    """What to store before the coordinator is made again for `job`."""
     return JOB_TO_COME.put(EpochJob(epoch=epoch, job=job))
 
 

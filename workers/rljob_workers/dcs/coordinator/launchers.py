@@ -29,7 +29,7 @@ class SeqReport:
 
 
 class UnorderedLaunchers:
-    """By launcher. All of a pod are forgotten once one of them carries it: who still lives of the others says so."""
+    """By launcher. All of a pod are forgotten once one of them carries it: others that still live report again."""
 
     def __init__(self) -> None:
         self._hellos: dict[str, LauncherHello] = {}
@@ -39,7 +39,7 @@ class UnorderedLaunchers:
         self._hellos[hello.launcher] = hello
 
     def find(self, launcher: str) -> LauncherHello | None:
-        """What it said of itself; None: it does not wait."""
+        """What it reported of itself; None: it does not wait."""
         return self._hellos.get(launcher)
 
     def remove(self, pod: PodKey) -> list[str]:
@@ -63,7 +63,7 @@ class ReceivedPoll:
 
 
 class Launchers:
-    """Those that are let in, and those that wish to be."""
+    """Those that are registered, and those that wait for it."""
 
     def __init__(self, context: CoordinatorContext, epochs: Epochs, ranks: RankLives) -> None:
         self._context = context
@@ -72,7 +72,7 @@ class Launchers:
         self.polls: dict[str, ReceivedPoll] = {}
         """Launcher -> last poll."""
         self._hellos: dict[str, tuple[str, SeqReport]] = {}
-        """Pod -> who wished to be its launcher last, and when."""
+        """Pod -> which launcher asked for it last, and its report."""
         self._answered: dict[str, float] = {}
         """Launcher -> when it was let in, or answered last."""
         self._unordered = UnorderedLaunchers()
@@ -89,15 +89,15 @@ class Launchers:
     def seq_reports(self) -> dict[str, SeqReport]:
         """The last report of each launcher; of a pod with a later one, what that one reported."""
         carried, ended = self.by_pod(), self._context.store.rows(ENDED_LAUNCHERS)
-        hellos = [(pod, word) for pod, (launcher, word) in list(self._hellos.items()) if launcher not in ended]
-        said = {carried[pod].launcher: word for pod, word in hellos if pod in carried}
+        hellos = [(pod, report) for pod, (launcher, report) in list(self._hellos.items()) if launcher not in ended]
+        reports = {carried[pod].launcher: report for pod, report in hellos if pod in carried}
         for launcher, one in list(self.polls.items()):  # the event loop adds to both meanwhile
-            if launcher not in said or said[launcher].at < one.at:
-                said[launcher] = SeqReport(one.at, one.poll.seen_seq)
-        return said
+            if launcher not in reports or reports[launcher].at < one.at:
+                reports[launcher] = SeqReport(one.at, one.poll.seen_seq)
+        return reports
 
     def receive_hello(self, hello: LauncherHello) -> None:
-        """Notes who wishes to be let in. Needs no Redis, as `receive_poll`."""
+        """Notes a launcher that asks to be registered. Needs no Redis, as `receive_poll`."""
         self._hellos[str(hello.pod)] = hello.launcher, SeqReport(self._context.clock(), hello.seen_seq)
         self.seen_seq = max(self.seen_seq, hello.seen_seq)
 
@@ -130,12 +130,12 @@ class Launchers:
         """Notes what a launcher reports. Needs no Redis: it is how a restarted one learns how far it was seen."""
         self.polls[launcher] = ReceivedPoll(poll, self._context.clock())
         waiting = self._unordered.find(launcher)
-        if waiting is not None:  # it still wishes to be let in
+        if waiting is not None:  # it still waits to be registered
             self.receive_hello(waiting.model_copy(update={"seen_seq": poll.seen_seq}))
         self.seen_seq = max(self.seen_seq, poll.seen_seq)
 
     def note_answered(self, launcher: str) -> None:
-        """The launcher was there until now. Its word is as old as its poll: what it saw since comes with the next."""
+        """The launcher was there until now. Its report is as old as its poll: what it saw since comes with the next."""
         self._answered[launcher] = self._context.clock()
 
     def pod_of(self, launcher: str) -> str:
@@ -156,8 +156,8 @@ class Launchers:
     def note(self, launcher: str, carried: PodOrder | None) -> None:
         """Notes what `is_news`: durable when this returns.
 
-        `carried` is the order that the launcher says it has. What it is answered it has not taken yet: the answer to a
-        poll that a dead launcher left open reaches nobody.
+        `carried` is the order that the launcher reports. What it is answered it has not taken yet: the answer to a poll
+        that a dead launcher left open is lost.
         """
         waiting = self._unordered.find(launcher)
         if waiting is not None:
@@ -213,7 +213,7 @@ class Launchers:
         return True
 
     def _check_uid(self, hello: LauncherHello) -> None:
-        """Only the ordered pod may carry a replica; orders without a uid (one machine) are anybody's.
+        """Only the ordered pod may carry a replica; orders without a uid (one machine) admit any.
 
         Whom NOBODY will be is not said yet: perhaps this one.
         """

@@ -26,7 +26,7 @@ _OF_SAMPLES = {
     "truncated_share": "Share of the last step's samples that were cut off.",
     "token_staleness": "Mean over the last step's tokens of rollout id minus version.",
 }
-"""What a step's report says of its samples; the rest of its metrics is the loss's, and differs from job to job."""
+"""What a step's report has of its samples; the rest of its metrics is the loss's, and differs from job to job."""
 
 FAMILIES = {
     "rljob_build_info": Family("1; labels say what runs.", ("component", "version")),
@@ -52,7 +52,7 @@ FAMILIES = {
     **demand.FAMILIES,
     **queue_room.FAMILIES,
 }
-"""All that a coordinator may tell of the job."""
+"""All that a coordinator may export of the job."""
 
 _BUILD: Labels = (("component", "coordinator"), ("version", version("rljob")))
 

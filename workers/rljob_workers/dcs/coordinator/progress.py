@@ -32,7 +32,7 @@ NOTICED = {
     NoticeKind.STEP_SKIPPED: EventKind.STEP_SKIPPED,
     NoticeKind.ENGINE_STANDS_STILL: EventKind.ENGINE_STANDS_STILL,
 }
-"""As what each kind of notice is told."""
+"""The event that each kind of notice becomes."""
 
 
 MAX_ACKNOWLEDGED = 1000
@@ -69,12 +69,12 @@ class Progress:
         self._context.emit_once("step", f"{report.life.epoch}:{report.step}", event, change)
 
     def take_notice(self, notice: Notice) -> None:
-        """Tells of it. Twice is once where it was sent again: nothing else was told of its kind meanwhile."""
+        """Emits it. Twice is once where it was sent again: nothing else of its kind was emitted meanwhile."""
         self._ranks.check_life(notice.life)
         key = notice.life.key
         event = self._context.event(NOTICED[notice.kind], notice.life.epoch, f"{key}: {notice.message}")
-        told = f"{notice.life.incarnation}: {notice.message}"
-        self._context.emit_once(f"notice:{notice.kind}", told, event.model_copy(update={"pod": key.pod}))
+        value = f"{notice.life.incarnation}: {notice.message}"
+        self._context.emit_once(f"notice:{notice.kind}", value, event.model_copy(update={"pod": key.pod}))
 
     def record(self, request: CheckpointRequest) -> CheckpointRecord:
         """Records a checkpoint whose folder is durable; from here on it is what a restart begins with."""
@@ -126,7 +126,7 @@ class Progress:
         return attempt if attempt is not None and attempt.is_whole else None
 
     def give_up(self, request: CheckpointGiveUp) -> None:
-        """Tells whose part is missing; the third time in a row the job fails by that name. Twice is once."""
+        """Reports whose part is missing; the third time in a row the job fails by that name. Twice is once."""
         self._ranks.check_life(request.life)
         attempt = self._attempt(request.folder)
         if attempt is None:

@@ -47,7 +47,7 @@ FAMILIES = {
     "rljob_queue_unit_sent_bytes_total": Family("Bytes that its connections took.", _UNIT),
     "rljob_queue_unit_lost_chunks_total": Family("Chunks that it lost without being restarted.", _UNIT),
 }
-"""All that is told of the queue."""
+"""All that is exported of the queue."""
 
 
 def queue_samples(stats: QueueStats) -> Iterator[Sample]:
@@ -101,7 +101,7 @@ def _unit_samples(stats: QueueStats) -> Iterator[Sample]:
 
 
 COUNTS_SECONDS = 0.2
-"""After this long the counts in `/v1/status` are read anew."""
+"""After this long the counts in `/v1/status` are read again."""
 
 
 _NO_COUNTS = QueueObservation(groups_issued=0, groups_capacity=0, rows_ready={}, withheld=None)
@@ -188,7 +188,7 @@ class QueueRoom:
         )
 
     def drain(self, request: DrainRequest) -> DrainState:
-        """Withholds tickets, or gives them again; told once for each change."""
+        """Withholds tickets, or gives them again; reported once for each change."""
         before = self._context.admin.stats()
         if request.tickets is Tickets.WITHHOLD:
             self._context.admin.withhold_tickets()

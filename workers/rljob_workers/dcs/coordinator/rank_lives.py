@@ -28,7 +28,7 @@ from rljob_workers.transfer_queue.admin import InWork
 
 @dataclass(frozen=True, slots=True)
 class RankStanding:
-    """A registered rank: whose life it is and whether it said that it is Ready."""
+    """A registered rank: whose life it is and whether it reported that it is Ready."""
 
     life: Life
     ready: bool
@@ -40,7 +40,7 @@ def readiness_mark(
     ranks_per_pod: Mapping[str, int],
     ranks: Mapping[str, RankStanding],
 ) -> str | None:
-    """Names the Ready state of a role: one word per set of lives; None while any rank is missing.
+    """Names the Ready state of a role: one mark per set of lives; None while any rank is missing.
 
     Every pod of the role that is wanted counts: it must be registered (`ranks_per_pod` has it) and each of its ranks
     must be Ready in the wanted epoch and generation. A role without pods is never Ready.
@@ -142,7 +142,7 @@ class RankLives:
         self._began[life.incarnation] = self._context.clock()
 
     def receive_beat(self, beat: Beat) -> None:
-        """Notes a beat. Needs no Redis, so that its restart makes no rank look dead."""
+        """Notes a beat. Needs no Redis, so that a restart of it lets no rank appear dead."""
         self.beats[beat.life.incarnation] = ReceivedBeat(beat, self._context.clock())
         self.seen_seq = max(self.seen_seq, beat.seen_seq)
 
@@ -223,7 +223,7 @@ class RankLives:
         return changes
 
     def emit_readiness(self, role: Role) -> None:
-        """Tells RoleReady once for every set of lives that made the role Ready."""
+        """Emits RoleReady once for every set of lives that made the role Ready."""
         desired = self._epochs.desired
         # As the job has it: a launcher registers before it knows the job of its first order.
         ranks_per_pod = dict.fromkeys(self._context.store.rows(PODS), self._epochs.topology(role).ranks_per_pod)

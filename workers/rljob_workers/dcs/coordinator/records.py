@@ -170,7 +170,7 @@ class RankEntry(WireModel):
 
 
 class TakenOrder(WireModel):
-    """The last order that a launcher of the pod took: it said so, or one of its ranks lived by it."""
+    """The last order that a launcher of the pod took: it reported that, or one of its ranks lived by it."""
 
     launcher: str
     pod_uid: str = ""
@@ -279,7 +279,7 @@ JOB_TO_COME = Cell("job_to_come", EpochJob)
 
 
 ROOM = Cell("room", RoomMade)
-"""What went to make room, as it was told last."""
+"""What went to make room, as it was reported last."""
 
 
 RUN_ID = Cell("run_id", str)
@@ -332,7 +332,7 @@ class Store:
         self._revisions: dict[str, int] = dict.fromkeys(_names(), 0)
 
     def load(self) -> None:
-        """Reads everything anew: at the start, and after a connection was lost (its last change may have arrived)."""
+        """Reads everything: at the start, and after a connection was lost (its last change may have arrived)."""
         with self._redis.pipeline(transaction=True) as pipeline:
             for name in _names():
                 pipeline.hgetall(_key(name))
@@ -351,7 +351,7 @@ class Store:
             self._note_changed(*_names())
 
     def rewrite(self) -> None:
-        """Writes memory over a server that has lost a tail of what it was told."""
+        """Writes memory over a server that has lost a tail of what was written to it."""
         with self._redis.pipeline(transaction=True) as pipeline:
             for name, rows in self._texts.items():
                 pipeline.delete(_key(name))
@@ -442,7 +442,7 @@ class Store:
 
 
 class Derived(Generic[V]):
-    """What follows from tables, and is computed anew only after one of them was changed."""
+    """What follows from tables, and is computed again only after one of them was changed."""
 
     def __init__(self, store: Store, sources: Sequence[Table[Any] | Cell[Any]], compute: Callable[[], V]) -> None:
         self._store = store

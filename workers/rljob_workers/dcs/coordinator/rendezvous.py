@@ -1,7 +1,7 @@
 """Rendezvous: where and when the ranks of a gang find each other.
 
 Called by the coordinator in its thread. Bound to epoch and generation, so that ranks of different lives never meet;
-what a life that is over has offered counts for nothing. Who has come is heard again after a restart of the coordinator;
+what a life that is over has offered counts for nothing. After a restart of the coordinator ranks come again;
 that all had is durable, since some of them may not ask again.
 """
 
@@ -28,7 +28,7 @@ class RendezvousTable:
         """Group -> incarnations that have asked."""
 
     def offer(self, offered: Rendezvous) -> None:
-        """Global rank 0 says where it listens."""
+        """Global rank 0 offers the address where it listens."""
         self._check_epoch(offered.group, offered.epoch)
         self._life(offered.group, offered.incarnation)
         self._context.store.commit([RENDEZVOUS.put(offered.group, offered)])

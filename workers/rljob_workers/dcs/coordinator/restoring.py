@@ -96,7 +96,7 @@ class SavedFolder:
         return sorted(whole, key=lambda folder: (folder.version, folder.epoch), reverse=True)
 
     def checksums_of(self, folder: str) -> dict[str, str]:
-        """What a record says of a folder: the checksum of its file of checksums. Raises CheckpointDamaged."""
+        """What a record holds of a folder: the checksum of its file of checksums. Raises CheckpointDamaged."""
         with _refusing():
             content = read_file(self._root / folder / CHECKSUMS_FILE)
         return {CHECKSUMS_FILE: xxhash.xxh3_64(content).hexdigest()}
@@ -115,7 +115,7 @@ class SavedFolder:
         return table
 
     def keep_aside(self, folder: str) -> str | None:
-        """Renames a damaged folder, so that nobody takes it for a checkpoint; the new name, None where that fails."""
+        """Renames a damaged folder, so that it is not taken for a checkpoint; the new name, None where that fails."""
         path = self._root / folder
         aside = self._root / f"{folder}{DAMAGED_SUFFIX}"
         if not path.is_dir():
@@ -139,7 +139,7 @@ class SavedFolder:
     def last_epoch(self) -> Epoch:
         """The highest epoch that has left something here; 0 where none is known of.
 
-        What cannot be read is none here: who needs it to go on from says so.
+        What cannot be read is none here: the restore that needs it reports it.
         """
         epochs = [0]
         with suppress(OSError):
@@ -152,9 +152,9 @@ class SavedFolder:
         return Epoch(max(epochs))
 
     def note_epoch(self, epoch: Epoch) -> None:
-        """Before the epoch is opened. Where nothing was recorded yet there is no folder, and nothing to be told apart.
+        """Before the epoch is opened. Where nothing was recorded yet there is no folder, and no epochs to distinguish.
 
-        A folder that only the actor may write to does not keep the epoch from being opened: the record tells of all but
+        A folder that only the actor may write to does not keep the epoch from being opened: the record has all but
         the last epochs then.
         """
         if not self._root.is_dir():
@@ -165,7 +165,7 @@ class SavedFolder:
             _log.warning("%s cannot be written: %s", self._root / BEGUN_FILE, error)
 
     def _checksums(self, folder: str) -> Mapping[str, str]:
-        """Empty for a folder whose file of them is damaged: the ranks find that, and say it."""
+        """Empty for a folder whose file of them is damaged: the ranks find and report that."""
         try:
             return read_json(self._root / folder / CHECKSUMS_FILE)
         except CheckpointDamaged:
@@ -187,7 +187,7 @@ def record_of(folder: CheckpointFolder, ancestry: Mapping[int, int], checksums: 
 
 @contextmanager
 def _refusing() -> Iterator[None]:
-    """Storage that gives an error is asked again by whoever asks the coordinator again."""
+    """Storage that gives an error is read again once the coordinator is asked again."""
     try:
         yield
     except CheckpointUnreadable as error:
@@ -252,7 +252,7 @@ class Restoring:
         return Choice(self._untrainable(newest, ancestry), newest.version, is_intact=False)
 
     def settle(self, choice: Choice, restore: RestorePoint) -> None:
-        """The epoch is open: record file and names of folders follow, and what is damaged is told. Twice is once."""
+        """The epoch is open: record file and names of folders follow, and damage is reported. Twice is once."""
         failpoint("coordinator.before_settling")
         if not choice.is_intact:
             self._fail(restore)
@@ -276,7 +276,7 @@ class Restoring:
             recorded = self._progress.recorded(current)
             if recorded is not None:
                 version, folder = recorded
-                # A record file that is newer tells of a tail of the control state that nobody is left to have seen.
+                # A newer record file shows a tail of the control state that no living process has seen.
                 found = [one for one in found if one.version > version and one.folder not in self._damaged]
                 found.append(_Candidate(version, folder, None))
             if not found:
@@ -333,7 +333,7 @@ class Restoring:
         if before != record:
             self._saved.write_record(record)
         if was_damaged:
-            self._tell(restore, "record.json", f"record.json was damaged: it names {record.folder} again.")
+            self._emit_damage(restore, "record.json", f"record.json was damaged: it names {record.folder} again.")
 
     def _put_aside(self, folder: str, what: str, restore: RestorePoint) -> None:
         aside = self._saved.keep_aside(folder)
@@ -344,12 +344,12 @@ class Restoring:
         if aside is not None:
             self._context.store.commit([DAMAGED.drop(folder)])
 
-    def _tell(self, restore: RestorePoint, what: str, message: str) -> None:
+    def _emit_damage(self, restore: RestorePoint, what: str, message: str) -> None:
         event = self._context.event(EventKind.CHECKPOINT_DAMAGED, restore.epoch, message)
         self._context.emit_once(f"damaged:{what}", message, event)
 
     def _fail(self, restore: RestorePoint) -> None:
-        """A resumed job looks anew: somebody may have cured what was damaged."""
+        """A resumed job reads them again: what was damaged may have been cured."""
         found = "; ".join(self._damaged.values())
         message = (
             f"no checkpoint of this job is intact: {found}. Restore {restore.folder} from a copy, then resume the job; "

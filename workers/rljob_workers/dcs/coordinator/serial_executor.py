@@ -53,7 +53,7 @@ class SerialExecutor:
         """Carries out `work` in the thread as it is, also while the control Redis is closed."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._guarded, work)
 
-    def look(self, reading: Callable[[], T]) -> T:
+    def read(self, reading: Callable[[], T]) -> T:
         """What `reading` finds in memory, which it sees before or after each change of the thread."""
         with self.coordinator.lock:
             return reading()
@@ -92,11 +92,11 @@ class SerialExecutor:
     async def await_answer(
         self, topic: Topic, reading: Callable[[], T | None], seconds: float, key: str = ""
     ) -> T | None:
-        """Looks now and after every notification of the topic; None when there is nothing after `seconds`."""
+        """Reads now and after every notification of the topic; None when there is nothing after `seconds`."""
         deadline = time.monotonic() + seconds
         while True:
             count = self.notifier.count(topic, key)
-            answer = self.look(reading)
+            answer = self.read(reading)
             if answer is not None or time.monotonic() >= deadline:
                 return answer
             if self._leaves:
@@ -104,7 +104,7 @@ class SerialExecutor:
             await self.notifier.wait(topic, count, deadline - time.monotonic(), key)
 
     def leave(self) -> None:
-        """Nobody waits here any more: who does is sent away to ask again, for its connection is about to be closed."""
+        """Ends all long polls: each is sent away to ask again, for its connection is about to be closed."""
         self._leaves = True
         for topic in Topic:
             self.notifier.notify(topic)
@@ -123,7 +123,7 @@ class SerialExecutor:
             self.coordinator.gate.close("it does not answer")
             raise not_open(f"The control Redis does not answer ({error}). Ask again.") from error
         except queue_errors.Replaced as error:
-            # A later coordinator serves the job: whatever this one says now would be wrong.
+            # A later coordinator serves the job: any answer of this one would be wrong now.
             os.kill(os.getpid(), signal.SIGTERM)
             raise not_open(str(error)) from error
         except queue_errors.QueueError as error:
@@ -131,7 +131,7 @@ class SerialExecutor:
 
 
 def _refusal_of(error: queue_errors.QueueError) -> Refused:
-    """What the queue refused, in the coordinator's words."""
+    """What the queue refused, as the coordinator's refusal."""
     match error:
         case queue_errors.Fenced():
             return fenced(str(error))

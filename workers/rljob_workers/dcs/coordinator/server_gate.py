@@ -29,7 +29,7 @@ class OpeningPatience:
     silent_one_seconds: float
     """A launcher that is silent for so long is not waited for: it is dead or stopped, and the job must go on."""
     all_silent_seconds: float
-    """After a start of coordinator and Redis together: if no launcher speaks for so long, none lives, as when a run is
+    """After a start of coordinator and Redis together: if no launcher reports for so long, none lives, as when a run is
     resumed."""
 
 
@@ -43,7 +43,7 @@ ACROSS_MACHINES = OpeningPatience(silent_one_seconds=15.0, all_silent_seconds=15
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The server is not open since `since`; `coordinator_is_new` when nobody can have spoken before that."""
+    """The server is not open since `since`; `coordinator_is_new` when no report can have come before that."""
 
     since: float
     coordinator_is_new: bool
@@ -98,12 +98,12 @@ class ServerGate:
         self._run_id: str | None = None
         self.state = ServerState.OPENING
         self.waiting_for = "the control Redis"
-        """Who or what opening waits for, in words."""
+        """What opening waits for, for a sentence."""
         self._opened_at = context.clock()
 
     @property
     def silence_counts_from(self) -> float:
-        """Who had to wait for the control Redis could not speak: silence counts from its opening.
+        """A rank that waited for the control Redis could not report: silence counts from its opening.
 
         Nor could this coordinator receive anything while it was stopped itself.
         """
@@ -140,7 +140,7 @@ class ServerGate:
         self._context.notify(Topic.ORDERS)  # launchers answer a closed server with how far they had seen it
         self._context.notify(Topic.REPLICAS)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Notices a restart; opens the server when that is safe. Raises redis' or the queue's connection errors."""
         run_id = self._context.admin.server_run_id()
         if self._run_id is not None and run_id != self._run_id:

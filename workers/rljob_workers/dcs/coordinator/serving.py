@@ -34,9 +34,9 @@ from rljob_workers.sockets import redis_options
 from rljob_workers.transfer_queue.admin import QueueAdmin, QueueAdminTiming
 
 REDIS_TIMEOUT_SECONDS = 2.0
-LOOK_SECONDS = 0.25
-"""Between two looks at an open control Redis; a request that fails closes it sooner."""
-OPENING_LOOK_SECONDS = 0.02
+CHECK_SECONDS = 0.25
+"""Between two checks of an open control Redis; a request that fails closes it sooner."""
+OPENING_CHECK_SECONDS = 0.02
 TIMING = QueueAdminTiming(patience_seconds=0.3)
 """The one thread must not wait long inside a call: what opens a restarted server runs in it too."""
 UNITS_SECONDS = 0.5
@@ -46,7 +46,7 @@ CARE_SHARE = 0.1
 chunks."""
 
 _ONCE = Retry(NoBackoff(), 0)
-"""The one thread must not sleep in a client: whoever asked asks again, and the watch looks often."""
+"""The one thread must not sleep in a client: the client asks again, and the watch checks often."""
 
 _LOG = logging.getLogger("rljob.coordinator")
 
@@ -60,7 +60,7 @@ def serve(listener: socket.socket, endpoints_file: Path, manifest: Path) -> None
 def serve_job(
     listener: socket.socket, endpoints_of: Callable[[RLJob], Endpoints], job: RLJob, opening: OpeningPatience
 ) -> None:
-    """Serves until SIGTERM or SIGINT. An epoch with another job makes everything anew, on the same socket."""
+    """Serves until SIGTERM or SIGINT. An epoch with another job makes everything again, on the same socket."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _ended)  # uvicorn raises the signal again once it has shut down
@@ -70,7 +70,7 @@ def serve_job(
 
 
 def _ended(*_: object) -> None:
-    """The process leaves by itself: its server was told too."""
+    """The process leaves by itself: its server receives the signal too."""
 
 
 async def _serve(listener: socket.socket, endpoints: Endpoints, job: RLJob, opening: OpeningPatience) -> RLJob | None:
@@ -127,14 +127,14 @@ async def _serve(listener: socket.socket, endpoints: Endpoints, job: RLJob, open
 
 
 class _Server(uvicorn.Server):
-    """Answers whoever still waits before it closes: what uvicorn cancels after a second would be an error 500."""
+    """Answers requests that still wait before it closes: what uvicorn cancels after a second would be an error 500."""
 
     def __init__(self, config: uvicorn.Config, executor: SerialExecutor) -> None:
         super().__init__(config)
         self._executor = executor
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """The end, in uvicorn's words."""
+        """See the base."""
         self._executor.leave()
         await super().shutdown(sockets)
 
@@ -152,19 +152,19 @@ async def _watch(executor: SerialExecutor) -> None:
     gate = executor.coordinator.gate
     while True:
         before = gate.state
-        await _try(executor, gate.look)
+        await _try(executor, gate.check)
         if gate.state is not before:
             _LOG.info("control Redis: %s", gate.state.value)
             executor.notifier.notify(Topic.SERVER)
-        await asyncio.sleep(OPENING_LOOK_SECONDS if gate.state is ServerState.OPENING else LOOK_SECONDS)
+        await asyncio.sleep(OPENING_CHECK_SECONDS if gate.state is ServerState.OPENING else CHECK_SECONDS)
 
 
 async def _tend_units(executor: SerialExecutor) -> None:
     while True:
         began = time.monotonic()
-        await _try(executor, executor.coordinator.look_after_units)
-        await _try(executor, executor.coordinator.look_after_prompts)
-        await _try(executor, executor.coordinator.look_after_held_work)
+        await _try(executor, executor.coordinator.check_units)
+        await _try(executor, executor.coordinator.check_prompts)
+        await _try(executor, executor.coordinator.check_held_work)
         await asyncio.sleep(max(UNITS_SECONDS, (time.monotonic() - began) / CARE_SHARE))
 
 

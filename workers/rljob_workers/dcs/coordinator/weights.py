@@ -69,7 +69,7 @@ class Weights:
     def newest(self, stream: Stream) -> WeightOffer | None:
         """The newest weight that is alive, with the sources whose lives are not over.
 
-        None without any, and while a part of it has none: nobody could come to have it all.
+        None without any, and while a part of it has none: no receiver could come to have it all.
         """
         entry = self._entry(stream)
         if entry is None or not self._is_offered(entry):
@@ -117,7 +117,7 @@ class Weights:
             self._context.store.commit([PARTS.put(part.stream.value, gathering)])
 
     def add_source(self, request: SourceRequest) -> None:
-        """A receiver serves all parts of the newest weight too; about any other weight nobody asks any more."""
+        """A receiver serves all parts of the newest weight too; no receiver asks for any other any more."""
         self._ranks.check_life(request.life)
         entry = self._entry(request.stream)
         if entry is None or entry.offer.id != request.id:
@@ -127,13 +127,13 @@ class Weights:
         grown = OfferEntry(offer=entry.offer.model_copy(update={"peers": peers}), owners=owners)
         was_offered = self._is_offered(entry)
         self._context.store.commit([OFFERS.put(request.stream.value, grown)])
-        if not was_offered:  # else nobody waits for it: who waits has it, and waits for a newer one
+        if not was_offered:  # else no receiver waits for it: those that wait have it, and wait for a newer one
             self._context.notify(Topic.WEIGHTS)
 
     def _publish(self, gathering: Gathering, life: Life) -> None:
         offer = gathering.offer()
         if offer.stream is Stream.POLICY:
-            # One id for whoever owned last: a coordinator that died after this asks again for the same thing.
+            # One id, independent of the last owner: a coordinator that died after this asks again for the same thing.
             call_id = f"publish/{gathering.epoch}/{offer.id}/{offer.layout}"
             self._context.admin.publish(life, offer.id, call_id)
         entry = OfferEntry(offer=offer, owners={owned.part.address: owned.owner for owned in gathering.parts.values()})
@@ -149,7 +149,7 @@ class Weights:
         return any((known.owner, known.digest) == (part.address, part.digest) for known in held.offer.parts)
 
     def _all_live(self, gathering: Gathering) -> bool:
-        """A weight whose owner died before it was whole stays invisible: nobody would serve that part."""
+        """A weight whose owner died before it was whole stays invisible: no source would serve that part."""
         living = self._ranks.living()
         return all(owned.owner in living for owned in gathering.parts.values())
 

@@ -114,7 +114,7 @@ def _parse(received: bytearray) -> Answer | None:
 
 
 class HttpChannel:
-    """A connection that is made when first needed and made anew when it broke. One request at a time."""
+    """A connection that is made when first needed and made again when it broke. One request at a time."""
 
     def __init__(self, base_url: str, token: str, clock: Clock = time.monotonic) -> None:
         parts = urlsplit(base_url)
@@ -132,7 +132,7 @@ class HttpChannel:
     def begin(self, method: str, path: str, body: bytes | None, *, timeout: float) -> PendingAnswer:
         """Sends a request. Raises ChannelBroken when no connection can be made."""
         if self._pending is not None and not (self._pending.ready() and self._pending._answer is not None):
-            self.close()  # an answer that nobody collected would be taken for the next one's
+            self.close()  # an answer that was not collected would be taken for the next one's
         head = (
             f"{method} {path} HTTP/1.1\r\nHost: {self._address[0]}\r\nX-RLJob-Token: {self._token}\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(body or b'')}\r\n\r\n"
@@ -195,7 +195,7 @@ ATTEMPT_SECONDS = 5.0
 
 
 PAUSE_SECONDS = 0.1
-"""Between attempts: a restarted coordinator waits for its launchers' word, so they must come back soon."""
+"""Between attempts: a restarted coordinator waits for its launchers' reports, so they must come back soon."""
 
 
 _REFUSALS: dict[str, type[DcsError]] = {

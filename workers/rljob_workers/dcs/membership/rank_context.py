@@ -67,9 +67,9 @@ class RankMemory:
 
 
 class DrainRequest:
-    """Set by the rank's SIGTERM handler: its launcher, or whoever stops the pod, wants it to drain.
+    """Set by the rank's SIGTERM handler: its launcher, or what stops the pod, wants it to drain.
 
-    The session's `draining` is this or the coordinator's word, whichever comes first.
+    The session's `draining` is this or the coordinator's answer, whichever comes first.
     """
 
     def __init__(self) -> None:

@@ -47,18 +47,18 @@ from rljob_workers.dcs.membership.coordinator_http import (
 from rljob_workers.dcs.membership.rank_context import RankContext
 
 AGAIN_SECONDS = 0.5
-"""After a beat without answer: a coordinator that began anew knows neither what a rank waits for nor what it does."""
+"""After a beat without answer: a restarted coordinator knows neither what a rank waits for nor what it does."""
 
 
 class Keep(Enum):
-    """Leave it as the last pulse said."""
+    """Leave it as the last pulse had it."""
 
     KEEP = "Keep"
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What the main loop said last."""
+    """What the main loop reported last."""
 
     waiting: str | None = None
     tickets: tuple[int, ...] = ()
@@ -131,10 +131,10 @@ class RankSession:
         leases: Sequence[str] | None = None,
         holds: WeightId | Keep | None = Keep.KEEP,
     ) -> None:
-        """Says what the loop is at; sends a beat when the interval is over. Call it from every turn and every wait.
+        """Notes what the loop does; sends a beat when the interval is over. Call it from every turn and every wait.
 
-        `waiting`: for whom or what, in words; None while working. `tickets`, `leases`: all that are in work; None
-        leaves them as the last pulse said (an unlisted one comes back). `still_seconds`: see `Beat`.
+        `waiting`: a sentence for what; None while working. `tickets`, `leases`: all that are in work; None
+        leaves them as the last pulse had them (an unlisted one comes back). `still_seconds`: see `Beat`.
         Raises LifeOver, CoordinatorUnreachable.
         """
         work = replace(self._work, waiting=waiting, still_seconds=still_seconds)
@@ -212,7 +212,7 @@ class RankSession:
         self._client.call("POST", "/v1/failures", failure, deadline=self._patience())
 
     def close(self) -> None:
-        """Closes the connection. Says nothing to the coordinator: a rank's end is its launcher's to report."""
+        """Closes the connection. The coordinator is not asked: a rank's end is its launcher's to report."""
         self._client.close()
 
     def _patience(self) -> float:

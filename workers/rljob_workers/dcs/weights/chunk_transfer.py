@@ -258,7 +258,7 @@ def _pull_in_rounds(
                 return True
             except (OSError, EOFError, ValueError) as error:
                 if progress.failures and terms.clock() >= terms.deadline:
-                    break  # a try cut short by our own deadline says less than what failed before it
+                    break  # a try cut short by our own deadline explains less than what failed before it
                 progress.failures.append(error)
                 progress.last_failure = f"{address}: {error}"
         _refuse_late(wanted, progress, terms)

@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 
 TURN_SECONDS = 0.05
-"""Between two looks whether the rank that pulls is done."""
+"""Between two checks whether the rank that pulls is done."""
 
 
-KEPT_IN_POD = 2
+RETAINED_IN_POD = 2
 """A rank that is slower than the others of its pod may still want the weight before the newest."""
 
 
@@ -58,7 +58,7 @@ class PodPulls:
 
     @contextlib.contextmanager
     def turn(self, pulse: Callable[[], None]) -> Iterator[None]:
-        """This rank's turn to look and to pull; a rank that dies in its turn loses it.
+        """This rank's turn to check and to pull; a rank that dies in its turn loses it.
 
         Raises WeightTimeout where another rank of the pod has not finished within the time of a pull.
         """
@@ -134,7 +134,7 @@ class PodPulls:
     def _prune(self, newest: WeightOffer) -> None:
         """Older weights of the stream; ranks that still read one have links of their own."""
         of_stream = sorted(self._root.glob(f"{newest.stream.value}-*"), key=lambda path: path.stat().st_mtime_ns)
-        for path in of_stream[:-KEPT_IN_POD]:
+        for path in of_stream[:-RETAINED_IN_POD]:
             shutil.rmtree(path, ignore_errors=True)
 
 
@@ -147,7 +147,7 @@ POLL_SECONDS = 0.5
 """One turn of the long poll: how long a receiver stays away from its pulse."""
 
 
-KEPT_FOLDERS = 2
+RETAINED_FOLDERS = 2
 """The newest weight, and the one before it that an engine may still be loading."""
 
 
@@ -244,12 +244,12 @@ class HostStagedReceiver(WeightReceiver):
         """The newest offer above `than`, or None at the deadline; the coordinator may be away meanwhile."""
         while True:
             left = max(0.0, deadline - time.monotonic())
-            offer = self._look(stream, than, min(POLL_SECONDS, left))
+            offer = self._poll(stream, than, min(POLL_SECONDS, left))
             pulse()
             if offer is not None or time.monotonic() >= deadline:
                 return offer
 
-    def _look(self, stream: Stream, than: WeightId | None, wait: float) -> WeightOffer | None:
+    def _poll(self, stream: Stream, than: WeightId | None, wait: float) -> WeightOffer | None:
         lineage, version = (-1, -1) if than is None else (than.lineage, than.version)
         path = f"/v1/weights/{stream.value}?lineage={lineage}&version={version}&wait={wait:.3f}"
         patience = time.monotonic() + wait + self._timeout
@@ -296,12 +296,12 @@ class HostStagedReceiver(WeightReceiver):
         return checksums
 
     def _rounds_of_sources(self, offer: WeightOffer, index: int) -> Iterator[list[str]]:
-        """Addresses to try, in chance order; asked anew for every further round; ends when the offer is replaced."""
+        """Addresses to try, in chance order; asked again for every further round; ends when the offer is replaced."""
         newest: WeightOffer | None = offer
         while newest is not None and (newest.id, newest.layout) == (offer.id, offer.layout):
             sources = newest.sources(newest.parts[index])
             yield self._chance.sample(sources, len(sources))
-            newest = self._look(offer.stream, None, 0.0)
+            newest = self._poll(offer.stream, None, 0.0)
 
     def _keep(self, offer: WeightOffer, folder: Path, checksums: Mapping[int, bytes]) -> None:
         """Serves a staged weight to peers; deletes what is older than the one before it."""
@@ -317,7 +317,7 @@ class HostStagedReceiver(WeightReceiver):
         self._server.serve(offer.stream, offer.id, parts)
         staged = self._staged[offer.stream]
         staged.append(folder)
-        while len(staged) > KEPT_FOLDERS:
+        while len(staged) > RETAINED_FOLDERS:
             shutil.rmtree(staged.pop(0), ignore_errors=True)
         request = SourceRequest(life=self._life, stream=offer.stream, id=offer.id, address=self._server.address)
         with contextlib.suppress(ChannelBroken):  # not waited for: a missing peer costs speed only
@@ -326,4 +326,4 @@ class HostStagedReceiver(WeightReceiver):
 
 
 def _no_pulse() -> None:
-    """Nobody waits for a sign of life."""
+    """This receiver owes no beats while it waits."""

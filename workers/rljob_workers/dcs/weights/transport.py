@@ -49,9 +49,9 @@ class WeightPublisher(ABC):
     ) -> None:
         """Stages and reports part `share` of a weight; returns when that is durable knowledge.
 
-        The weight is visible to receivers once all its parts were told. `tensors` are host copies that the caller does
-        not change any more. The same part twice is one. `probe` is what engines must answer then; any part may bring
-        it. `deadline` is monotonic seconds. Raises LifeOver (fenced),
+        The weight is visible to receivers once all its parts were reported. `tensors` are host copies that the caller
+        does not change any more. The same part twice is one. `probe` is what engines must answer then; any part may
+        bring it. `deadline` is monotonic seconds. Raises LifeOver (fenced),
         WeightDead, WeightIncomplete, CoordinatorUnreachable.
         """
 
