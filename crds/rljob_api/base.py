@@ -26,10 +26,10 @@ OPEN = Field(union_mode="left_to_right")
 """For a field `Annotated[SomeEnum | str, OPEN]`: a word of another version that the enum lacks stays a word."""
 
 
-LONGEST_WORDS = 8192
+MOST_CHARACTERS = 8192
 
 
-Words = Annotated[str, AfterValidator(lambda text: cut(text, LONGEST_WORDS))]
+BoundedText = Annotated[str, AfterValidator(lambda text: cut(text, MOST_CHARACTERS))]
 """What somebody says, for people to read; longer words are cut where they come in."""
 
 

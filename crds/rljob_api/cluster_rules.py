@@ -52,7 +52,7 @@ def _takes_devices(role: Role) -> Iterator[Role]:
     return (other for other in Role if TRAITS[other].loads_model and other is not role)
 
 
-def _says_where_it_computes(role: Role) -> Callable[[RLJobSpec], bool]:
+def _names_its_device(role: Role) -> Callable[[RLJobSpec], bool]:
     def holds(spec: RLJobSpec) -> bool:
         given = spec.roles.of(role)
         is_left_open = role in FORWARD_ROLES and role.value not in spec.roles.model_fields_set
@@ -71,7 +71,7 @@ def _where_it_computes(role: Role) -> Rule:
     who = "the actor has gpus" if role in FORWARD_ROLES else "another role has gpus"
     return Rule(
         field=f"roles.{field_name(role)}",
-        holds=_says_where_it_computes(role),
+        holds=_names_its_device(role),
         sentence=f"has no gpus, but {who}: its model would be computed on the CPU, and on a cluster a device belongs "
         "to one pod alone. Give gpus, or gpus: 0 for the CPU.",
         cel=f"!has({above}) || has({above}.gpus) || !({others})",

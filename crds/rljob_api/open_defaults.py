@@ -21,7 +21,7 @@ from rljob_api.spec import RLJobSpec
 from rljob_api.spec.model import Dtype
 from rljob_api.spec.roles import DeviceOwner, RoleSpec, RolesSpec, engine_kind
 
-_KEPT = "as the job began"
+_AS_BEGUN = "as the job began"
 """Why something is kept that a new job might get otherwise."""
 
 
@@ -119,11 +119,11 @@ def resolve(spec: RLJobSpec, place: JobPlace, kept: RetainedDefaults | None = No
     return Resolution(spec, tuple(choices), tuple(problems))
 
 
-def kept_against_new(resolution: Resolution, new: Resolution) -> Iterator[str]:
+def retained_against_new(resolution: Resolution, new: Resolution) -> Iterator[str]:
     """A sentence for each default that a job keeps where the same manifest, as a new job, would get another one."""
     others = {choice.field: choice for choice in new.choices}
     for choice in resolution.choices:
-        if choice.reason != _KEPT:
+        if choice.reason != _AS_BEGUN:
             continue
         other = others.get(choice.field)
         if other is not None and other.value != choice.value:
@@ -154,7 +154,7 @@ def _proximal_role(
     if name in spec.roles.model_fields_set:
         return spec, None
     if kept is not None:
-        is_there, reason = kept.has_proximal_role, _KEPT
+        is_there, reason = kept.has_proximal_role, _AS_BEGUN
     elif has_one_optimizer_step(spec):
         is_there, reason = False, "since one optimizer step is made per rollout, which has the log-probs itself"
     elif place is JobPlace.CLUSTER and actor is not None and actor.gpus:
@@ -176,7 +176,8 @@ def _engine(spec: RLJobSpec, _: JobPlace, kept: RetainedDefaults | None) -> tupl
     spec = _with_roles(spec, spec.roles.model_copy(update={"rollout": rollout.model_copy(update={"engine": engine})}))
     if not rollout.gpus:
         return spec, None
-    return spec, ResolvedDefault("roles.rollout.engine.kind", kind.value, _KEPT if kept else "the default with gpus")
+    reason = _AS_BEGUN if kept else "the default with gpus"
+    return spec, ResolvedDefault("roles.rollout.engine.kind", kind.value, reason)
 
 
 def _head_dtype(spec: RLJobSpec, kept: RetainedDefaults | None) -> tuple[RLJobSpec, ResolvedDefault | None]:
@@ -184,7 +185,7 @@ def _head_dtype(spec: RLJobSpec, kept: RetainedDefaults | None) -> tuple[RLJobSp
     if spec.model.head_dtype is not None:
         return spec, None
     has_gpus = spec.roles.actor.gpus > 0 or spec.roles.rollout.gpus > 0
-    reason = _KEPT if kept is not None else "the default with gpus"
+    reason = _AS_BEGUN if kept is not None else "the default with gpus"
     chosen = kept.head_dtype if kept is not None else Dtype.FLOAT32 if has_gpus else None
     if chosen is None or chosen is spec.model.dtype:
         return spec, ResolvedDefault("model.headDtype", spec.model.dtype.value, reason) if has_gpus else None
@@ -203,7 +204,7 @@ def _devices(spec: RLJobSpec, role: Role, given: RoleSpec, place: JobPlace, kept
     if not users:
         return None
     if kept is not None and role in kept.devices and _fits(kept.devices[role], given, actor):
-        return kept.devices[role], _KEPT
+        return kept.devices[role], _AS_BEGUN
     if place is JobPlace.CLUSTER:
         return None  # its rules refuse it (`cluster_rules`)
     field = f"spec.roles.{field_name(role)}.gpus"

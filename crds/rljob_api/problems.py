@@ -78,8 +78,8 @@ def _what_and_cure(details: ErrorDetails) -> str:
     kind = details["type"]
     if kind in _TYPES:
         return f"{_shown(details['input'])} is not {_TYPES[kind]}. Give {_TYPES[kind]}."
-    if kind in _SAID:
-        return _SAID[kind](details)
+    if kind in _SENTENCES:
+        return _SENTENCES[kind](details)
     return f"{_shown(details['input'])} is refused: {details['msg']}."
 
 
@@ -176,11 +176,11 @@ def _too_long(details: ErrorDetails) -> str:
     return f"is longer than {details['ctx']['max_length']}. Shorten it."
 
 
-def _said_by_validator(details: ErrorDetails) -> str:
+def _validator_sentence(details: ErrorDetails) -> str:
     return str(details["ctx"]["error"])
 
 
-_SAID: dict[str, Callable[[ErrorDetails], str]] = {
+_SENTENCES: dict[str, Callable[[ErrorDetails], str]] = {
     "missing": _missing,
     "extra_forbidden": _unknown_field,
     "enum": _not_in_enum,
@@ -194,7 +194,7 @@ _SAID: dict[str, Callable[[ErrorDetails], str]] = {
     "string_too_short": _too_short,
     "string_too_long": _too_long,
     "too_long": _too_long,
-    "value_error": _said_by_validator,
+    "value_error": _validator_sentence,
 }
 
 

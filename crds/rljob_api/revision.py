@@ -306,13 +306,13 @@ def run_differences(kept: RLJobSpec, wanted: RLJobSpec) -> list[RefusedChange]:
     return [change for change in refused_changes(kept, wanted) if change.row.field in RUN_FIELDS]
 
 
-def kept_spec(spec: RLJobSpec) -> str:
+def retained_spec(spec: RLJobSpec) -> str:
     """The spec as a claim keeps it: JSON of what was given, without the wishes of the day."""
     kept = spec.model_copy(update=_USER_REQUESTS)
     return kept.model_dump_json(exclude_defaults=True)
 
 
-def read_kept_spec(text: str) -> RLJobSpec | None:
+def read_retained_spec(text: str) -> RLJobSpec | None:
     """The spec that a claim keeps; None where it keeps none that this version knows."""
     try:
         return RLJobSpec.model_validate_json(text)

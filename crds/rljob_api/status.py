@@ -53,11 +53,11 @@ class ConditionType(StrEnum):
     """False while the job drains, true once it has stopped. A new start removes it."""
 
 
-ANY_WORD = WithJsonSchema({"type": "string"})
+ANY_TEXT = WithJsonSchema({"type": "string"})
 """In the CRD any word is taken, so that neither an older nor a newer operator is kept from writing."""
 
-AnyPhase = Annotated[Phase | str, OPEN, ANY_WORD]
-AnyConditionType = Annotated[ConditionType | str, OPEN, ANY_WORD]
+AnyPhase = Annotated[Phase | str, OPEN, ANY_TEXT]
+AnyConditionType = Annotated[ConditionType | str, OPEN, ANY_TEXT]
 
 
 class Condition(StatusModel):
@@ -114,7 +114,7 @@ class PodStatus(StatusModel):
 class RoleStatus(StatusModel):
     """One role."""
 
-    name: Annotated[Role, ANY_WORD]
+    name: Annotated[Role, ANY_TEXT]
     """An operator that does not know the role cannot take care of the job, and says so."""
     replicas: int
     ready: int

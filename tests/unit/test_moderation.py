@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from rljob_api.base import LONGEST_WORDS, MOST_NAMES
+from rljob_api.base import MOST_CHARACTERS, MOST_NAMES
 from rljob_api.names import Role
 from rljob_api.status import RLJobStatus
 from rljob_api.wire.observation import CoordinatorStatus
@@ -59,7 +59,7 @@ def test_a_list_without_end_is_named_by_its_length() -> None:
 
 def test_words_for_people_are_cut_and_names_are_counted_where_they_come_in() -> None:
     failure = make_failure(STATUS, key(Role.ACTOR), message="x" * 100_000)
-    assert len(failure.message) == LONGEST_WORDS
+    assert len(failure.message) == MOST_CHARACTERS
     text = (
         said()
         .model_dump_json()

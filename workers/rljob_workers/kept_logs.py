@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rljob_api.cluster import RUN_DIR
 from rljob_api.names import EXIT_SUCCEEDED, Role
-from rljob_api.wire.logs import KEPT_CHARACTERS, LOG_NAME, LOGS_DIR, LogTail, LogTails, pod_of
+from rljob_api.wire.logs import LOG_NAME, LOGS_DIR, RETAINED_LOG_CHARACTERS, LogTail, LogTails, pod_of
 
 _PREVIOUS = ".previous"
 
@@ -47,7 +47,7 @@ class KeptLogs:
         for file in sorted(self._folder.glob("*.log")):
             name = file.name.removesuffix(f"{suffix}.log")
             if re.match(LOG_NAME, name) and (role is None or pod_of(name).role is role):
-                text = file.read_text(errors="replace")[-KEPT_CHARACTERS:]
+                text = file.read_text(errors="replace")[-RETAINED_LOG_CHARACTERS:]
                 yield LogTail(name=name, life="kept", text=text)
 
 

@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerBase
 from rljob_api.names import EXIT_SUCCEEDED, Role
 from rljob_api.roles import TRAITS, RoleTopology, topology_of
 from rljob_api.spec import RLJobSpec
-from rljob_api.spec.restart import loading_seconds, standstill_seconds
+from rljob_api.spec.restart import engine_stall_seconds, loading_seconds
 from rljob_workers import pipeline
 from rljob_workers.data import build_prompt_source
 from rljob_workers.dcs.checkpoints.store import build_checkpoint_store
@@ -180,7 +180,7 @@ def _serve_tickets(rank: _Rank, engine: RankEngine, found: IdleEngine) -> None:
         ScoreStage(_scoring(rank, reward), text_decoder(tokenizer, skip_special_tokens=True)),
         rank.timeline,
         wake=wake.set,
-        stall_seconds=standstill_seconds(spec.restart_policy),
+        stall_seconds=engine_stall_seconds(spec.restart_policy),
     )
     shape = RolloutShape(
         batch_size=spec.rollout.batch_size,

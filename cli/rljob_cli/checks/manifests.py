@@ -30,7 +30,14 @@ from rljob_api.manifest import (
     salvaged,
 )
 from rljob_api.names import EXIT_BAD_MANIFEST
-from rljob_api.open_defaults import JobPlace, Resolution, ResolvedDefault, RetainedDefaults, kept_against_new, resolve
+from rljob_api.open_defaults import (
+    JobPlace,
+    Resolution,
+    ResolvedDefault,
+    RetainedDefaults,
+    resolve,
+    retained_against_new,
+)
 from rljob_api.problems import sentences
 from rljob_api.spec import RLJob, RLJobSpec
 from rljob_api.spec.data import ReasoningGymSpec
@@ -149,7 +156,7 @@ def examine(path: Path, place: JobPlace = JobPlace.MACHINE, earlier: EarlierRun 
     kept = earlier.kept(job.metadata.name) if earlier is not None else None
     resolution = resolve(job.spec, place, kept)
     if kept is not None:
-        stays = kept_against_new(resolution, resolve(job.spec, place))
+        stays = retained_against_new(resolution, resolve(job.spec, place))
         findings.add(independent((warning(text, *_DEVICES) for text in stays), refused))
     job = resolve_paths(job.model_copy(update={"spec": resolution.spec}), path.resolve().parent)
     findings.add(independent(_found(job, resolution, place, refused), refused))

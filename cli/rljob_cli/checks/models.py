@@ -24,8 +24,8 @@ from rljob_api.model_files.families import (
     FamilyProof,
     NotProven,
     family_problem,
-    kept_proof,
     needs_proof,
+    retained_proof,
 )
 from rljob_api.names import EngineKind
 from rljob_api.spec import head_dtype, trainer_backend
@@ -65,7 +65,7 @@ def family_finding(file: Path, *, packing: bool, has_wide_head: bool) -> Finding
     wrong = family_problem(described)
     if wrong is None and needs_proof(described):
         try:
-            proof = kept_proof(described) or _made_proof(file, described)
+            proof = retained_proof(described) or _made_proof(file, described)
         except NotProven as error:
             return unchecked(f"spec.{error}")
         except ValueError as error:

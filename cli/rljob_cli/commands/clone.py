@@ -27,7 +27,7 @@ from rljob_api.cluster import (
     checkpoint_claim_name,
 )
 from rljob_api.problems import sentences
-from rljob_api.revision import read_kept_spec
+from rljob_api.revision import read_retained_spec
 from rljob_api.roles import TRAITS
 from rljob_api.spec import Metadata, RLJob, RLJobSpec
 from rljob_api.spec.checkpoint import AccessMode, CheckpointVolumeSpec
@@ -82,7 +82,7 @@ def read_claim(job: str, raw: dict[str, Any]) -> KeptClaim | None:
         job=job,
         namespace=metadata["namespace"],
         run_of=notes.get(ANNOTATION_RUN_OF, ""),
-        spec=read_kept_spec(notes.get(ANNOTATION_SPEC, "")),
+        spec=read_retained_spec(notes.get(ANNOTATION_SPEC, "")),
         recorded=int(version) if version.isdecimal() else None,
         folder=folder if version.isdecimal() and folder else None,
         stays=not metadata.get("ownerReferences"),

@@ -161,13 +161,13 @@ def _logits(shape: ModelShape, backend: TrainerBackend, work: Pass) -> int:
 
 
 def _training_activations(shape: ModelShape, c: int, work: Pass, logits: int) -> int:
-    layer = _kept_of_layer(shape)
+    layer = _retained_of_layer(shape)
     kept, again = (shape.hidden, layer) if work.checkpointing else (layer, 0)
     working = c * work.tokens * (again + _in_work(shape))
     return c * work.tokens * shape.num_layers * kept + max(working, _LOGIT_BYTES * _LOGIT_COPIES * logits)
 
 
-def _kept_of_layer(shape: ModelShape) -> int:
+def _retained_of_layer(shape: ModelShape) -> int:
     """e: elements of a token."""
     return 4 * shape.inner + 7 * shape.hidden + 4 * (shape.queries + 2 * shape.keys)
 

@@ -127,7 +127,7 @@ def needs_proof(described: Mapping[str, Any]) -> bool:
     return described.get("model_type") not in FAMILIES and family_problem(described) is None
 
 
-def kept_proof(described: Mapping[str, Any]) -> FamilyProof | None:
+def retained_proof(described: Mapping[str, Any]) -> FamilyProof | None:
     """What was found before, of this config with these versions."""
     try:
         return FamilyProof(**json.loads(_file(described).read_bytes()))

@@ -60,7 +60,7 @@ _TRAINERS_PER_POD = f"(has({_ACTOR}.ranksPerPod) ? {_ACTOR}.ranksPerPod : ({_ACT
 _TRAINERS = f"({_ACTOR}.replicas * {_TRAINERS_PER_POD})"
 
 
-_TRAINERS_IN_WORDS = "{trainers} actor ranks ({roles.actor.replicas} replicas x {trainersPerPod} ranks per pod)"
+_TRAINERS_TEXT = "{trainers} actor ranks ({roles.actor.replicas} replicas x {trainersPerPod} ranks per pod)"
 
 
 def _num_trainers(job: RLJobSpec) -> int:
@@ -239,7 +239,7 @@ SPEC: tuple[Rule, ...] = (
         field="training.itersPerTrainUpdate",
         holds=_slices_reach_all_ranks,
         sentence="{training.itersPerTrainUpdate} slices of training.globalBatchSize {training.globalBatchSize} do not "
-        f"go evenly to {_TRAINERS_IN_WORDS}. Give a divisor of globalBatchSize / ranks.",
+        f"go evenly to {_TRAINERS_TEXT}. Give a divisor of globalBatchSize / ranks.",
         cel="self.training.globalBatchSize % self.training.itersPerTrainUpdate != 0 || "
         f"self.training.globalBatchSize % (self.training.itersPerTrainUpdate * {_TRAINERS}) == 0",
         derived=_OF_TRAINERS,
@@ -248,7 +248,7 @@ SPEC: tuple[Rule, ...] = (
         field="training.claimPolicy",
         holds=_groups_reach_all_ranks,
         sentence="{training.claimPolicy} cannot give whole groups of {rollout.samplesPerPrompt} samples to "
-        f"{_TRAINERS_IN_WORDS} in {{training.itersPerTrainUpdate}} slices of training.globalBatchSize "
+        f"{_TRAINERS_TEXT} in {{training.itersPerTrainUpdate}} slices of training.globalBatchSize "
         "{training.globalBatchSize}. Give a global batch that is a multiple of their product, or Balanced.",
         cel="self.training.claimPolicy != 'Group' || self.training.globalBatchSize % "
         f"(self.training.itersPerTrainUpdate * {_TRAINERS}) != 0 || self.training.globalBatchSize % "

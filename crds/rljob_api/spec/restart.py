@@ -283,7 +283,7 @@ def loading_seconds(num_bytes: int) -> float:
     return LEAST_LOADING_SECONDS + transfer_seconds(num_bytes)
 
 
-def standstill_seconds(policy: RestartPolicySpec) -> float:
+def engine_stall_seconds(policy: RestartPolicySpec) -> float:
     """How long an engine that has requests may make no token before they are given up, by name.
 
     Shorter than a stall, which restarts the whole job: the same requests at the same engine may do.

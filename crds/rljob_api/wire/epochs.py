@@ -1,4 +1,4 @@
-"""Raising the epoch, and what each pod shall do (the supervisor writes, the coordinator tells the launchers)."""
+"""Raising the epoch, and what each pod shall do (the supervisor writes, the launchers poll the coordinator)."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -44,8 +44,8 @@ class PodPhase(StrEnum):
     """Stop ranks and engine; the launcher exits 0."""
 
 
-NOBODY = "none"
-"""`PodOrder.pod_uid` of a replica whose pod is not known yet; no platform gives a pod this uid."""
+UNSEEN_POD = "none"
+"""`PodOrder.pod_uid` of a replica whose pod the supervisor has not seen yet; no platform gives a pod this uid."""
 
 
 class PodOrder(WireModel):
@@ -59,8 +59,8 @@ class PodOrder(WireModel):
     """The platform's pod that this replica is; empty on one machine, where whoever says so is it. A launcher that knows
     only its uid asks `GET /v1/replicas/{pod_uid}` for its `PodKey`, and another pod's launcher is refused.
 
-    NOBODY until the supervisor has seen the pod: no launcher may begin the order. One that did, in a container that
-    came back before its platform told of it, would be replaced once it was seen, and a rank that begins a second time
+    UNSEEN_POD until the supervisor has seen the pod: no launcher may begin the order. One that did, in a container that
+    restarted before its platform reported it, would be replaced once it was seen, and a rank that begins a second time
     within an epoch begins behind what the first has trained.
     """
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rljob_api.base import OPEN, WireModel, Words
+from rljob_api.base import OPEN, BoundedText, WireModel
 from rljob_api.names import Epoch
 from rljob_api.wire.identity import PodKey
 
@@ -54,9 +54,9 @@ class Failure(WireModel):
     """-N for signal N, as subprocess has it."""
     cut_off: bool = False
     """A rank that left (EXIT_CUT_OFF) when its launcher could not reach the coordinator either: no failure of it."""
-    message: Words
+    message: BoundedText
     """One sentence: who died of what."""
-    last_words: Words = ""
+    last_words: BoundedText = ""
     """Tail of the rank's stderr, at most 4 KiB."""
     hopeless: Annotated[Hopeless | str | None, OPEN] = None
     """None: a restart may help."""

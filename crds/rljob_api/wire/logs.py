@@ -13,7 +13,7 @@ from rljob_api.wire.identity import PodKey
 
 LOGS_DIR = "logs"
 """In the run folder: of a run on one machine whole logs, on a cluster the last part of each."""
-KEPT_CHARACTERS = 1 << 16
+RETAINED_LOG_CHARACTERS = 1 << 16
 """Of each log, the newest so many are kept on a cluster."""
 LOG_NAME = r"^(actor|rollout|actor_fwd|reference|advantages)-\d{1,6}\.(\d{1,4}|engine(\.\d{1,4})?)$"
 """Of a rank or an engine, without the suffix."""
@@ -27,7 +27,7 @@ class LogTail(WireModel):
     name: str = Field(pattern=LOG_NAME, max_length=64)
     life: str = Field(min_length=1, max_length=128)
     """Another one: what was kept before is of the life before."""
-    text: str = Field(max_length=KEPT_CHARACTERS)
+    text: str = Field(max_length=RETAINED_LOG_CHARACTERS)
 
 
 class LogTails(WireModel):

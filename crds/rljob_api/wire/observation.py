@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Annotated
 
-from rljob_api.base import FEW_NAMES, ONE_PROBLEM, OPEN, WireModel, Words
+from rljob_api.base import FEW_NAMES, ONE_PROBLEM, OPEN, BoundedText, WireModel
 from rljob_api.names import Epoch, Lineage, WeightVersion
 from rljob_api.wire.epochs import DesiredState, PodOrder
 from rljob_api.wire.failures import Failure
@@ -25,7 +25,7 @@ class RankObservation(WireModel):
     """Since the last beat or registration; counted from the coordinator's start after it was restarted."""
     busy: Busy | None
     busy_left_seconds: float | None
-    waiting: Words | None
+    waiting: BoundedText | None
     holds: WeightId | None
 
 
@@ -51,7 +51,7 @@ class RoomMade(WireModel):
 
     rows: int
     """That went so in all, since the control state began; another number means that something new is told."""
-    message: Words
+    message: BoundedText
 
 
 class QueueObservation(WireModel):
@@ -149,7 +149,7 @@ class EventKind(StrEnum):
     """A checkpoint is not what was written: the epoch begins with an older one, and the damaged folder is kept."""
     WRONG_WEIGHTS = "WrongWeights"
     """An engine said that it had a version, and had other weights; nothing that it made of them is trained on."""
-    ENGINE_STANDS_STILL = "EngineStandsStill"
+    ENGINE_STALLED = "EngineStandsStill"
     """An engine answered and made no token of what it had; its rank has ended it."""
     STEP_SKIPPED = "StepSkipped"
     """An optimizer step whose loss or gradient was not finite."""
@@ -173,7 +173,7 @@ class CoordinatorEvent(WireModel):
     kind: Annotated[EventKind | str, OPEN]
     at: float
     epoch: Epoch
-    message: Words
+    message: BoundedText
     step: StepReport | None = None
     failure: Failure | None = None
     pod: PodKey | None = None

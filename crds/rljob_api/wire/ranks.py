@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rljob_api.base import FEW_NAMES, WireModel, Words
+from rljob_api.base import FEW_NAMES, BoundedText, WireModel
 from rljob_api.names import Epoch, WeightVersion
 from rljob_api.wire.epochs import RestorePoint
 from rljob_api.wire.identity import Life, WeightId
@@ -37,7 +37,7 @@ class RankState(StrEnum):
 class Busy(WireModel):
     """Announced before anything long, so that silence is not taken for a hang."""
 
-    what: Words
+    what: BoundedText
     seconds: float = Field(gt=0)
     """From now, by the coordinator's clock."""
 
@@ -48,7 +48,7 @@ class Beat(WireModel):
     life: Life
     state: RankState
     busy: Busy | None = None
-    waiting: Words | None = None
+    waiting: BoundedText | None = None
     """Who or what this rank waits for, in words; None while it works."""
     tickets: list[int] = []
     """Ids of the tickets in work; one that is unlisted for two beats comes back."""
@@ -102,7 +102,7 @@ class NoticeKind(StrEnum):
 
     WRONG_WEIGHTS = "WrongWeights"
     STEP_SKIPPED = "StepSkipped"
-    ENGINE_STANDS_STILL = "EngineStandsStill"
+    ENGINE_STALLED = "EngineStandsStill"
 
 
 class Notice(WireModel):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from rljob_api.names import EXIT_GROUP_BROKEN, EXIT_SUCCEEDED, Role
 from rljob_api.status import PodStatus, RLJobStatus
-from rljob_api.wire.epochs import NOBODY, PodOrder
+from rljob_api.wire.epochs import UNSEEN_POD, PodOrder
 from rljob_api.wire.failures import Failure, FailureKind, Hopeless
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.launchers import RankProcess
@@ -226,6 +226,6 @@ def _lost_unseen(observed: Observed, status: RLJobStatus) -> list[Cause]:
 
 def _is_given_up(pod: PodStatus, order: PodOrder) -> bool:
     """Whether the life that this order was for is over: another pod has the number, or another life of the same."""
-    if order.pod_uid in ("", NOBODY) or order.generation >= pod.generation:
+    if order.pod_uid in ("", UNSEEN_POD) or order.generation >= pod.generation:
         return False
     return order.pod_uid == pod_uid(pod.lost_life) or order.pod_uid != pod_uid(pod.life)

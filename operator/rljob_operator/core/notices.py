@@ -93,7 +93,7 @@ REPORTED: Mapping[str, Reason] = {
     EventKind.CHECKPOINT_GIVEN_UP: Reason.CHECKPOINT_GIVEN_UP,
     EventKind.CHECKPOINT_DAMAGED: Reason.CHECKPOINT_DAMAGED,
     EventKind.WRONG_WEIGHTS: Reason.WRONG_WEIGHTS,
-    EventKind.ENGINE_STANDS_STILL: Reason.ENGINE_STANDS_STILL,
+    EventKind.ENGINE_STALLED: Reason.ENGINE_STALLED,
     EventKind.STEP_SKIPPED: Reason.STEP_SKIPPED,
 }
 """The others are progress, or something is decided on them, which tells it."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from rljob_api.names import Role
 from rljob_api.roles import TRAITS
 from rljob_api.status import ConditionType, Phase, PodStatus, RLJobStatus
-from rljob_api.wire.epochs import NOBODY, DesiredState, PodOrder, PodPhase
+from rljob_api.wire.epochs import UNSEEN_POD, DesiredState, PodOrder, PodPhase
 from rljob_api.wire.observation import ServerState
 from rljob_operator.core.conditions import is_draining, is_true, terminal
 from rljob_operator.core.decision import (
@@ -50,7 +50,7 @@ def orders(observed: Observed, status: RLJobStatus, now: float) -> tuple[Action,
 
 def wanted(observed: Observed, status: RLJobStatus) -> DesiredState:
     """What every pod shall do. On one machine this supervisor makes a replica's next process: none can be early."""
-    unseen = NOBODY if observed.on_cluster else ""
+    unseen = UNSEEN_POD if observed.on_cluster else ""
     return DesiredState(
         epoch=status.restart.epoch,
         pods=[

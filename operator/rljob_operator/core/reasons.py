@@ -77,7 +77,7 @@ class Reason(StrEnum):
     """A checkpoint is not what was written: the job goes on from the newest that is. Does not count."""
     WRONG_WEIGHTS = "WrongWeights"
     """An engine said that it had a version, and had other weights."""
-    ENGINE_STANDS_STILL = "EngineStandsStill"
+    ENGINE_STALLED = "EngineStandsStill"
     """An engine answered and made no token of what it had; its rank has ended it."""
     ENGINE_MISMATCH = "EngineMismatch"
     """Engine and trainer compute the model's own version 0 differently: the job fails, and says what to change."""

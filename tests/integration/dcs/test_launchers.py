@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from rljob_api.names import Epoch, Role
-from rljob_api.wire.epochs import NOBODY, DesiredState, PodOrder, PodPhase
+from rljob_api.wire.epochs import UNSEEN_POD, DesiredState, PodOrder, PodPhase
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.launchers import LauncherAnswer, LauncherPoll
 from rljob_api.wire.observation import EventKind
@@ -188,7 +188,7 @@ def test_an_order_of_nobody_is_begun_by_no_launcher_until_it_names_a_pod(
     world.poll(other, carried, 0.05)
     client.register(back)
     world.raise_epoch(2)
-    order_actor(world, 2, NOBODY)
+    order_actor(world, 2, UNSEEN_POD)
     assert world.poll(client, None).order is None
     client.register(back)
     assert world.poll(client, None).order is None

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rljob_api.revision import REFUSED, RUN_FIELDS, kept_spec, read_kept_spec, run_differences, run_digest
+from rljob_api.revision import REFUSED, RUN_FIELDS, read_retained_spec, retained_spec, run_differences, run_digest
 from rljob_api.spec import RLJobSpec
 from tests.unit.api.manifests import changed
 from tests.unit.api.test_revision import CHANGES
@@ -50,9 +50,9 @@ def test_the_digest_stays() -> None:
 
 def test_a_claim_keeps_the_spec_without_the_wishes_of_the_day() -> None:
     asked = {"suspend": True, "restartRequest": {"id": "again"}, "seed": 3}
-    assert read_kept_spec(kept_spec(spec(asked))) == spec({"seed": 3})
+    assert read_retained_spec(retained_spec(spec(asked))) == spec({"seed": 3})
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[", '{"model": {"layers": 3}}'])
 def test_what_another_version_or_somebody_wrote_is_none(text: str) -> None:
-    assert read_kept_spec(text) is None
+    assert read_retained_spec(text) is None

@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 
 from rljob_api import cluster
-from rljob_api.revision import read_kept_spec, run_digest
+from rljob_api.revision import read_retained_spec, run_digest
 from rljob_api.spec import RLJob
 from rljob_operator.build import Found, Manifest, Owner, manifests
 from rljob_operator.build.parts import Platform
 from rljob_operator.options import OperatorOptions
 from tests.unit.build.jobs import OWNER, changed, make_status, quickstart
 
-NAMES = (cluster.ANNOTATION_RUN, cluster.ANNOTATION_RUN_OF, cluster.ANNOTATION_SPEC, cluster.ANNOTATION_KEPT)
+NAMES = (cluster.ANNOTATION_RUN, cluster.ANNOTATION_RUN_OF, cluster.ANNOTATION_SPEC, cluster.ANNOTATION_RETAINED)
 
 
 def claim(job: RLJob, found: Found = Found.NOTHING, owner: Owner = OWNER) -> Manifest:
@@ -44,7 +44,7 @@ def test_it_says_whose_it_is_and_what_is_on_it() -> None:
     notes = claim(quickstart())["metadata"]["annotations"]
     assert notes[cluster.ANNOTATION_RUN] == run_digest(quickstart().spec)
     assert notes[cluster.ANNOTATION_RUN_OF] == OWNER.uid
-    assert read_kept_spec(notes[cluster.ANNOTATION_SPEC]) == quickstart().spec
+    assert read_retained_spec(notes[cluster.ANNOTATION_SPEC]) == quickstart().spec
 
 
 def test_a_promised_one_is_the_claim_of_release_0_2_0_to_the_byte() -> None:
@@ -69,9 +69,9 @@ def test_one_that_stays_has_the_digest_of_one_that_goes() -> None:
 )
 def test_what_it_says_is_written_anew(fields: dict[str, Any]) -> None:
     before, after = claim(quickstart()), claim(changed(quickstart(), **fields))
-    assert _note(before, cluster.ANNOTATION_KEPT) != _note(after, cluster.ANNOTATION_KEPT)
+    assert _note(before, cluster.ANNOTATION_RETAINED) != _note(after, cluster.ANNOTATION_RETAINED)
     later = claim(quickstart(), owner=Owner(OWNER.namespace, "another-uid"))
-    assert _note(before, cluster.ANNOTATION_KEPT) != _note(later, cluster.ANNOTATION_KEPT)
+    assert _note(before, cluster.ANNOTATION_RETAINED) != _note(later, cluster.ANNOTATION_RETAINED)
 
 
 def test_a_very_long_spec_is_not_kept() -> None:

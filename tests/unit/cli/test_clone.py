@@ -8,7 +8,7 @@ import yaml
 from rljob_api.cluster import ANNOTATION_RECORDED, ANNOTATION_RUN, ANNOTATION_RUN_OF, ANNOTATION_SPEC
 from rljob_api.generate.crd import spec_schema
 from rljob_api.manifest import parse_manifest
-from rljob_api.revision import kept_spec
+from rljob_api.revision import retained_spec
 from rljob_api.spec import RLJob, RLJobSpec
 from rljob_cli.commands.clone import PARENT_DIR, Clone, CloneProblem, KeptClaim, clone, read_claim
 from tests.unit.api.api_server import defaulted
@@ -131,7 +131,7 @@ def test_what_cannot_be_cloned_is_told(name: str, training: dict[str, Any] | Non
 
 def _claim(notes: dict[str, str] | None = None, **metadata: Any) -> KeptClaim | None:
     """The claim of `demo`, as an earlier job has left it."""
-    spec = kept_spec(RLJobSpec.model_validate(changed({"spec.seed": 3, "spec.checkpoint.path": "saved"})["spec"]))
+    spec = retained_spec(RLJobSpec.model_validate(changed({"spec.seed": 3, "spec.checkpoint.path": "saved"})["spec"]))
     said = {ANNOTATION_RUN: "r", ANNOTATION_RUN_OF: "u0", ANNOTATION_SPEC: spec}
     annotations = {name: text for name, text in {**said, **(notes or {})}.items() if text}
     return read_claim("demo", {"metadata": {"namespace": "team", "annotations": annotations, **metadata}})

@@ -7,7 +7,7 @@ import pytest
 from rljob_api.names import Role
 from rljob_api.spec.restart import RestartRequestSpec
 from rljob_api.status import AcceptedStatus, ConditionType, Phase
-from rljob_api.wire.epochs import NOBODY, PodOrder, PodPhase
+from rljob_api.wire.epochs import UNSEEN_POD, PodOrder, PodPhase
 from rljob_operator.core import (
     CreatePod,
     Decision,
@@ -218,7 +218,7 @@ def test_a_replacement_begins_the_order_that_no_other_pod_may_begin() -> None:
     world.end(world.pod(Role.REFERENCE), PodEnding.DELETED)
     assert decide(world.observe(), world.now + 1).look_again_at < world.now + 1.1
     first = ordered(world.turn(), Role.REFERENCE)
-    assert (first.pod_uid, first.generation) == (NOBODY, 1)
+    assert (first.pod_uid, first.generation) == (UNSEEN_POD, 1)
     second = ordered(world.turn(), Role.REFERENCE)
     assert (second.pod_uid, second.generation) == (world.pods[-1].uid, 1)
 
@@ -229,7 +229,7 @@ def test_a_container_that_is_back_before_its_platform_says_so_begins_once_in_the
     # What the platform tells; the next launcher has come already.
     actor.state, actor.exit_code, actor.returns = PodState.EXITED, -9, True
     lost = ordered(world.turn(), Role.ACTOR)
-    assert (lost.epoch, lost.pod_uid) == (2, NOBODY)
+    assert (lost.epoch, lost.pod_uid) == (2, UNSEEN_POD)
     actor.state, actor.restarts = PodState.RUNNING, 1
     assert ordered(world.turn(), Role.ACTOR) == lost.model_copy(update={"pod_uid": actor.uid})
     assert world.settle().replica(Role.ACTOR).ready

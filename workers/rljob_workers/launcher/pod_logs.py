@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rljob_api.wire.identity import Endpoints
-from rljob_api.wire.logs import BEGINS, KEPT_CHARACTERS, LogTail, last_lives
+from rljob_api.wire.logs import BEGINS, RETAINED_LOG_CHARACTERS, LogTail, last_lives
 from rljob_workers.dcs.membership.coordinator_http import ChannelBroken, HttpChannel, PendingAnswer
 from rljob_workers.launcher.environment import LauncherState
 
@@ -177,7 +177,7 @@ LAST_SECONDS = 2.0
 """At the end of the pod: its grace period is for its ranks."""
 
 
-_READ_BYTES = 4 * KEPT_CHARACTERS
+_READ_BYTES = 4 * RETAINED_LOG_CHARACTERS
 
 
 _tails_log = logging.getLogger(__name__)
@@ -265,5 +265,6 @@ class LogTails:
         self._sent[path.name] = (found.st_size, found.st_mtime_ns)
         marks = BEGINS.findall(text)
         life = f"{self._life} {marks[-1] if marks else ''}".strip()
-        tail = LogTail(name=path.name.removesuffix(".log"), life=life, text=last_lives(text)[0][-KEPT_CHARACTERS:])
+        newest = last_lives(text)[0][-RETAINED_LOG_CHARACTERS:]
+        tail = LogTail(name=path.name.removesuffix(".log"), life=life, text=newest)
         return tail.model_dump_json().encode()

@@ -189,7 +189,7 @@ class RolloutLoop:
         self._engine_ended_at = time.monotonic()
         sentence = f"{stuck}. It is ended, and started anew."
         _log.warning(sentence)
-        self._session.notify(NoticeKind.ENGINE_STANDS_STILL, sentence)
+        self._session.notify(NoticeKind.ENGINE_STALLED, sentence)
 
     def _put_proven(self) -> bool:
         """Puts what was made by weights that are proven; what may have tokens of wrong ones is drawn again."""

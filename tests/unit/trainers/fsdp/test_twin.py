@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from rljob_api.model_files.families import FamilyProof, NotProven, keep_proof, kept_proof
+from rljob_api.model_files.families import FamilyProof, NotProven, keep_proof, retained_proof
 from rljob_workers.trainers.fsdp import proof, twin
 from rljob_workers.trainers.fsdp.proof import require_right
 from rljob_workers.trainers.fsdp.sharded_model import build_whole, model_config
@@ -188,7 +188,7 @@ def test_a_proof_is_made_once_and_its_sentence_names_the_cure(tmp_path: Path, mo
     require_right({**described, "n_layer": 24}, packing=False)
     assert len(made) == 2
     (tmp_path / "rljob" / "families" / next((tmp_path / "rljob" / "families").iterdir()).name).write_text("{}")
-    assert [kept_proof({**described, "n_layer": layers}) for layers in (30, 24)].count(None) == 1
+    assert [retained_proof({**described, "n_layer": layers}) for layers in (30, 24)].count(None) == 1
 
 
 def test_a_user_without_a_home_has_it_made_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +196,7 @@ def test_a_user_without_a_home_has_it_made_each_time(monkeypatch: pytest.MonkeyP
     monkeypatch.delenv("HOME", raising=False)
     monkeypatch.setattr("os.getuid", lambda: 1_234_567)
     keep_proof({"model_type": "opt"}, FamilyProof(packed=None, padded=None, head=None))
-    assert kept_proof({"model_type": "opt"}) is None
+    assert retained_proof({"model_type": "opt"}) is None
 
 
 def test_the_proof_of_a_process_is_printed_for_who_started_it(

@@ -13,7 +13,7 @@ from rljob_api.names import Epoch, Lineage, Role, WeightVersion
 from rljob_api.roles import RoleTopology, topology_of
 from rljob_api.spec import RLJob
 from rljob_api.wire.checkpoints import CheckpointRecord
-from rljob_api.wire.epochs import NOBODY, DesiredState, EpochRequest, PodOrder, PodPhase, RestorePoint
+from rljob_api.wire.epochs import UNSEEN_POD, DesiredState, EpochRequest, PodOrder, PodPhase, RestorePoint
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.launchers import LauncherHello
 from rljob_api.wire.observation import EventKind
@@ -162,7 +162,7 @@ class Epochs:
 
         Another pod is a decision already: its uid is in the order.
         """
-        if order.pod_uid == NOBODY:
+        if order.pod_uid == UNSEEN_POD:
             return False
         taken = self._taken(hello.pod)
         if taken is None or taken.launcher == hello.launcher:

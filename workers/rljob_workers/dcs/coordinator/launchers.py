@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rljob_api.spec import RLJob
-from rljob_api.wire.epochs import NOBODY, PodOrder
+from rljob_api.wire.epochs import UNSEEN_POD, PodOrder
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.launchers import LauncherAnswer, LauncherHello, LauncherPoll
 from rljob_api.wire.observation import EventKind
@@ -204,7 +204,7 @@ class Launchers:
         order = self._epochs.order_of(hello.pod)
         if order is None or order.pod_uid in ("", hello.pod_uid):
             return False
-        if order.pod_uid == NOBODY:
+        if order.pod_uid == UNSEEN_POD:
             return True
         current = self._launcher_of(hello.pod)
         was_ordered = current is not None and current.pod_uid == hello.pod_uid
@@ -215,10 +215,10 @@ class Launchers:
     def _check_uid(self, hello: LauncherHello) -> None:
         """Only the ordered pod may carry a replica; orders without a uid (one machine) admit any.
 
-        Whom NOBODY will be is not said yet: perhaps this one.
+        Whom UNSEEN_POD will be is not said yet: perhaps this one.
         """
         order = self._epochs.order_of(hello.pod)
-        if order is not None and order.pod_uid not in ("", NOBODY, hello.pod_uid):
+        if order is not None and order.pod_uid not in ("", UNSEEN_POD, hello.pod_uid):
             raise fenced(
                 f"{hello.pod} is pod {order.pod_uid} by order, and launcher {hello.launcher} is of pod"
                 f" {hello.pod_uid}. Exit."
