@@ -150,7 +150,7 @@ def fork_child(body: Callable[[], int], log: Path, prepare: Callable[[], None], 
     return Child(pid, log, offset)
 
 
-def _begin_life(log: Path) -> int:
+def _mark_begin(log: Path) -> int:
     """Marks where this life begins in a log that all lives share (`rljob logs --previous`); its size then."""
     with log.open("ab") as out:
         out.write(begins_line(timestamp(time.time())).encode())
@@ -229,7 +229,7 @@ def _live(body: Callable[[], int], log: Path, prepare: Callable[[], None], paren
         os._exit(code)  # not sys.exit: the parent's stack above us is not ours to unwind
 
 
-def _last_words_of(error: BaseException, log: Path) -> int:
+def _print_end_of(error: BaseException, log: Path) -> int:
     if is_users_error(error):
         notes = getattr(error, "__notes__", [])  # the traceback of a user's code, which the sentence leads to
         for note in notes:

@@ -346,5 +346,5 @@ def _lives(poll: LauncherPoll) -> list[tuple[int, str, int | None]]:
     return [(rank.rank, rank.incarnation, rank.exit_code) for rank in poll.ranks]
 
 
-def _order_words(order: PodOrder) -> str:
+def _order_name(order: PodOrder) -> str:
     return f"{order.phase.value} (epoch {order.epoch}, generation {order.generation})"

@@ -80,7 +80,7 @@ _DELETED = ".deleted-"
 
 
 DAMAGED_SUFFIX = ".damaged"
-"""Of a folder or record file that is kept and never read again."""
+"""Of a folder or record file that is retained and never read again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ def parse_damaged(name: str) -> CheckpointFolder | None:
 
 
 def parse_reference(name: str) -> tuple[int, int] | None:
-    """Version and epoch of a kept reference version; None for a name that is not ours."""
+    """Version and epoch of a retained reference version; None for a name that is not ours."""
     match = _REFERENCE.match(name)
     return None if match is None else (int(match["version"]), int(match["epoch"]))
 
@@ -176,7 +176,7 @@ def read_record(root: Path) -> CheckpointRecord | None:
 
 
 def write_record(root: Path, record: CheckpointRecord) -> None:
-    """Makes `record` the one of the record file, and of the link that clones follow. A file that is none is kept."""
+    """Writes `record` to the record file, and to the link that clones follow; a file that is none is retained."""
     if read_record(root) is None:
         with contextlib.suppress(FileNotFoundError):
             (root / RECORD_FILE).rename(root / f"{RECORD_FILE}{DAMAGED_SUFFIX}")

@@ -56,15 +56,15 @@ def folders_to_delete(
     newest: dict[int, str] = {
         folder.version: folder.name for folder in present if folder.is_recorded and folder.version < current.version
     }
-    kept = {recorded, *list(newest.values())[max(0, len(newest) - (retention.keep - 1)) :]}
-    kept |= {name for version, name in newest.items() if retention.stays_for_ever(version)}
+    retained = {recorded, *list(newest.values())[max(0, len(newest) - (retention.keep - 1)) :]}
+    retained |= {name for version, name in newest.items() if retention.stays_for_ever(version)}
     in_work = {
         folder.name
         for folder in present
         if not folder.is_recorded and folder.epoch >= epoch and folder.version > current.version
     }
     later = {folder.name for folder in present if folder.epoch > epoch}
-    return [folder.name for folder in present if folder.name not in kept | in_work | later]
+    return [folder.name for folder in present if folder.name not in retained | in_work | later]
 
 
 def prune(root: Path, recorded: str, epoch: int, retention: Retention, in_use: Collection[Reference]) -> None:

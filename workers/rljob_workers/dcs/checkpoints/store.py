@@ -87,7 +87,7 @@ class CheckpointStore:
         self._failure: BaseException | None = None
         self._writer: threading.Thread | None = None
         self._reference: Reference | None = None
-        """This rank's part of the reference version that is kept."""
+        """This rank's part of the retained reference version."""
         self._restored: tuple[Reference, ...] = ()
         """All parts of that of the restored checkpoint, cut as the ranks of then were assigned theirs."""
         (place.root / REFERENCE_FOLDER).mkdir(parents=True, exist_ok=True)
@@ -121,9 +121,9 @@ class CheckpointStore:
 
     @property
     def reference_version(self) -> int | None:
-        """The reference version that is kept now; after a restore that of the checkpoint."""
-        kept = (*(() if self._reference is None else (self._reference,)), *self._restored)
-        return kept[0].version if kept else None
+        """The reference version that is retained now; after a restore that of the checkpoint."""
+        retained = (*(() if self._reference is None else (self._reference,)), *self._restored)
+        return retained[0].version if retained else None
 
     def keep_reference(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
         """Makes this rank's part of a reference version durable."""
@@ -137,7 +137,7 @@ class CheckpointStore:
     def restored_reference(self, version: int, names: Collection[str]) -> Mapping[str, torch.Tensor]:
         """This rank's part, `names`, of the reference version of the restored checkpoint; durable as such.
 
-        Where the ranks of then were assigned other tensors it is put together from theirs, and kept anew.
+        Where the ranks of then were assigned other tensors it is put together from theirs, and saved again.
         """
         parts = [one for one in self._restored if one.version == version]
         found: dict[str, torch.Tensor] = {}
@@ -153,11 +153,11 @@ class CheckpointStore:
                     return found
         missing = sorted(set(names) - found.keys())
         if missing:
-            kept = self.reference_version
+            retained = self.reference_version
             raise CheckpointDamaged(
                 self._place.root,
                 f"has no reference version {version} with {missing[0]}, by the restored checkpoint"
-                f" (which names {'none' if kept is None else kept})",
+                f" (which names {'none' if retained is None else retained})",
             )
         self.keep_reference(version, found)
         return found

@@ -101,7 +101,7 @@ def add_log_routes(app: FastAPI, logs: KeptLogs) -> None:
         return as_json(None)
 
     @app.get("/v1/logs")
-    async def kept(role: Role | None = None, previous: bool = False) -> Response:
+    async def retained(role: Role | None = None, previous: bool = False) -> Response:
         return as_json(await asyncio.to_thread(partial(logs.read, role, previous=previous)))
 
 

@@ -413,7 +413,7 @@ class Store:
 
     @property
     def oldest_event(self) -> int:
-        """Id of the oldest event that is kept; the next id when there is none."""
+        """Id of the oldest event that is retained; the next id when there is none."""
         return self._events[0].id if self._events else self._last_event + 1
 
     def events_after(self, after: int, limit: int) -> list[CoordinatorEvent]:

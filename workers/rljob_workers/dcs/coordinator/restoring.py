@@ -129,7 +129,7 @@ class SavedFolder:
         return aside.name
 
     def write_record(self, record: CheckpointRecord) -> None:
-        """The record file, and the link to the newest folder, name `record` from here on; a damaged file is kept."""
+        """Record file and link to the newest folder name `record` from here on; a damaged file is retained."""
         try:
             with _refusing():
                 write_record(self._root, record)
@@ -337,9 +337,9 @@ class Restoring:
 
     def _put_aside(self, folder: str, what: str, restore: RestorePoint) -> None:
         aside = self._saved.keep_aside(folder)
-        kept = f"It is kept as {aside}" if aside is not None else f"{folder} stays, and is not begun with again"
-        self._tell(
-            restore, folder, f"{what}. {kept}; epoch {restore.epoch} begins with version {restore.version} instead."
+        place = f"It is kept as {aside}" if aside is not None else f"{folder} stays, and is not begun with again"
+        self._emit_damage(
+            restore, folder, f"{what}. {place}; epoch {restore.epoch} begins with version {restore.version} instead."
         )
         if aside is not None:
             self._context.store.commit([DAMAGED.drop(folder)])

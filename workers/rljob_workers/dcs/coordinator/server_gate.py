@@ -34,7 +34,7 @@ class OpeningPatience:
 
 
 ON_ONE_MACHINE = OpeningPatience(silent_one_seconds=3.0, all_silent_seconds=1.0)
-"""Living launchers report within milliseconds: their connections wait in the backlog of the kept socket."""
+"""Living launchers report within milliseconds: their connections wait in the backlog of the inherited socket."""
 
 
 ACROSS_MACHINES = OpeningPatience(silent_one_seconds=15.0, all_silent_seconds=15.0)
