@@ -29,7 +29,7 @@ class Successor:
     def look(self, after: float = 0.0) -> ServerState:
         self.now += after
         self.coordinator.gate.attended.tick()
-        self.coordinator.gate.look()
+        self.coordinator.gate.check()
         return self.coordinator.gate.state
 
     def look_for(self, seconds: float) -> ServerState:

@@ -52,7 +52,7 @@ class WatchedStorage:
         context = context_here(self.servers.endpoints, self.job, self._clock, self.timing)
         self.admin = context.admin
         self.coordinator = Coordinator(context, self.folder, ON_ONE_MACHINE)
-        self.coordinator.gate.look()
+        self.coordinator.gate.check()
         assert self.coordinator.gate.state is ServerState.OPEN
 
     def _clock(self) -> float:
@@ -101,7 +101,7 @@ class WatchedStorage:
     def look(self, seconds: float = 0.0) -> None:
         """One turn, so much later than the last."""
         self.now += seconds
-        self.coordinator.look_after_units()
+        self.coordinator.check_units()
 
     def told(self, kind: EventKind) -> list[CoordinatorEvent]:
         return [event for event in self.coordinator.events(0).events if event.kind is kind]

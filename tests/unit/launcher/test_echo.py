@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rljob_workers.launcher.environment import LauncherState
-from rljob_workers.launcher.pod_logs import KEPT_BYTES, LINE_BYTES, PATIENCE_SECONDS, READ_BYTES, LogEcho
+from rljob_workers.launcher.pod_logs import LINE_BYTES, PATIENCE_SECONDS, READ_BYTES, RETAINED_BYTES, LogEcho
 
 STATE = LauncherState()
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from rljob_api.spec import RLJobSpec
 from rljob_api.spec.model import ModelSpec
-from rljob_workers.launcher.forking import LAST_WORDS_BYTES, Child, how_it_ended, is_users_error
+from rljob_workers.launcher.forking import LAST_OUTPUT_BYTES, Child, how_it_ended, is_users_error
 from rljob_workers.models.tokenizers import build_tokenizer
 
 
