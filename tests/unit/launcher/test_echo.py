@@ -75,7 +75,7 @@ def test_a_log_that_appears_later_is_repeated_from_its_beginning(echoed: Echoed,
     assert echoed.output() == b"[actor-0.1] a rank that a later epoch has\n"
 
 
-def test_an_output_that_nobody_reads_holds_nothing_up_and_loses_nothing(echoed: Echoed) -> None:
+def test_an_output_that_no_one_reads_holds_nothing_up_and_loses_nothing(echoed: Echoed) -> None:
     lines = [b"line %d\n" % number for number in range(50_000)]
     echoed.write(b"".join(lines))
     for _ in range(20):
@@ -94,11 +94,11 @@ def test_an_output_that_is_closed_ends_nothing(echoed: Echoed) -> None:
 
 def test_a_log_keeps_its_tail_on_disk_and_no_more(echoed: Echoed) -> None:
     line = b"y" * 1023 + b"\n"
-    for _ in range(4 * KEPT_BYTES // (64 << 10)):
+    for _ in range(4 * RETAINED_BYTES // (64 << 10)):
         echoed.write(line * 64)
         echoed.output(2)
     stat = echoed.log.stat()
-    assert stat.st_size == 4 * KEPT_BYTES
+    assert stat.st_size == 4 * RETAINED_BYTES
     if echoed.echo._can_punch:  # not every file system gives back
-        assert stat.st_blocks * 512 <= 2 * KEPT_BYTES + (64 << 10)
+        assert stat.st_blocks * 512 <= 2 * RETAINED_BYTES + (64 << 10)
     assert echoed.log.read_bytes().endswith(line)

@@ -52,26 +52,26 @@ def test_users_errors(cause: Callable[[], None], expected: bool) -> None:
     assert is_users_error(raised.value) is expected
 
 
-def test_last_words_are_the_tail_of_this_life_alone(tmp_path: Path) -> None:
+def test_last_messages_are_the_tail_of_this_life_alone(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("an earlier life\n")
     child = Child(pid=1, log=log, log_offset=log.stat().st_size)
-    assert child.last_words() == ""
+    assert child.last_output() == ""
     with log.open("a") as file:
         file.write("the last words\n")
-    assert child.last_words() == "the last words"
+    assert child.last_output() == "the last words"
 
 
-def test_last_words_are_bounded_in_bytes_whatever_they_are_made_of(tmp_path: Path) -> None:
+def test_last_messages_are_bounded_in_bytes_whatever_they_are_made_of(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_bytes(b"x" * 10_000 + b"\xff" * 5000 + "der Schluß".encode())
-    words = Child(pid=1, log=log, log_offset=0).last_words()
-    assert len(words.encode()) <= LAST_WORDS_BYTES
-    assert words.endswith("der Schluß")
+    text = Child(pid=1, log=log, log_offset=0).last_output()
+    assert len(text.encode()) <= LAST_OUTPUT_BYTES
+    assert text.endswith("der Schluß")
 
 
 @pytest.mark.parametrize(
-    ("code", "words"),
+    ("code", "text"),
     [
         (0, "exited with code 0"),
         (64, "exited with code 64"),
@@ -79,8 +79,8 @@ def test_last_words_are_bounded_in_bytes_whatever_they_are_made_of(tmp_path: Pat
         (-99, "was killed by signal 99"),
     ],
 )
-def test_an_end_in_words(code: int, words: str) -> None:
-    assert how_it_ended(code) == words
+def test_an_end_as_text(code: int, text: str) -> None:
+    assert how_it_ended(code) == text
 
 
 def run_in_a_child(arguments: list[str]) -> subprocess.CompletedProcess[str]:

@@ -25,7 +25,7 @@ FIRST, SECOND, THIRD = (begins_line(f"2026-01-0{day}T00:00:00Z") for day in (1, 
         pytest.param(f"{FIRST}a\n{SECOND}", ("", "a\n"), id="one that has written nothing yet"),
     ],
 )
-def test_lives_are_told_apart(text: str, expected: tuple[str, str]) -> None:
+def test_lives_are_distinguished(text: str, expected: tuple[str, str]) -> None:
     assert last_lives(text) == expected
 
 
@@ -33,7 +33,7 @@ def kept(logs: KeptLogs, *, previous: bool, role: Role | None = None) -> dict[st
     return {tail.name: tail.text for tail in logs.read(role, previous=previous).logs}
 
 
-def test_the_life_before_is_kept_when_another_begins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_life_before_is_retained_when_another_begins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     logs = KeptLogs(tmp_path)
     assert kept(logs, previous=False) == {}
     for life, text in (("one", "a"), ("one", "ab"), ("two", "c"), ("two", "cd"), ("two", "cde")):
@@ -53,12 +53,12 @@ def test_no_other_name_is_written(name: str) -> None:
         LogTail(name=name, life="one", text="a")
 
 
-def test_every_life_begins_with_a_mark_that_is_none_of_its_words(tmp_path: Path) -> None:
+def test_every_life_begins_with_a_mark_that_is_none_of_its_output(tmp_path: Path) -> None:
     log = tmp_path / "actor-0.0.log"
 
     def quiet() -> int:
         return 0
 
     child = fork_child(quiet, log, lambda: None)
-    assert child.last_words() == ""
+    assert child.last_output() == ""
     assert last_lives(log.read_text() + "a\n") == ("a\n", "")
