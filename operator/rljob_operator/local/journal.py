@@ -16,8 +16,7 @@ from rljob_api.wire.observation import CoordinatorEvent, EventKind, QueueObserva
 from rljob_operator.core import Decision, Event
 from rljob_operator.core.conditions import terminal
 from rljob_operator.core.notices import reported
-from rljob_operator.local.run_folder import RunFolder
-from rljob_operator.local.run_record import read_lines
+from rljob_operator.local.run_record import append_line, read_lines, replace_file
 from rljob_operator.local.view import View
 
 
@@ -110,9 +109,12 @@ PROGRESS_SECONDS = 1.0
 class Journal:
     """Writes status, events and metrics of one start, and passes them to the view."""
 
-    def __init__(self, folder: RunFolder, view: View, status: RLJobStatus) -> None:
-        self._folder = folder
+    def __init__(self, run: Path, view: View, status: RLJobStatus) -> None:
+        """`run` is the folder of the run, `status` the last one that was written there."""
+        self._run = run
         self._view = view
+        self._steps: dict[int, list[int]] | None = None
+        """Epochs by step, of the lines in metrics.jsonl; None until they were read."""
         self._written_at = 0.0
         self._unwritten = False
         self._started_at = time.time()
@@ -128,7 +130,7 @@ class Journal:
         self.status = decision.status
         now = time.monotonic()
         if decided or (self._unwritten and now - self._written_at >= PROGRESS_SECONDS):
-            self._folder.write_status(decision.status, durable=decided)
+            self._write_status(durable=decided)
             self._written_at = now
             self._unwritten = False
         for event in decision.events:
@@ -138,12 +140,12 @@ class Journal:
     def begin(self, status: RLJobStatus, event: Event) -> None:
         """The first status of a start."""
         self.status = status
-        self._folder.write_status(status, durable=True)
+        self.flush()
         self.emit(event)
 
     def flush(self) -> None:
-        """The last status of a start."""
-        self._folder.write_status(self.status, durable=True)
+        """Writes the status durably."""
+        self._write_status(durable=True)
 
     def emit(self, event: Event) -> None:
         """An event of the core."""
@@ -154,14 +156,32 @@ class Journal:
     def note(self, at: float, reason: str, message: str, *, role: str | None = None, scope: str | None = None) -> None:
         """A line of events.jsonl."""
         line = {"time": timestamp(at), "reason": reason, "role": role, "scope": scope, "message": message}
-        self._folder.append_event(line)
+        append_line(self._run / "events.jsonl", line)
         self._view.event(line)
 
     def record(self, event: CoordinatorEvent) -> None:
         """An event of the coordinator. A step that is replayed is written once."""
         line = step_line(event, self.queue) if event.kind is EventKind.STEP_TRAINED else None
-        if line is not None and self._folder.append_step(line):
-            self._view.step(line)
+        if line is not None:
+            self._record_step(line)
         ours = reported(event, self.status)
         if ours is not None and event.at >= self._started_at:
             self.emit(ours)
+
+    def _record_step(self, line: dict[str, object]) -> None:
+        """A step that is trained again after a restart is a new line, with the epoch of the line that it replaces."""
+        file, epoch, step = self._run / "metrics.jsonl", int(str(line["epoch"])), int(str(line["step"]))
+        if self._steps is None:
+            self._steps = {}
+            for before in read_lines(file):
+                self._steps.setdefault(before["step"], []).append(before["epoch"])
+        epochs = self._steps.setdefault(step, [])
+        if epoch in epochs:
+            return
+        append_line(file, {**line, "restates": epochs[-1]} if epochs else line)
+        epochs.append(epoch)
+        self._view.step(line)
+
+    def _write_status(self, *, durable: bool) -> None:
+        data = self.status.model_dump_json(by_alias=True, indent=2).encode()
+        replace_file(self._run / "status.json", data, durable=durable)

@@ -1,4 +1,4 @@
-"""The run folder: locked, created or resumed, and the only place through which a run writes its files.
+"""The run folder: locked, created or resumed. The journal writes status, events and metrics into it.
 
 A checkpoint folder elsewhere is locked for as long as the run uses it and records its owner: a later run deletes what
 its records make superfluous, so two runs never share one.
@@ -12,7 +12,6 @@ import secrets
 import shutil
 import stat
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TextIO
 
@@ -32,9 +31,7 @@ from rljob_operator.local.run_record import (
     MANIFEST,
     CheckpointOwner,
     RunRecord,
-    append_line,
     checkpoint_folder,
-    read_lines,
     replace_file,
     strangers,
 )
@@ -132,7 +129,6 @@ class RunFolder:
         self.path = path
         self._lock = lock
         self._checkpoints: TextIO | None = None
-        self._steps: dict[int, list[int]] | None = None
 
     @classmethod
     def open(cls, path: Path, *, fresh: bool) -> "RunFolder":
@@ -273,33 +269,6 @@ class RunFolder:
 
     def _manifest_before(self, number: int) -> Path:
         return self.path / f"job.{number}.json"
-
-    def write_status(self, status: RLJobStatus, *, durable: bool) -> None:
-        """Atomically; `durable` also waits for the disk."""
-        replace_file(
-            self.path / "status.json", status.model_dump_json(by_alias=True, indent=2).encode(), durable=durable
-        )
-
-    def append_event(self, line: Mapping[str, object]) -> None:
-        """One decision."""
-        append_line(self.path / "events.jsonl", line)
-
-    def append_step(self, line: Mapping[str, object]) -> bool:
-        """One trained step; False for one that is already there.
-
-        After a restart a step that is trained again is a new line; it names the epoch of the line whose place it takes.
-        """
-        epoch, step = int(str(line["epoch"])), int(str(line["step"]))
-        if self._steps is None:
-            self._steps = {}
-            for before in read_lines(self.path / "metrics.jsonl"):
-                self._steps.setdefault(before["step"], []).append(before["epoch"])
-        epochs = self._steps.setdefault(step, [])
-        if epoch in epochs:
-            return False
-        append_line(self.path / "metrics.jsonl", {**line, "restates": epochs[-1]} if epochs else line)
-        epochs.append(epoch)
-        return True
 
     def tail(self, name: str, size: int = 4096) -> str:
         """The end of the newest life's output in the log of a process."""

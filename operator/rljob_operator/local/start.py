@@ -62,7 +62,7 @@ def _supervise(job: RLJob, folder: RunFolder, devices: PodDevices, view: View, r
         with supervisor.held_back():
             view.open(job, str(folder.path))
             changed = folder.write_manifest(job)
-            journal = Journal(folder, view, folder.status())
+            journal = Journal(folder.path, view, folder.status())
             for reason, message in ((Reason.EARLIER_RUN, became), (Reason.SPEC_CHANGED, changed)):
                 if message:
                     journal.note(time.time(), reason.value, message)

@@ -20,6 +20,8 @@ from rljob_operator.kube.events import Events, record_of
 from rljob_operator.kube.kinds import EVENTS
 from rljob_operator.kube.views import JobKey
 from rljob_operator.local.journal import Journal
+from rljob_operator.local.run_record import read_lines
+from rljob_operator.local.view import View
 from tests.unit.core.cluster import make_cluster
 from tests.unit.core.worlds import key
 
@@ -50,7 +52,7 @@ PROGRESS: frozenset[str] = frozenset(
 def table(heading: str) -> set[str]:
     """The words in the first column of a table of docs/operations.md."""
     section = OPERATIONS.partition(f"## {heading}\n")[2].partition("\n## ")[0]
-    return {word for row in re.findall(r"^\|(.*?)\|", section, re.MULTILINE) for word in re.findall("`(.*?)`", row)}
+    return {text for row in re.findall(r"^\|(.*?)\|", section, re.MULTILINE) for text in re.findall("`(.*?)`", row)}
 
 
 def test_every_kind_of_the_coordinator_is_reported_or_decided_on_or_progress() -> None:
@@ -70,15 +72,11 @@ def event(kind: str, at: float, number: int = 7) -> CoordinatorEvent:
     return CoordinatorEvent(id=number, kind=kind, at=at, epoch=Epoch(2), message="said", pod=key(Role.ROLLOUT))
 
 
-class Heard:
-    """A run folder and a view that keep what they get."""
+class Shown:
+    """A view that retains the events that it gets."""
 
     def __init__(self) -> None:
-        self.lines: list[dict[str, Any]] = []
         self.shown: list[dict[str, Any]] = []
-
-    def append_event(self, line: dict[str, Any]) -> None:
-        self.lines.append(line)
 
     def event(self, line: dict[str, Any]) -> None:
         self.shown.append(line)
@@ -104,18 +102,18 @@ KEY = JobKey("ns", "job")
 
 
 @pytest.mark.parametrize("kind", sorted(REPORTED))
-def test_both_sinks_tell_what_the_coordinator_tells(kind: str) -> None:
+def test_both_sinks_report_what_the_coordinator_reports(kind: str, tmp_path: Path) -> None:
     now = time.time()
-    folder, server = Heard(), Server()
-    journal = Journal(cast(Any, folder), cast(Any, folder), RLJobStatus())
+    view, server = Shown(), Server()
+    journal = Journal(tmp_path, cast(View, view), RLJobStatus())
     journal.record(event(kind, now + 1))
     ours = reported(event(kind, now + 1), RLJobStatus())
     assert ours is not None
     asyncio.run(Events(cast(Api, server), "o").emit(KEY, JOB, record_of(ours), ours.once))
 
-    (line,), (body,) = folder.lines, server.events.values()
+    (line,), (body,) = read_lines(tmp_path / "events.jsonl"), server.events.values()
     assert (line["reason"], line["message"], line["role"]) == (kind, "said", "rollout")
-    assert folder.shown == [line]
+    assert view.shown == [line]
     assert (body["reason"], body["message"], body["type"]) == (kind, "said", "Warning")
 
 

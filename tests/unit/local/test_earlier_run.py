@@ -65,8 +65,8 @@ def a_run(path: Path, manifest: RLJob) -> None:
     folder = RunFolder.open(path, fresh=False)
     folder.begin(manifest)
     folder.write_manifest(manifest)
-    folder.write_status(RLJobStatus(restart=RestartStatus(epoch=1)), durable=False)
     folder.close()
+    (path / "status.json").write_text(RLJobStatus(restart=RestartStatus(epoch=1)).model_dump_json(by_alias=True))
     for name in OURS:
         entry = path / name
         if name.startswith("checkpoints/") and manifest.spec.checkpoint.path is not None:

@@ -1,18 +1,24 @@
 """What a run folder remembers of the run before."""
 
+import io
 import json
 import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from rljob_api.names import Epoch, WeightVersion
 from rljob_api.spec import RLJob
 from rljob_api.status import RestartStatus, RLJobStatus
+from rljob_api.wire.observation import CoordinatorEvent, EventKind
+from rljob_api.wire.ranks import StepReport
 from rljob_operator.local.errors import RunRefused
-from rljob_operator.local.journal import summary
+from rljob_operator.local.journal import Journal, summary
 from rljob_operator.local.run_folder import RunFolder, memory_folder, memory_path
+from rljob_operator.local.view import JsonView
 from tests.power_cuts import noted_syncs
 from tests.unit.api.manifests import changed
 
@@ -50,20 +56,29 @@ def test_a_changed_manifest_states_what_changed_and_the_one_before_is_retained(t
 
 
 def test_a_power_cut_takes_no_decision(tmp_path: Path) -> None:
-    folder = RunFolder.open(tmp_path, fresh=False)
+    journal = Journal(tmp_path, JsonView(io.StringIO()), RLJobStatus())
     with noted_syncs() as disk:
-        folder.write_status(RLJobStatus(), durable=True)
+        journal.flush()
         assert disk.lost(tmp_path / "status.json") is None
-    folder.close()
 
 
 def test_steps_that_were_taken_back_are_marked_and_can_be_left_out(tmp_path: Path) -> None:
     """By the line of docs/operations.md, and in the summary."""
-    folder = RunFolder.open(tmp_path, fresh=False)
+    journal = Journal(tmp_path, JsonView(printed := io.StringIO()), RLJobStatus())
     trained = [(1, 0), (1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (2, 2), (3, 2)]
     for epoch, step in trained:
-        folder.append_step({"epoch": epoch, "step": step, "reward": epoch, "seconds": 1.0, "samples": 1})
-    folder.close()
+        figures: dict[str, Any] = {
+            "reward": epoch,
+            "loss": 0.0,
+            "staleness": 0,
+            "samples": 1,
+            "tokens": 1,
+            "seconds": 1.0,
+        }
+        report = StepReport.model_construct(**figures, step=step, version=WeightVersion(step), metrics={})
+        kind, number = EventKind.STEP_TRAINED, Epoch(epoch)
+        journal.record(CoordinatorEvent(id=1, kind=kind, at=1.0, epoch=number, message="", step=report))
+    assert len(printed.getvalue().splitlines()) == len(set(trained))
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     marked = {(line["epoch"], line["step"]): line.get("restates") for line in lines}
     assert marked == {**dict.fromkeys(trained[:4]), (2, 1): 1, (2, 2): 1, (3, 2): 2}
