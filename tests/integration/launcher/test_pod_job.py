@@ -12,7 +12,7 @@ from rljob_api.names import Role
 from rljob_api.spec import RLJob
 from rljob_api.wire.epochs import PodPhase
 from rljob_api.wire.identity import PodKey
-from rljob_workers.kept_logs import KeptLogs
+from rljob_workers.retained_logs import RetainedLogs
 from tests.integration.launcher.conftest import IMPORT_SECONDS, eventually
 from tests.integration.launcher.pods import Container, Pods
 from tests.integration.run.job import make_manifest
@@ -120,7 +120,7 @@ def test_a_job_of_containers_grows_shrinks_loses_a_rank_and_ends(pods: Pods) -> 
 def kept(pods: Pods, *, previous: bool) -> dict[str, str]:
     """What the coordinator keeps of logs, by name."""
     run_dir = pods.folder / "coordinator/var/lib/rljob"
-    return {tail.name: tail.text for tail in KeptLogs(run_dir).read(None, previous=previous).logs}
+    return {tail.name: tail.text for tail in RetainedLogs(run_dir).read(None, previous=previous).logs}
 
 
 def has_ended(pods: Pods, pod: PodKey) -> None:

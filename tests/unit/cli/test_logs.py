@@ -80,7 +80,7 @@ def test_the_pod_that_reads_a_volume_is_the_coordinators_without_its_labels_and_
     assert not made["spec"]["volumes"][0]["persistentVolumeClaim"].get("readOnly"), "what was read is not changed"
     (container,) = pod["spec"]["containers"]
     command = container["command"]
-    assert command[1:] == ["-m", "rljob_workers.kept_logs", "--role", "actor"]
+    assert command[1:] == ["-m", "rljob_workers.retained_logs", "--role", "actor"]
     assert command[0] == made["spec"]["containers"][0]["command"][0]
     assert container["securityContext"] == made["spec"]["containers"][0]["securityContext"]
     assert [mount["readOnly"] for mount in container["volumeMounts"] if mount["mountPath"] == RUN_DIR] == [True]
@@ -101,14 +101,14 @@ def test_the_reader_asks_for_no_device_of_the_coordinators() -> None:
     assert reader["resources"].keys() == {"requests", "limits"}
 
 
-def test_a_job_whose_run_folder_goes_with_its_pods_says_so() -> None:
+def test_a_job_whose_run_folder_goes_with_its_pods_states_it() -> None:
     assert volume_problem("demo", coordinator_of()) is None
     run_folder: dict[str, Any] = {"name": "run", "emptyDir": {}, "persistentVolumeClaim": None}
     template = {"spec": {"volumes": [run_folder]}}
     deployment = coordinator_of(**{"spec.roles.actor": {"template": template}})
-    said = volume_problem("demo", deployment)
-    assert said is not None
-    assert said.startswith("The RLJob demo has no volume that outlives its pods: its template gives the run folder")
+    message = volume_problem("demo", deployment)
+    assert message is not None
+    assert message.startswith("The RLJob demo has no volume that outlives its pods: its template gives the run folder")
 
 
 @pytest.mark.parametrize(
@@ -126,5 +126,5 @@ def test_no_volume_is_mounted_before_its_job_has_come_to_rest(phase: str, bound:
     """One that is bound to the node of its first pod must not be bound by ours."""
     claim = {"status": {"phase": bound}}
     assert claim_of(coordinator_of()) == "demo-checkpoints"
-    said = rest_problem({**JOB, "status": {"phase": phase}}, claim)
-    assert (said is None) if sentence is None else (said is not None and sentence in said)
+    message = rest_problem({**JOB, "status": {"phase": phase}}, claim)
+    assert (message is None) if sentence is None else (message is not None and sentence in message)

@@ -37,7 +37,7 @@ from rljob_workers.dcs.coordinator.context import Refused, Topic, bad_request, i
 from rljob_workers.dcs.coordinator.metrics import exposition
 from rljob_workers.dcs.coordinator.queue_room import PeekRequest
 from rljob_workers.dcs.coordinator.serial_executor import SerialExecutor
-from rljob_workers.kept_logs import KeptLogs
+from rljob_workers.retained_logs import RetainedLogs
 
 Wait = Annotated[float, Query(ge=0, le=LONGEST_WAIT_SECONDS)]
 
@@ -84,7 +84,7 @@ def add_checkpoint_routes(app: FastAPI, executor: SerialExecutor) -> None:
 _LOG = logging.getLogger("rljob.coordinator")
 
 
-def add_log_routes(app: FastAPI, logs: KeptLogs) -> None:
+def add_log_routes(app: FastAPI, logs: RetainedLogs) -> None:
     """`/v1/logs`."""
     one_write = asyncio.Lock()
     unkept: set[str] = set()
@@ -93,7 +93,7 @@ def add_log_routes(app: FastAPI, logs: KeptLogs) -> None:
     async def keep(tail: LogTail) -> Response:
         async with one_write:
             try:
-                await asyncio.to_thread(logs.keep, tail)
+                await asyncio.to_thread(logs.retain, tail)
             except OSError as error:  # a full volume must not end the job: its checkpoints report it
                 if tail.name not in unkept:
                     _LOG.warning("the log of %s is not kept: %s", tail.name, error)
@@ -149,7 +149,7 @@ MAX_REPORTED_FAILURES = 100
 """At a time, oldest first: the supervisor acknowledges them, and asks again. It does not take an endless answer."""
 
 
-def build_app(executor: SerialExecutor, token: str, logs: KeptLogs) -> ASGIApp:
+def build_app(executor: SerialExecutor, token: str, logs: RetainedLogs) -> ASGIApp:
     """The application."""
     app = FastAPI(title="RLJob coordinator", openapi_url=None)
     _answer_refusals(app)

@@ -28,8 +28,8 @@ from rljob_workers.dcs.coordinator.records import Store
 from rljob_workers.dcs.coordinator.serial_executor import SerialExecutor
 from rljob_workers.dcs.coordinator.server_gate import ON_ONE_MACHINE, TICK_SECONDS, OpeningPatience
 from rljob_workers.dcs.membership.rank_context import checkpoint_dir
-from rljob_workers.kept_logs import KeptLogs
 from rljob_workers.pipeline import queue_shape
+from rljob_workers.retained_logs import RetainedLogs
 from rljob_workers.sockets import redis_options
 from rljob_workers.transfer_queue.admin import QueueAdmin, QueueAdminTiming
 
@@ -96,7 +96,7 @@ async def _serve(listener: socket.socket, endpoints: Endpoints, job: RLJob, open
     )
     executor = SerialExecutor(Coordinator(context, checkpoint_dir(job, endpoints), opening), notifier)
     config = uvicorn.Config(
-        build_app(executor, endpoints.token, KeptLogs(Path(endpoints.run_dir))),
+        build_app(executor, endpoints.token, RetainedLogs(Path(endpoints.run_dir))),
         log_level="warning",
         access_log=False,
         lifespan="off",

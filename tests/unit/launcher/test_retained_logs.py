@@ -7,8 +7,8 @@ from pydantic import ValidationError
 
 from rljob_api.names import Role
 from rljob_api.wire.logs import LogTail, begins_line, last_lives
-from rljob_workers.kept_logs import KeptLogs, main
 from rljob_workers.launcher.forking import fork_child
+from rljob_workers.retained_logs import RetainedLogs, main
 
 FIRST, SECOND, THIRD = (begins_line(f"2026-01-0{day}T00:00:00Z") for day in (1, 2, 3))
 
@@ -29,17 +29,17 @@ def test_lives_are_distinguished(text: str, expected: tuple[str, str]) -> None:
     assert last_lives(text) == expected
 
 
-def kept(logs: KeptLogs, *, previous: bool, role: Role | None = None) -> dict[str, str]:
+def kept(logs: RetainedLogs, *, previous: bool, role: Role | None = None) -> dict[str, str]:
     return {tail.name: tail.text for tail in logs.read(role, previous=previous).logs}
 
 
 def test_the_life_before_is_retained_when_another_begins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    logs = KeptLogs(tmp_path)
+    logs = RetainedLogs(tmp_path)
     assert kept(logs, previous=False) == {}
     for life, text in (("one", "a"), ("one", "ab"), ("two", "c"), ("two", "cd"), ("two", "cde")):
-        logs.keep(LogTail(name="actor-0.0", life=life, text=text))
-    logs.keep(LogTail(name="actor_fwd-0.0", life="one", text="f"))
-    logs.keep(LogTail(name="rollout-1.engine.2", life="one", text="e"))
+        logs.retain(LogTail(name="actor-0.0", life=life, text=text))
+    logs.retain(LogTail(name="actor_fwd-0.0", life="one", text="f"))
+    logs.retain(LogTail(name="rollout-1.engine.2", life="one", text="e"))
     assert kept(logs, previous=False) == {"actor-0.0": "cde", "actor_fwd-0.0": "f", "rollout-1.engine.2": "e"}
     assert kept(logs, previous=True) == {"actor-0.0": "ab"}
     assert kept(logs, previous=False, role=Role.ACTOR) == {"actor-0.0": "cde"}

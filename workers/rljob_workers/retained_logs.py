@@ -1,6 +1,6 @@
 """Logs that outlive their pods: the last part of each rank's and engine's, and of its life before, as files.
 
-    python -m rljob_workers.kept_logs --role actor --previous
+    python -m rljob_workers.retained_logs --role actor --previous
 
 The coordinator writes them beside the checkpoints, as launchers hand them in. It answers with them as long as it runs;
 after that a pod with the volume runs this module, which prints the same answer.
@@ -22,14 +22,14 @@ from rljob_api.wire.logs import LOG_NAME, LOGS_DIR, RETAINED_LOG_CHARACTERS, Log
 _PREVIOUS = ".previous"
 
 
-class KeptLogs:
-    """The files of one job. Written by one coordinator at a time, read by anybody."""
+class RetainedLogs:
+    """The files of one job. Written by one coordinator at a time, read by any."""
 
     def __init__(self, run_dir: Path) -> None:
         self._folder = run_dir / LOGS_DIR
 
-    def keep(self, tail: LogTail) -> None:
-        """Takes the place of what was kept of this life; what was kept of the life before becomes the previous."""
+    def retain(self, tail: LogTail) -> None:
+        """Replaces what is retained of this life; what is retained of the life before becomes the previous."""
         self._folder.mkdir(parents=True, exist_ok=True)
         file, life = self._folder / f"{tail.name}.log", self._folder / f".{tail.name}.life"
         if file.exists() and (not life.exists() or life.read_text() != tail.life):
@@ -52,13 +52,13 @@ class KeptLogs:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prints what is kept as JSON."""
-    parser = argparse.ArgumentParser(prog="python -m rljob_workers.kept_logs")
+    """Prints what is retained as JSON."""
+    parser = argparse.ArgumentParser(prog="python -m rljob_workers.retained_logs")
     parser.add_argument("--run-dir", type=Path, default=Path(RUN_DIR))
     parser.add_argument("--role", type=Role, default=None)
     parser.add_argument("--previous", action="store_true")
     options = parser.parse_args(arguments)
-    found = KeptLogs(options.run_dir).read(options.role, previous=options.previous)
+    found = RetainedLogs(options.run_dir).read(options.role, previous=options.previous)
     sys.stdout.write(json.dumps(found.model_dump(mode="json")) + "\n")
     return EXIT_SUCCEEDED
 
