@@ -19,9 +19,9 @@ class Listened(Notices):
         return not was_listening
 
     def noticed(self, channel: str) -> bool:
-        heard = [at for at in self.notice_times if at <= self.clock.now]
+        received = [at for at in self.notice_times if at <= self.clock.now]
         self.notice_times = [at for at in self.notice_times if at > self.clock.now]
-        return not self.listens or bool(heard)
+        return not self.listens or bool(received)
 
     def wait(self, seconds: float) -> None:
         self.clock.now = min([self.clock.now + seconds, *self.notice_times])
@@ -39,12 +39,14 @@ class Queue:
 
     def ask(self, wait: Wait[str], question: object = "same") -> str:
         """As a claim does."""
-        wait.begin(question, 0.2)
-        while wait.may_ask():
+        for _ in wait.turns(question, 0.2):
             self.asked += 1
             if self.asked > self.not_yet:
                 return "rows"
-            wait.not_yet("not yet", stands=self.stands)
+            if self.stands:
+                wait.answer = "not yet"
+            else:
+                wait.failed("not yet")
         return wait.answer
 
 
@@ -52,7 +54,7 @@ def turns(wait: Wait[str], queue: Queue, count: int, question: object = "same") 
     return [queue.ask(wait, question) for _ in range(count)]
 
 
-def test_what_is_there_is_asked_for_once_and_nobody_listens() -> None:
+def test_what_is_there_is_asked_for_once_and_no_one_listens() -> None:
     clock = Clock()
     notices, queue = Listened(clock), Queue(0)
     assert turns(Wait(notices, "task", clock), queue, 3) == ["rows"] * 3
@@ -100,7 +102,7 @@ def test_another_question_is_asked_at_once() -> None:
     assert clock.now == pytest.approx(100.2)
 
 
-def test_what_a_broken_connection_said_does_not_stand() -> None:
+def test_what_a_broken_connection_stated_does_not_stand() -> None:
     clock = Clock()
     queue = Queue(4, stands=False)
     assert turns(Wait(Listened(clock), "task", clock), queue, 1) == ["rows"]

@@ -151,6 +151,7 @@ class TransferQueueClient:
         """
         self._shape = shape
         self._life = life
+        self._name = str(life.key)
         self._timing = timing
         self._clock = clock
         self._sleep = sleep
@@ -198,18 +199,17 @@ class TransferQueueClient:
             raise ValueError(f"limit: {limit} tickets cannot be claimed. Ask for at least 1.")
 
         question = (holds.lineage, holds.version, limit)
-        wait = self._ticket_wait
-        wait.begin(question, timeout)
-        while wait.may_ask():
-            until = wait.deadline + self._timing.claim_patience_seconds
+        wait, patience = self._ticket_wait, self._timing.claim_patience_seconds
+        for deadline in wait.turns(question, timeout):
+            until = deadline + patience
             try:
                 reply = self._change("claim_tickets", *question, deadline=until, waiting=f"{self} waits for tickets")
             except (ControlUnreachable, NotOpen):
-                wait.not_yet(Withheld.CLOSED, stands=False)
+                wait.failed(Withheld.CLOSED)
                 continue
             if reply[0] != b"W":
                 return parse_tickets(reply[1])
-            wait.not_yet(Withheld(reply[1].decode()))
+            wait.answer = Withheld(reply[1].decode())
         return wait.answer
 
     def put_groups(self, groups: Sequence[GroupRows]) -> list[bool]:
@@ -288,25 +288,7 @@ class TransferQueueClient:
         if not partitions:
             return Exhausted()
         what = f"rows of train_{partitions[0]} to train_{partitions[-1]} for {task}"
-
-        wait = self._waits[task]
-        wait.begin((partitions, max_rows), timeout)
-        while wait.may_ask():
-            lease, lease_ms = secrets.token_hex(8), int(self._timing.lease_seconds * 1000)
-            arguments: list[Argument] = [
-                partitions[0],
-                partitions[-1],
-                max_rows,
-                lease,
-                lease_ms,
-                *self._unconfirmed_leases,
-            ]
-            # A server that hangs may grant the lease after this claim has failed.
-            self._unconfirmed_leases.append(lease)
-            claimed = self._ask("claim", consumer, arguments, lease, what)
-            if not isinstance(claimed, NotReady):
-                return claimed
-        return wait.answer
+        return self._claim("claim", consumer, (partitions[0], partitions[-1], max_rows), what, timeout)
 
     def put(self, batch: Batch, columns: Mapping[str, Jagged], *, weight: WeightId | None) -> None:
         """Results of a forward task for all rows of `batch`, made by `weight` (None: no weight had a part in them).
@@ -366,17 +348,11 @@ class TransferQueueClient:
                 f" {dp_size} ranks. Use a multiple of {dp_size * samples}."
             )
         what = f"batch {batch_index} ({num_rows} rows) of {partition_name(rollout_id)} for {task}"
-        arguments = (rollout_id, batch_index, num_rows, dp_rank, dp_size)
-
-        wait = self._waits[task]
-        wait.begin(arguments, timeout)
-        while wait.may_ask():
-            claimed = self._ask("claim_training", consumer, arguments, None, what)
-            if not isinstance(claimed, NotReady):
-                return claimed
-        if wait.answer.waiting_for == what:
+        question = (rollout_id, batch_index, num_rows, dp_rank, dp_size)
+        claimed = self._claim("claim_training", consumer, question, what, timeout)
+        if isinstance(claimed, NotReady) and claimed.waiting_for == what:
             return NotReady(what + self._lacking(consumer, rollout_id, what))
-        return wait.answer
+        return claimed
 
     def commit_training(self, task: str, rollout_id: RolloutId, batch_indices: Iterable[int]) -> None:
         """The optimizer step on these batches is done; by data-parallel rank 0, once per optimizer step."""
@@ -388,7 +364,7 @@ class TransferQueueClient:
     # --- inside --------------------------------------------------------------------------------------------------
 
     def __str__(self) -> str:
-        return str(self._life.key)
+        return self._name
 
     def _deadline(self) -> float:
         """For one change, or one put with its bytes, that begins now."""
@@ -442,21 +418,40 @@ class TransferQueueClient:
         """Deletes bytes that were not taken; what a unit that is away has of them goes when it is back."""
         self._units.delete(stored, deadline=self._clock() + self._timing.claim_patience_seconds)
 
-    def _ask(self, name: str, task: Task, arguments: Sequence[Argument], lease: str | None, what: str) -> Claim:
-        """Asks once for rows, which `what` names, and fetches them; NotReady is noted in the wait of the task."""
+    def _claim(self, name: str, task: Task, question: Sequence[Argument], what: str, timeout: float) -> Claim:
+        """Asks for rows, which `what` names, until it has some with their bytes."""
         wait, waiting = self._waits[task.name], f"{self} waits for {what}"
-        until = wait.deadline + self._timing.claim_patience_seconds
-        try:
-            reply = self._change(name, task.name, *arguments, deadline=until, waiting=waiting)
-        except (ControlUnreachable, NotOpen) as error:
-            return wait.not_yet(NotReady(str(error)), stands=False)
-        if lease is not None:
-            self._unconfirmed_leases.clear()
-        if reply[0] == b"E":
-            return Exhausted()
-        if reply[0] == b"N":
-            return wait.not_yet(NotReady(what))
-        claimed = parse_claim(reply[2:], reply[1], task.needs)
+        for deadline in wait.turns(question, timeout):
+            lease, terms = self._new_lease() if task.kind is TaskKind.FORWARD else (None, [])
+            until = deadline + self._timing.claim_patience_seconds
+            try:
+                reply = self._change(name, task.name, *question, *terms, deadline=until, waiting=waiting)
+            except (ControlUnreachable, NotOpen) as error:
+                wait.failed(NotReady(str(error)))
+                continue
+            if lease is not None:
+                self._unconfirmed_leases.clear()
+            if reply[0] == b"E":
+                return Exhausted()
+            if reply[0] == b"N":
+                wait.answer = NotReady(what)
+                continue
+            fetched = self._fetch(parse_claim(reply[2:], reply[1], task.needs), lease, waiting)
+            if isinstance(fetched, Batch):
+                return fetched
+            wait.failed(fetched)
+        return wait.answer
+
+    def _new_lease(self) -> tuple[str, list[Argument]]:
+        """A lease's name, and the last arguments of its claim, which ends the unconfirmed ones."""
+        lease = secrets.token_hex(8)
+        terms: list[Argument] = [lease, int(self._timing.lease_seconds * 1000), *self._unconfirmed_leases]
+        # A server that hangs may grant the lease after this claim has failed.
+        self._unconfirmed_leases.append(lease)
+        return lease, terms
+
+    def _fetch(self, claimed: ClaimedRows, lease: str | None, waiting: str) -> Batch | NotReady:
+        """The claimed rows with their bytes; NotReady where some did not come, and were handed back."""
         try:
             columns = self._units.fetch_undamaged(claimed.fields, deadline=self._deadline(), waiting=waiting)
         except (StorageUnreachable, RowsLost, CorruptChunk) as error:
@@ -465,7 +460,7 @@ class TransferQueueClient:
             self._hand_back(claimed, lease, error, waiting)
             # No wait here: the caller beats, and claims again until the unit is back or the rows are generated again.
             self._sleep(LOST_ROWS_PAUSE_SECONDS)
-            return wait.not_yet(NotReady(str(error)), stands=False)
+            return NotReady(str(error))
         self._count("queue_got_bytes", sum(column.values.nbytes for column in columns.values()))
         groups = claimed.rows // self._shape.samples_per_prompt
         return Batch(RolloutId(claimed.rollout_id), claimed.rows, groups, claimed.oldest, columns, lease)

@@ -85,11 +85,8 @@ class TrainingSlice:
     index: int
     step: range
     """Slices of the same optimizer step: what `commit_training` wants after it."""
-
-    @property
-    def ends_step(self) -> bool:
-        """Time for the optimizer step."""
-        return self.index == self.step[-1]
+    ends_step: bool
+    """Time for the optimizer step."""
 
 
 class StreamingDataset(IterableDataset[TrainingSlice]):
@@ -137,7 +134,8 @@ class StreamingDataset(IterableDataset[TrainingSlice]):
                 raise RuntimeError(f"the pass over {partition_name(rollout_id)} went on after step({self._rollout_id})")
             if index not in self._buffer:
                 self._buffer[index] = self._claim(index)
-            yield TrainingSlice(self._buffer[index], index, self._slicing.step_of(index))
+            step = self._slicing.step_of(index)
+            yield TrainingSlice(self._buffer[index], index, step, ends_step=index == step[-1])
 
     def _claim(self, index: int) -> Batch:
         slicing = self._slicing

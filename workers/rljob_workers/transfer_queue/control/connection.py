@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 from rljob_workers.transfer_queue.control.library import Library
@@ -348,14 +348,11 @@ A = TypeVar("A")
 class Wait(Generic[A]):
     """The waits of one client on one channel, one after another.
 
-    wait.begin(question, timeout)
-    while wait.may_ask():
-        ...    return what came, or `wait.not_yet(answer)`
+    for deadline in wait.turns(question, timeout):
+        ...    return a final answer, or set `wait.answer`, or call `wait.failed`
     return wait.answer
     """
 
-    deadline: float
-    """Of the wait that began last."""
     answer: A
     """The last one that was not final."""
 
@@ -364,35 +361,37 @@ class Wait(Generic[A]):
         self._channel = channel
         self._clock = clock
         self._question: object = None
+        self._stands_seconds = RECHECK_SECONDS
         self._stands_until = float("-inf")
-        self._was_asked = False
 
-    def begin(self, question: object, timeout: float) -> None:
-        """`question` compares equal where the same is asked: while its answer stands it is not asked again."""
-        self.deadline = self._clock() + timeout
+    def turns(self, question: object, timeout: float) -> Iterator[float]:
+        """Yields its deadline whenever the answer to `question` may have changed, until that deadline.
+
+        `question` compares equal where the same is asked: while its answer stands, over several waits, it is not asked
+        again.
+        """
+        deadline = self._clock() + timeout
         if self._notices.noticed(self._channel) or question != self._question:
             self._stands_until = float("-inf")
         self._question = question
-        self._was_asked = False
+        was_asked = False
+        while True:
+            while was_asked or self._clock() < self._stands_until:
+                left = deadline - self._clock()
+                if left <= 0:
+                    return
+                if self._notices.listen(self._channel):
+                    break  # what came between the answer and this moment was missed
+                self._notices.wait(max(0.0, min(left, self._stands_until - self._clock())))
+                if self._notices.noticed(self._channel):
+                    break
+                was_asked = False
+            self._stands_until, self._stands_seconds = float("-inf"), RECHECK_SECONDS
+            yield deadline
+            was_asked = True
+            self._stands_until = self._clock() + self._stands_seconds
 
-    def may_ask(self) -> bool:
-        """Returns when the answer may have changed; False at the deadline."""
-        while self._was_asked or self._clock() < self._stands_until:
-            left = self.deadline - self._clock()
-            if left <= 0:
-                return False
-            if self._notices.listen(self._channel):
-                break  # what came between the answer and this moment was missed
-            self._notices.wait(max(0.0, min(left, self._stands_until - self._clock())))
-            if self._notices.noticed(self._channel):
-                break
-            self._was_asked = False
-        self._stands_until = float("-inf")
-        return True
-
-    def not_yet(self, answer: A, *, stands: bool = True) -> A:
-        """`stands`: the queue itself gave `answer`; else a connection failed, and the queue is asked again soon."""
+    def failed(self, answer: A) -> None:
+        """Sets `answer` where the queue itself gave none: the next turn comes soon."""
         self.answer = answer
-        self._was_asked = True
-        self._stands_until = self._clock() + (RECHECK_SECONDS if stands else RETRY_SECONDS)
-        return answer
+        self._stands_seconds = RETRY_SECONDS
