@@ -11,12 +11,16 @@ import time
 from dataclasses import dataclass
 from enum import Enum
 
+import numpy as np
+import torch
+
 from rljob_api.names import RolloutId
 from rljob_api.open_defaults import has_one_optimizer_step
 from rljob_api.spec import RLJobSpec
 from rljob_api.spec.algorithm import Truncated
 from rljob_api.wire.ranks import NoticeKind
 from rljob_workers import pipeline
+from rljob_workers.algorithms.losses import masks_of_rows
 from rljob_workers.dcs.membership.counters import STARVED_SECONDS
 from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.rank_loop import Draining, LostTime, count_claim, idle_until_ordered
@@ -26,10 +30,10 @@ from rljob_workers.trainers.base import Trainer, TrainRows
 from rljob_workers.trainers.data_parallel import Agreement, DataParallelGroup, RankVote, agree
 from rljob_workers.training.publishing import Exports
 from rljob_workers.training.rendezvous import gather_rows
-from rljob_workers.training.reporting import Leader
-from rljob_workers.training.rows import RolloutTally, slice_facts, train_rows
+from rljob_workers.training.reporting import Leader, RolloutTally, is_truncated, slice_facts
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.dataset import Slicing, StreamingDataLoader, StreamingDataset, TrainingSlice
+from rljob_workers.transfer_queue.types import Batch
 
 
 class Proximal(Enum):
@@ -181,7 +185,7 @@ class ActorLoop:
         agree(self._group, RankVote(False, False, 0), f"the parts of version {rollout_id + 1}")
         self._starved.count(0.0)
         if self._leader is not None:
-            self._leader.report(rollout_id, tally.summary())
+            self._leader.report(rollout_id, tally)
         self._exports.save_if_due()
         self._moved = False
 
@@ -239,3 +243,30 @@ class ActorLoop:
             self._leader.log_generations(rollout_id, part)
         if part.ends_step and pass_index == 0:
             self._queue.commit_training(self._config.slicing.task, rollout_id, part.step)
+
+
+def train_rows(batch: Batch, truncated: Truncated, log_probs: Jagged | None = None) -> TrainRows:
+    """The batch as a trainer takes it; `log_probs` are the proximal ones where they are no column of it.
+
+    Rows that nothing may be learnt from stay in it, masked: what ranks are dealt is fixed.
+    """
+    columns = batch.columns
+    return TrainRows(
+        tokens=columns[pipeline.TOKENS],
+        response_lengths=columns[pipeline.RESPONSE_LENGTHS].values,
+        loss_masks=loss_masks(batch, truncated),
+        log_probs=columns.get(pipeline.LOG_PROBS, log_probs),
+        rollout_log_probs=columns[pipeline.ROLLOUT_LOG_PROBS],
+        advantages=columns[pipeline.ADVANTAGES],
+        ref_log_probs=columns.get(pipeline.REF_LOG_PROBS),
+        row_numbers=torch.from_numpy(batch.rows.astype(np.int64)),
+    )
+
+
+def loss_masks(batch: Batch, truncated: Truncated) -> Jagged:
+    """The masks of the batch, with 0 throughout the rows that nothing may be learnt from."""
+    masks = batch.columns[pipeline.LOSS_MASKS]
+    learnt = batch.columns[pipeline.VALID].values.bool()
+    if truncated is Truncated.MASK:
+        learnt = learnt & ~is_truncated(batch)
+    return Jagged(masks_of_rows(masks.values, masks.lengths, learnt), masks.offsets)

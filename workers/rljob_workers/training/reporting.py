@@ -1,28 +1,112 @@
-"""What global rank 0 of the actor does beside its part of the work: audit lines, samples logged as text, step reports.
+"""What rank 0 of the actor reports of its training: audit lines, samples logged as text, the report of each step.
 
-Called by the training loop. Audit lines of step s are durable before version s + 1 is published, and so before any
-record that contains s. Logged samples are spread over a rollout by place, whatever their reward.
+Called by the training loop; every rank gives the facts of its rows. Audit lines of step s are durable before version
+s + 1 is published, and so before any record that contains s. Logged samples are spread over a rollout by place,
+whatever their reward.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 
 from rljob_api.names import RolloutId, WeightVersion, partition_name
+from rljob_api.wire.identity import Life
 from rljob_api.wire.ranks import StepReport
 from rljob_workers import pipeline
 from rljob_workers.dcs.membership.session import RankSession
-from rljob_workers.engines.base import FINISH_CODES
+from rljob_workers.engines.base import FINISH_CODES, FINISH_LENGTH
 from rljob_workers.models.tokenizers import TextDecoder
 from rljob_workers.telemetry.sample_logs import GenerationLog, LoggedGeneration, SampleLog, SpanOfVersion, TrainedSample
-from rljob_workers.training.rows import RolloutSummary
+from rljob_workers.trainers.base import OptimizerStepResult
 from rljob_workers.transfer_queue.dataset import TrainingSlice
 from rljob_workers.transfer_queue.types import Batch
 
 _FINISH_REASONS = {code: reason for reason, code in FINISH_CODES.items()}
+
+
+def is_truncated(batch: Batch) -> torch.Tensor:
+    """Whether the response of each row was cut off, [rows] bool."""
+    return batch.columns[pipeline.FINISH_REASONS].values == FINISH_LENGTH
+
+
+FACTS = ("row", "group", "oldest_version", "reward", "response_length", "valid", "truncated", "token_staleness")
+"""Columns of `slice_facts`; float64 holds every one of them exactly. `token_staleness` is summed over the row's tokens:
+rollout id minus the version that made each."""
+
+
+def slice_facts(batch: Batch) -> torch.Tensor:
+    """[rows, 8] float64, columns as in FACTS: what rank 0 must know of every rank's rows."""
+    columns = (
+        torch.from_numpy(batch.rows.astype(np.float64)),
+        torch.from_numpy(batch.groups.astype(np.float64)),
+        torch.from_numpy(batch.oldest_versions.astype(np.float64)),
+        batch.columns[pipeline.REWARDS].values.double(),
+        batch.columns[pipeline.RESPONSE_LENGTHS].values.double(),
+        batch.columns[pipeline.VALID].values.double(),
+        is_truncated(batch).double(),
+        _token_staleness(batch),
+    )
+    return torch.stack(columns, dim=1)
+
+
+def _token_staleness(batch: Batch) -> torch.Tensor:
+    """[rows] float64."""
+    spans = batch.columns[pipeline.VERSION_SPANS]
+    _, versions, starts, ends = spans.values.double().unbind(1)
+    row_of_span = torch.arange(len(spans)).repeat_interleave(spans.lengths)
+    of_spans = (batch.rollout_id - versions) * (ends - starts)
+    return torch.zeros(len(spans), dtype=torch.float64).index_add_(0, row_of_span, of_spans)
+
+
+@dataclass(slots=True)
+class RolloutTally:
+    """What is known of the rollout in training, summed up as its optimizer steps pass."""
+
+    facts: list[torch.Tensor] = field(default_factory=list)
+    """[rows, 8] of every first-pass slice of every rank."""
+    losses: list[float] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)
+    skipped_steps: int = 0
+
+    def add_step(self, result: OptimizerStepResult) -> None:
+        """Adds the loss of every optimizer step and the metrics of the last that was taken."""
+        if result.skipped is not None:
+            self.skipped_steps += 1
+            return
+        self.losses.append(result.loss)
+        self.metrics = {**result.metrics, "grad_norm": result.grad_norm}
+
+    def report(self, life: Life, rollout_id: RolloutId, seconds: float) -> StepReport:
+        """The step that trained the rollout, after `seconds`; all slices must have been added.
+
+        The reward is the mean over the valid samples, the loss that over the steps taken (0 where all were skipped).
+        """
+        facts = torch.cat(self.facts)
+        _, _, oldest, rewards, lengths, valid, truncated, staleness = facts.unbind(1)
+        skipped = {"skipped_steps": float(self.skipped_steps)} if self.skipped_steps else {}
+        shares = {
+            "response_length": float(lengths.mean()),
+            "invalid_share": 1.0 - float(valid.mean()),
+            "truncated_share": float(truncated.mean()),
+            "token_staleness": float(staleness.sum() / lengths.sum().clamp(min=1.0)),
+        }
+        return StepReport(
+            life=life,
+            step=rollout_id,
+            version=WeightVersion(rollout_id + 1),
+            reward=float((rewards * valid).sum() / valid.sum().clamp(min=1.0)),
+            loss=sum(self.losses) / max(1, len(self.losses)),
+            metrics={**self.metrics, **skipped, **shares},
+            staleness=rollout_id - int(oldest.min()),
+            samples=len(facts),
+            tokens=int(lengths.sum()),
+            seconds=seconds,
+        )
 
 
 def places_to_log(rollout_id: int, num_rows: int, slice_index: int, num_slices: int, count: int) -> list[int]:
@@ -102,7 +186,7 @@ class Leader:
         self._step_began = time.monotonic()
 
     def log_samples(self, rollout_id: RolloutId, pass_index: int, facts: Sequence[torch.Tensor]) -> None:
-        """Audit lines of one optimizer step; `facts` as in `training.rows.FACTS`."""
+        """Audit lines of one optimizer step; `facts` as in FACTS."""
         if self._samples is None:
             return
         epoch = self._session.life.epoch
@@ -135,20 +219,8 @@ class Leader:
         if self._samples is not None:
             self._samples.sync()
 
-    def report(self, rollout_id: RolloutId, summary: RolloutSummary) -> None:
+    def report(self, rollout_id: RolloutId, tally: RolloutTally) -> None:
         """Reports the trained step, whose version is published."""
         now = time.monotonic()
         seconds, self._step_began = now - self._step_began, now
-        report = StepReport(
-            life=self._session.life,
-            step=rollout_id,
-            version=WeightVersion(rollout_id + 1),
-            reward=summary.reward,
-            loss=summary.loss,
-            metrics=dict(summary.metrics),
-            staleness=rollout_id - summary.oldest_version,
-            samples=summary.samples,
-            tokens=summary.tokens,
-            seconds=seconds,
-        )
-        self._session.report_step(report)
+        self._session.report_step(tally.report(self._session.life, rollout_id, seconds))
