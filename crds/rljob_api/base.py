@@ -23,14 +23,14 @@ def without_middle(text: str, limit: int, hint: str = "") -> str:
 
 
 OPEN = Field(union_mode="left_to_right")
-"""For a field `Annotated[SomeEnum | str, OPEN]`: a word of another version that the enum lacks stays a word."""
+"""For a field `Annotated[SomeEnum | str, OPEN]`: a value of another version that the enum lacks stays a string."""
 
 
 MOST_CHARACTERS = 8192
 
 
 BoundedText = Annotated[str, AfterValidator(lambda text: cut(text, MOST_CHARACTERS))]
-"""What somebody says, for people to read; longer words are cut where they come in."""
+"""A text for people, written by another process; validation cuts it to MOST_CHARACTERS."""
 
 
 MOST_NAMES = 1000
@@ -43,12 +43,12 @@ def _counted(value: object) -> object:
 
 
 FEW_NAMES = BeforeValidator(_counted)
-"""For a map in a message whose names are roles, tasks or metrics: it is refused before each entry is looked at."""
+"""For a map in a message whose names are roles, tasks or metrics: it is refused before any entry is validated."""
 
 
 ONE_PROBLEM = FailFast()
-"""For a list in a message: it is refused at its first wrong entry. Whoever sends a hundred thousand of them gets no
-hundred thousand sentences."""
+"""For a list in a message: validation stops at its first wrong entry, so that a hundred thousand wrong ones do not make
+a hundred thousand sentences."""
 
 
 class ApiModel(BaseModel):
@@ -65,12 +65,12 @@ class ApiModel(BaseModel):
 
 
 class StatusModel(ApiModel):
-    """A part of the status. Another version of the operator may have written it: what is not known here is kept."""
+    """A part of the status. Another version of the operator may have written it: unknown fields are retained."""
 
     model_config = ConfigDict(extra="allow")
 
 
 class WireModel(ApiModel):
-    """A message between processes of which each may be of another version: what is not known here is left out."""
+    """A message between processes of which each may be of another version: unknown fields are dropped."""
 
     model_config = ConfigDict(extra="ignore")

@@ -15,7 +15,7 @@ LABEL_JOB = "rljob.dev/job"
 LABEL_COMPONENT = "rljob.dev/component"
 """On every object and pod: one of `Component`."""
 LABEL_ROLE = "rljob.dev/role"
-"""On the pods and Deployment of a role: the role's word, e.g. `actor_fwd`."""
+"""On the pods and Deployment of a role: the role's value, e.g. `actor_fwd`."""
 LABEL_POD_GROUP = "scheduling.x-k8s.io/pod-group"
 """On every pod of a gang: the name of its PodGroup, by which scheduler-plugins knows it."""
 ANNOTATION_TEMPLATE = "rljob.dev/template"
@@ -59,12 +59,12 @@ WEIGHTS_DIR = "/dev/shm/rljob"  # noqa: S108 - the pod's own memory volume
 SECRET_DIR = "/etc/rljob/secret"  # noqa: S105 - a path
 """Files `token` and `redis-password`."""
 JOB_FILE = "/etc/rljob/job/job.json"
-"""The resolved RLJob as it was when the pod was made; the coordinator tells what an epoch runs with."""
+"""The resolved RLJob as it was when the pod was made; the coordinator sends the job that an epoch runs with."""
 
 
 LATEST = "latest"
-"""A link beside the folders of checkpoints, to the one that was recorded last: for whoever loads it as a model, also
-after its job is gone. A restart goes by the record file."""
+"""A link beside the folders of checkpoints, to the one that was recorded last: for programs that load it as a model,
+also after its job is gone. A restart goes by the record file."""
 
 
 def deployment_name(job: str, role: Role) -> str:

@@ -2,7 +2,7 @@
 
 `RLJOB_FAILPOINTS="checkpoint.after_record=2,publish.after=1"` with `RLJOB_FAILPOINTS_DIR=DIR` sends SIGKILL to the
 process that passes a place for the n-th time (counted over all lives in DIR); each place fires once, its file
-`NAME.fired` tells. `NAME=hang:2` keeps the thread that passes it there for ever instead.
+`NAME.fired` records. `NAME=hang:2` keeps the thread that passes it there for ever instead.
 """
 
 import os

@@ -28,7 +28,7 @@ class EngineKind(StrEnum):
 
 
 class Role(StrEnum):
-    """A kind of worker. The value is the word used in keys, logs and metrics."""
+    """A kind of worker. The value is the name in keys, logs and metrics."""
 
     ROLLOUT = "rollout"
     ACTOR = "actor"
@@ -62,12 +62,12 @@ EXIT_INTERRUPTED = 130
 
 
 EXIT_FENCED = 75
-"""A rank or launcher whose life is over by the coordinator's word (replaced, or of an older epoch): it wrote nothing
-more and left; a launcher ended its ranks and engine first."""
+"""A rank or launcher that the coordinator has fenced (replaced, or of an older epoch): it wrote nothing more and left;
+a launcher ended its ranks and engine first."""
 
 
 EXIT_GROUP_BROKEN = 76
-"""A rank that left because another one of its gang is gone or did not come: whose fault it is, others may say."""
+"""A rank that left because another one of its gang is gone or did not come: other reports name the culprit."""
 
 
 EXIT_CUT_OFF = 77

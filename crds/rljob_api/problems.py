@@ -1,6 +1,6 @@
-"""What pydantic found wrong, said as a sentence. Of a manifest: field, value, bound and cure.
+"""What pydantic found wrong, as a sentence. Of a manifest: field, value, bound and cure.
 
-Pure. Called by whoever reads what somebody else wrote.
+Pure. Called by readers of manifests, statuses and messages of other processes.
 """
 
 import difflib
@@ -138,9 +138,9 @@ def _wrong_form(details: ErrorDetails) -> str:
 
 def _near_name(given: str) -> str:
     """A name that would do, for one that does not; empty where nothing of it would."""
-    words = re.sub("[^a-z0-9]+", "-", given.lower()).strip("-")
-    name = (words if words[:1].isalpha() else f"job-{words}")[:LONGEST_JOB_NAME].rstrip("-")
-    return f" {name} would do." if words else ""
+    allowed = re.sub("[^a-z0-9]+", "-", given.lower()).strip("-")
+    name = (allowed if allowed[:1].isalpha() else f"job-{allowed}")[:LONGEST_JOB_NAME].rstrip("-")
+    return f" {name} would do." if allowed else ""
 
 
 def _below(details: ErrorDetails) -> str:

@@ -31,8 +31,8 @@ class Change(StrEnum):
     """What a change of a field leads to."""
 
     LIVE = "Live"
-    """Nothing restarts: whoever decides reads the new value in its next turn, workers (where they read it too) with
-    their next epoch."""
+    """Nothing restarts: the operator reads the new value in its next turn, workers (where they read it too) with their
+    next epoch."""
     RESTART = "Restart"
     """A new epoch, from the last recorded checkpoint."""
     GROWS = "Grows"
@@ -307,13 +307,12 @@ def run_differences(kept: RLJobSpec, wanted: RLJobSpec) -> list[RefusedChange]:
 
 
 def retained_spec(spec: RLJobSpec) -> str:
-    """The spec as a claim keeps it: JSON of what was given, without the wishes of the day."""
-    kept = spec.model_copy(update=_USER_REQUESTS)
-    return kept.model_dump_json(exclude_defaults=True)
+    """The spec as a claim retains it: JSON of what was given, without `_USER_REQUESTS`."""
+    return spec.model_copy(update=_USER_REQUESTS).model_dump_json(exclude_defaults=True)
 
 
 def read_retained_spec(text: str) -> RLJobSpec | None:
-    """The spec that a claim keeps; None where it keeps none that this version knows."""
+    """The spec that a claim retains; None where it has none that this version can read."""
     try:
         return RLJobSpec.model_validate_json(text)
     except ValidationError:

@@ -1,4 +1,4 @@
-"""A cross-field rule: said once, held in Python and, where CEL can say it, by the API server too.
+"""A cross-field rule: written once, checked in Python and, where CEL can express it, by the API server too.
 
 `rljob_api.spec` attaches tables of rules to its models; `generate.crd` finds them in the JSON schema. No rule does I/O.
 """

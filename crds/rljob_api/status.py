@@ -1,6 +1,6 @@
 """The status of an RLJob. Conditions are authoritative; `phase` is derived for display.
 
-Operators of several versions read and write it, one after another: words may be added to phases and condition types,
+Operators of several versions read and write it, one after another: values may be added to phases and condition types,
 and fields to every object, and an operator keeps those that it does not know.
 """
 
@@ -21,7 +21,7 @@ class Phase(StrEnum):
     STARTING = "Starting"
     RUNNING = "Running"
     UNKNOWN = "Unknown"
-    """It was Running, and nobody can ask its coordinator how it is now."""
+    """It was Running, and its coordinator cannot be reached now."""
     RESTARTING = "Restarting"
     STALLED = "Stalled"
     DRAINING = "Draining"
@@ -37,9 +37,9 @@ class ConditionType(StrEnum):
     ACCEPTED = "Accepted"
     """The operator takes care of the job (a cluster's condition, as Progressing and Suspended are)."""
     COORDINATOR_REACHABLE = "CoordinatorReachable"
-    """The coordinator answers the operator (a cluster's condition): while it is False nobody knows how the job is."""
+    """The coordinator answers the operator (a cluster's condition): while False, the job's state is unknown."""
     READY = "Ready"
-    """Unknown where the job was well, and nobody knows any more."""
+    """Unknown where the job was well when it was last observed, and cannot be observed now."""
     PROGRESSING = "Progressing"
     """True from the start until the job has ended or is suspended."""
     SUSPENDED = "Suspended"
@@ -54,7 +54,7 @@ class ConditionType(StrEnum):
 
 
 ANY_TEXT = WithJsonSchema({"type": "string"})
-"""In the CRD any word is taken, so that neither an older nor a newer operator is kept from writing."""
+"""The CRD accepts any value, so that both an older and a newer operator can write."""
 
 AnyPhase = Annotated[Phase | str, OPEN, ANY_TEXT]
 AnyConditionType = Annotated[ConditionType | str, OPEN, ANY_TEXT]
@@ -106,7 +106,7 @@ class PodStatus(StatusModel):
     """The replica is one too many: it finishes or hands back its work and goes."""
     drain_ordered_at: Time | None = None
     ordered_at: Time = 0.0
-    """When the pod was last told to start anew (in place, as a new pod, or in a new epoch)."""
+    """When the pod was last ordered to start again (in place, as a new pod, or in a new epoch)."""
     unregistered: int = 0
     """How often in a row its ranks did not begin in time. After the second time the pod is replaced."""
 
@@ -115,7 +115,7 @@ class RoleStatus(StatusModel):
     """One role."""
 
     name: Annotated[Role, ANY_TEXT]
-    """An operator that does not know the role cannot take care of the job, and says so."""
+    """An operator that does not know the role cannot take care of the job, and reports that."""
     replicas: int
     ready: int
     failures: int
@@ -135,7 +135,7 @@ class RestartStatus(StatusModel):
     backoff_until: Time | None = None
     scope: str | None = None
     reason: str | None = None
-    """Why the last restart was decided, in one stable word; None before the first."""
+    """Why the last restart was decided, a stable reason; None before the first."""
     message: str | None = None
     """Why the present epoch, or the last restart in place, was begun: a sentence."""
     decided_at: Time | None = None
@@ -182,7 +182,7 @@ class TrainingStatus(StatusModel):
     staleness: StalenessStatus = StalenessStatus()
     queue_depth: int = 0
     rows_dropped: int = 0
-    """Rows that went when storage was full, as told last."""
+    """Rows that went when storage was full, as last reported."""
     reward: float | None = None
     last_report_time: Time | None = None
 
@@ -222,12 +222,12 @@ class ScalingStatus(StatusModel):
     desired: int = 0
     """Rollout replicas that are wanted: those of the spec, or what autoscaling has decided."""
     reason: str = ""
-    """Why autoscaling decided last, in one stable word; empty before, and without it. So are the next two."""
+    """Why autoscaling decided last, a stable reason; empty before, and without it. So are the next two."""
     message: str = ""
     """The same in a sentence."""
     last_decision: Time | None = None
     judged_replicas: int | None = None
-    """Ready rollout replicas whose work autoscaling judges, or judged last. Another number, and it begins anew."""
+    """Ready rollout replicas whose work autoscaling judges, or judged last. With another number it starts again."""
     judged_from_step: int | None = None
     """The step at whose end it begins: until then the actor gets what was begun before."""
     up_since: DemandMark | None = None
@@ -255,7 +255,7 @@ class AcceptedStatus(StatusModel):
     digest: str = ""
     """Of the job's file in its ConfigMap, where the spec is read again when a later one is refused."""
     defaults: DefaultsStatus | None = None
-    """What fields that are not given mean for this job, as long as it exists; None: they are resolved anew."""
+    """What fields that are not given mean for this job, as long as it exists; None: they are resolved again."""
 
 
 class RLJobStatus(StatusModel):
@@ -263,7 +263,7 @@ class RLJobStatus(StatusModel):
 
     phase: AnyPhase = Phase.PENDING
     reason: str = ""
-    """Why the phase is what it is, or while all is well the reason of the last restart: one stable word."""
+    """Why the phase is what it is, or while all is well the reason of the last restart; a stable reason."""
     observed_generation: int = 0
     accepted: AcceptedStatus | None = None
     """On a cluster: the last spec that was accepted. While a later one is refused the job goes on by this one."""

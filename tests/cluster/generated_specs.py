@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from rljob_api.generate.crd import INT_OR_STRING, Schema, spec_schema, words
+from rljob_api.generate.crd import INT_OR_STRING, Schema, enum_values, spec_schema
 from tests.unit.api.manifests import changed
 
 _SCHEMA = spec_schema()
@@ -69,8 +69,8 @@ def _edges_of(field: Schema) -> Iterator[Any]:
         return
     yield 1 if field["type"] in ("string", "object", "array", "boolean") else "1"
     match field:
-        case _ if words(field):
-            yield from words(field)
+        case _ if enum_values(field):
+            yield from enum_values(field)
         case {"type": "integer" | "number"}:
             yield from (field[side] + step for side in ("minimum", "maximum") if side in field for step in (-1, 0, 1))
         case {"type": "string"}:
@@ -123,7 +123,7 @@ def _numbers(field: Schema) -> st.SearchStrategy[Any]:
 
 
 def _texts(field: Schema) -> st.SearchStrategy[Any]:
-    known = words(field)
+    known = enum_values(field)
     if known:
         return st.sampled_from([*known, *known, known[0].swapcase(), f"{known[0]} ", f"{known[0]}|{known[-1]}"])
     longest = field.get("maxLength", 10)

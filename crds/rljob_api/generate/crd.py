@@ -49,7 +49,7 @@ jobs lack them since, and rules test them with `has`: none leaves this list."""
 
 LEFT_OPEN = frozenset({"gpus", "actorFwd"})
 """Fields whose own default depends on the rest of the job (`open_defaults`): the API server fills in none, so that
-it can be told what was given. What is below them has its defaults."""
+readers see what was given. What is below them has its defaults."""
 
 
 _DROPPED = frozenset({"title", "$defs", "additionalProperties", "const", "default", "anyOf"})
@@ -204,7 +204,7 @@ def _growth(row: Row) -> dict[str, str]:
 
 
 def _status_schema() -> Schema:
-    """The structural schema of `status`, without defaults: what nobody wrote is not there."""
+    """The structural schema of `status`, without defaults: a field that was not written is absent."""
     source = RLJobStatus.model_json_schema()
     schema = _structural(source, source["$defs"], keeps_defaults=False)
     schema["properties"]["conditions"] |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}
@@ -236,21 +236,21 @@ def _structural(
             source["items"], definitions, keeps_defaults=keeps_defaults, undefaulted=undefaulted
         )
     if schema.get("nullable") and "enum" in schema:
-        # The API server refuses null for an enum, whatever `nullable` says, and also if the enum has it.
+        # The API server refuses null for an enum, whatever `nullable` is, and also if the enum has it.
         schema["pattern"] = f"^({'|'.join(schema.pop('enum'))})$"
     schema |= _open_object(source, definitions)
     _bound(schema)
     return _ordered(schema)
 
 
-def words(field: Schema) -> list[str]:
+def enum_values(field: Schema) -> list[str]:
     """The values of an enum; none where the field is no enum."""
     alternatives = _ALTERNATIVES.fullmatch(field.get("pattern", ""))
     return alternatives[1].split("|") if alternatives else list(field.get("enum", ()))
 
 
 def _without_reference(source: Schema, definitions: dict[str, Schema]) -> Schema:
-    """One flat node: what stands beside a reference (the field's own words, its default) wins over the referred."""
+    """One flat node: what stands beside a reference (the field's description, its default) wins over the referred."""
     if "anyOf" in source and INT_OR_STRING not in source:
         (chosen,) = [part for part in source["anyOf"] if part.get("type") != "null"]
         beside = {key: value for key, value in source.items() if key != "anyOf"}
@@ -265,8 +265,8 @@ def _without_reference(source: Schema, definitions: dict[str, Schema]) -> Schema
 def _joined_description(field: Schema, model: Schema) -> Schema:
     """An object is described by its field and by its model; an enum by its field alone."""
     texts = [field.get("description"), model.get("description") if model.get("type") == "object" else None]
-    said = " ".join(dict.fromkeys(text for text in texts if text))
-    return {"description": said} if said else {}
+    description = " ".join(dict.fromkeys(text for text in texts if text))
+    return {"description": description} if description else {}
 
 
 def _open_object(source: Schema, definitions: dict[str, Schema]) -> Schema:
@@ -295,8 +295,11 @@ def _written(value: object, undefaulted: frozenset[str]) -> object:
     """
     if isinstance(value, dict):
         left_out = undefaulted | LEFT_OPEN
-        kept = {key: inner for key, inner in value.items() if inner is not None and key not in left_out}
-        return {key: _written(inner, undefaulted) for key, inner in kept.items()}
+        return {
+            key: _written(inner, undefaulted)
+            for key, inner in value.items()
+            if inner is not None and key not in left_out
+        }
     return value
 
 

@@ -6,7 +6,7 @@ Pure; `rljob docs` prints it and CI compares docs/spec.md.
 from collections.abc import Iterator
 
 from rljob_api.cluster import API_GROUP, API_VERSION, RLJOB_KIND
-from rljob_api.generate.crd import INT_OR_STRING, LEFT_OPEN, Schema, spec_schema, words
+from rljob_api.generate.crd import INT_OR_STRING, LEFT_OPEN, Schema, enum_values, spec_schema
 from rljob_api.revision import REFUSED, Change, row_of
 from rljob_api.rule import VALIDATIONS
 
@@ -74,8 +74,8 @@ def _fixed() -> Iterator[str]:
 
 
 def _type(field: Schema) -> str:
-    if words(field):
-        return " \\| ".join(f"`{value}`" for value in words(field))
+    if values := enum_values(field):
+        return " \\| ".join(f"`{value}`" for value in values)
     if INT_OR_STRING in field:
         return "integer or string"
     if field["type"] == "array":

@@ -5,7 +5,7 @@ there first counts:
 
 1. `RLJOB_DEVICES=fake:8`: eight devices that are not there, for dry runs and tests; `fake:8:141` says that each has
    141 GiB (80 without). Processes get slices of them, and compute on the CPU, since no CUDA device has such a name.
-2. `CUDA_VISIBLE_DEVICES`: what whoever started this process gives it.
+2. `CUDA_VISIBLE_DEVICES`: what the parent of this process gives it.
 3. NVML: all that the driver shows.
 """
 
@@ -42,12 +42,12 @@ class Device:
     name: str
     """A number, a UUID (`GPU-...`, `MIG-...`), or `fake-N`."""
     memory_bytes: int | None
-    """None where nobody here knows."""
+    """None where no source on this machine knows it."""
 
 
 @dataclass(frozen=True, slots=True)
 class MachineDevices:
-    """The devices, and who says so."""
+    """The devices, and the source that names them."""
 
     devices: tuple[Device, ...]
     source: str
@@ -60,7 +60,7 @@ class MachineDevices:
 
 
 def machine_devices(environment: Mapping[str, str] = os.environ) -> MachineDevices:
-    """The devices of this process. ValueError, with a sentence, where the environment says what nobody can mean."""
+    """The devices of this process. ValueError, with a sentence, where the environment names no usable devices."""
     pretended = environment.get(PRETENDED)
     if pretended:
         return MachineDevices(_fakes(pretended), f"{PRETENDED}={pretended}")

@@ -1,6 +1,6 @@
 """What the system knows of a process in `/proc/PID`: its state, its parent, its start, and how far it has come.
 
-Read where a process must be told from another that has its number, or a slow one from one that hangs.
+Read to distinguish a process from a later one with the same pid, and a slow process from one that hangs.
 """
 
 from contextlib import suppress

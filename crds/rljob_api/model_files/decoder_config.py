@@ -23,7 +23,7 @@ def whole_number(fields: Mapping[str, Any], name: str, *, least: int = 1) -> int
 
 
 def number(fields: Mapping[str, Any], name: str, *, may_be_zero: bool = False, purpose: str = "") -> int | float:
-    """A finite number above 0, as it is written; `purpose` tells in the sentence what it is needed for."""
+    """A finite number above 0, as it is written; `purpose` names in the sentence what it is needed for."""
     value = fields.get(name)
     is_zero = may_be_zero and value == 0
     # Asked for what is right, since nothing is above or below NaN, which Python reads from JSON as a number.
@@ -72,14 +72,14 @@ ROPE_FACTORS = {
     "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
     "yarn": (),
 }
-"""Kinds of rotary embeddings whose frequencies do not change with the length, and what each must be told.
+"""Kinds of rotary embeddings whose frequencies do not change with the length, and the parameters that each needs.
 
-Of yarn there is more to say: `_check_yarn`.
+`_check_yarn` has the rest of yarn.
 """
 
 
 _YARN_NUMBERS = ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")
-"""What yarn may be told; it has values of its own for what is null or 0."""
+"""Optional parameters of yarn; it has values of its own for what is null or 0."""
 
 
 _TRAINED_LENGTH = "original_max_position_embeddings"
@@ -102,9 +102,9 @@ def read_rope(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _take_kind(rope: dict[str, Any]) -> str:
-    """Takes out both names that a kind has had. Where nothing is said of it, it is the default."""
-    said = [rope.pop(name) for name in ("rope_type", "type") if name in rope]
-    kind = next((name for name in said if name is not None), None) if said else "default"
+    """Takes out both names that a kind has had. Without either, it is the default."""
+    given = [rope.pop(name) for name in ("rope_type", "type") if name in rope]
+    kind = next((name for name in given if name is not None), None) if given else "default"
     if not isinstance(kind, str) or kind not in ROPE_FACTORS:
         raise ValueError(
             f"model.path: its config.json has rope_type {kind!r}, but the torch trainer knows"
@@ -205,7 +205,7 @@ class DecoderConfig:
     mlp_bias: bool
     tie_word_embeddings: bool
     rope_parameters: Mapping[str, Any]
-    """`rope_type`, `rope_theta` and what that type must be told."""
+    """`rope_type`, `rope_theta` and the parameters that this type needs."""
     eos_token_ids: frozenset[int]
     described: Mapping[str, Any]
     """The whole config.json, for a checkpoint's own."""

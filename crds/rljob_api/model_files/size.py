@@ -226,7 +226,7 @@ def fitting_interval(parameters: int, dtype: Dtype) -> int:
 
 
 def checkpoint_interval(spec: RLJobSpec) -> int:
-    """The job's: what it says, else what fits its model. ValueError where the model's files cannot be read."""
+    """The given interval, else one that fits the model. ValueError where the model's files cannot be read."""
     if spec.checkpoint.every_steps is not None:
         return spec.checkpoint.every_steps
     return fitting_interval(num_parameters(spec.model), spec.model.dtype)

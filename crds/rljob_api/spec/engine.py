@@ -23,7 +23,7 @@ class _Taken:
     flags: str
     """Their names without the dashes, with white space between."""
     instead: str
-    """What says it, or why nobody has to; a sentence."""
+    """The field that sets it, or why none has to; a sentence."""
 
 
 _TAKEN = (
@@ -58,7 +58,7 @@ _TAKEN_VARIABLES = {
     "OMP_NUM_THREADS": "roles.rollout.threads says it.",
     "SGLANG_USE_CPU_ENGINE": "gpus says whether it computes on the CPU.",
 }
-"""Variables of the environment that RLJob sets for a server itself, and what says them."""
+"""Variables of the environment that RLJob sets for a server itself, and the field that decides."""
 
 
 _ARGS = "(has(self.args) ? self.args : [])"
@@ -132,7 +132,7 @@ class EngineSpec(RuledModel):
     python: str | None = Field(default=None, min_length=1, max_length=4096)
     """The interpreter of another environment that has SGLang, for servers with GPUs; null: the worker's own."""
     startup_timeout_seconds: int | None = Field(default=None, ge=1, le=86400)
-    """For a server to answer after its start; later it is killed and started anew. Null: 300, and 1800 for
+    """For a server to answer after its start; later it is killed and started again. Null: 300, and 1800 for
     SGLang, which may have to compile kernels. Also for the imports of a pod's first process, of a coordinator's, and
     of `rljob run`'s preloaded parent (there: without reading or computing), if it is longer than their own 900, 900 and
     120."""

@@ -10,7 +10,7 @@ from rljob_api.spec.infrastructure import ResourcesSpec
 
 
 class Waiting(StrEnum):
-    """How a consumer waits for rows: told by the queue, or by asking again."""
+    """How a consumer waits for rows: notified by the queue, or by polling."""
 
     NOTIFY = "Notify"
     POLL = "Poll"

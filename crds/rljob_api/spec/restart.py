@@ -193,7 +193,7 @@ class RestartPolicySpec(RuledModel):
     backoff: BackoffSpec = BackoffSpec()
     """Delay before a global restart."""
     heartbeat_timeout_seconds: int = Field(default=30, ge=1, le=86400)
-    """A rank whose main loop has not beaten for this long (and is not busy by its own word) hangs."""
+    """A rank whose main loop has not beaten for this long (and has not reported itself busy) hangs."""
     stall_timeout_seconds: int = Field(default=600, ge=2, le=604800)
     """A job that comes no step forward for this long is Stalled and restarted: no step is trained, no token made on the
     way to one, no row put. A long answer that still grows is never given up; an engine that has requests and makes no
@@ -204,11 +204,11 @@ class RestartPolicySpec(RuledModel):
     rendezvous_timeout_seconds: int = Field(default=120, ge=1, le=86400)
     """For the actor's ranks to find each other, from when all of their pods are there; then who is missing is named."""
     coordinator_absence_seconds: int | None = Field(default=None, ge=1, le=86400)
-    """A rank that has not reached its coordinator for this long leaves, and begins anew when it can be reached: that
+    """A rank that has not reached its coordinator for this long leaves, and starts again when it can be reached: that
     restarts the job and is not counted, if its launcher could not reach it either. Pods that run and are silent as a
     whole are replaced after as long. Null: half of collectiveTimeoutSeconds, but 60 where that would be less."""
     mechanism: Mechanism = Mechanism.PROCESS
-    """Process: ranks are forked anew in their pods; a pod that does not answer, or whose node is gone, is replaced.
+    """Process: ranks are forked again in their pods; a pod that does not answer, or whose node is gone, is replaced.
     Recreate: every pod that is to be restarted is replaced."""
     failure_rules: list[FailureRuleSpec] = Field(default=[], max_length=64)
     """What single kinds of failure lead to, before the table is asked. Without a rule, pods that were evicted,
@@ -219,7 +219,7 @@ class RestartRequestSpec(ApiModel):
     """A restart that the user asks for. Carried out once for every new id; not counted."""
 
     id: str = Field(min_length=1, max_length=63)
-    """Any word that was not used before, such as a date."""
+    """Any text that was not used before, such as a date."""
     role: Role | None = None
     """Restarts this role in place (the actor: the whole job); null restarts the job."""
     reason: str = Field(default="", max_length=1024)
@@ -246,7 +246,7 @@ def collective_seconds(policy: RestartPolicySpec) -> float:
     """How long ranks wait for each other within one collective.
 
     Longer than silence takes to be noticed, so that a rank that hangs is named and not those who wait for it; shorter
-    than a stall, which names nobody.
+    than a stall, which names no rank.
     """
     if policy.collective_timeout_seconds is not None:
         return float(policy.collective_timeout_seconds)

@@ -131,7 +131,7 @@ MOST_REPLICAS = 1024
 ROLLOUT_SCALE: tuple[Rule, ...] = (
     Rule(
         field="replicas",
-        # The API server fills in 1, which nobody can tell from a 1 that somebody gave.
+        # The API server fills in 1, which cannot be distinguished from a given 1.
         holds=lambda role: role.autoscaling is None or role.replicas == 1,
         sentence="{replicas} is not yours to give: with autoscaling RLJob sets the number itself, from "
         "{autoscaling.minReplicas} to {autoscaling.maxReplicas}. Remove replicas or set it back to 1, or remove "
@@ -139,7 +139,7 @@ ROLLOUT_SCALE: tuple[Rule, ...] = (
         cel="!has(self.autoscaling) || self.replicas == 1",
     ),
 )
-"""Of the role beside it. Also whoever writes to the scale subresource is refused by it."""
+"""Of the role beside it. It also refuses writes to the scale subresource."""
 
 
 class AutoscalingSpec(RuledModel):
@@ -288,7 +288,7 @@ class RolesSpec(ApiModel):
     a cluster null where the actor has gpus. What a job began with stays."""
     reference: RoleSpec | None = None
     """Log-probs under the reference model; null means that there is no such role. With KL coefficient 0 it serves rows
-    as it comes to them, and nobody waits for it."""
+    as it comes to them, and no role waits for it."""
     advantages: RoleSpec = RoleSpec()
     """Advantages from rewards."""
 

@@ -102,7 +102,7 @@ class RewardFailureSpec(RuledModel):
     """Pause before the first retry; twice as long before each further one."""
     then: FailedReward = FailedReward.INVALID
     """Invalid: nothing is learnt from the sample, and it counts nowhere; a prompt with fewer than two others is drawn
-    anew. Score: it gets `score`, like an answer that earned it."""
+    again. Score: it gets `score`, like an answer that earned it."""
     score: float | None = Field(default=None, ge=-1e9, le=1e9)
     """With `then: Score`."""
 

@@ -22,7 +22,7 @@ class Interruption(StrEnum):
 
 
 class WeightVerification(StrEnum):
-    """How it is shown that an engine has the weights that it says it has."""
+    """How the weights of an engine are verified."""
 
     PROBE = "Probe"
     NONE = "None"
@@ -35,15 +35,15 @@ class WeightSyncSpec(ApiModel):
     """HostStaged: a copy in host memory is served over TCP while training goes on."""
     interruption: Interruption = Interruption.RETRACT
     """What becomes of samples that run when new weights come. Retract: their tokens are kept, and their KV cache is
-    computed anew, so that later tokens are wholly the new policy's. InPlace: tokens and KV cache are kept, which costs
-    nothing; later tokens, told as the new version's, were computed with the old one's keys and values of those before
-    them. Drain: they run to their ends first, each under one version, while the engine empties. A sample's staleness
-    counts from the oldest version of its tokens in all three."""
+    computed again, so that later tokens are wholly the new policy's. InPlace: tokens and KV cache are kept, which costs
+    nothing; later tokens, labelled with the new version, were computed with the old one's keys and values of those
+    before them. Drain: they run to their ends first, each under one version, while the engine empties. A sample's
+    staleness counts from the oldest version of its tokens in all three."""
     chunk_bytes: int = Field(default=4 << 20, ge=1 << 12, le=1 << 30)
     """Weights travel in checksummed chunks of this size, in bytes."""
     timeout_seconds: int = Field(default=300, ge=1, le=86400)
     """Longest time for one version to reach a receiver."""
     verify: WeightVerification | None = None
     """Probe: after each update the engine scores 64 fixed tokens, and its log-probs must be those that the trainer has
-    published with the version; until then nothing that it made under that version counts. None: what it says is
-    believed. Null: Probe, where the engine can tell log-probs of given tokens."""
+    published with the version; until then nothing that it made under that version counts. None: its answer is
+    trusted. Null: Probe, where the engine can score given tokens."""

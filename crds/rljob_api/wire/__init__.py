@@ -4,5 +4,5 @@ Every request carries the job's token in `X-RLJob-Token`. A request that changes
 incarnation; one from a fenced life gets status 409 with `Refusal`.
 
 Either side may be of another version: readers leave out what they do not know, so a version may add fields that have
-defaults, and kinds of failures and events. The words of the other enums stay as they are.
+defaults, and kinds of failures and events. The values of the other enums stay as they are.
 """

@@ -19,7 +19,7 @@ class PartWriter(WireModel):
 
 
 class CheckpointBegin(WireModel):
-    """`POST /v1/checkpoints/begin`: the leader says which parts make the checkpoint."""
+    """`POST /v1/checkpoints/begin`: the leader names the parts of the checkpoint."""
 
     life: Life
     id: WeightId

@@ -56,7 +56,7 @@ class PodOrder(WireModel):
     generation: int = Field(default=0, ge=0)
     phase: PodPhase = PodPhase.RUN
     pod_uid: str = ""
-    """The platform's pod that this replica is; empty on one machine, where whoever says so is it. A launcher that knows
+    """The platform's pod that this replica is; empty on one machine, where any launcher is taken. A launcher that knows
     only its uid asks `GET /v1/replicas/{pod_uid}` for its `PodKey`, and another pod's launcher is refused.
 
     UNSEEN_POD until the supervisor has seen the pod: no launcher may begin the order. One that did, in a container that

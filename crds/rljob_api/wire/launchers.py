@@ -37,7 +37,7 @@ class RankProcess(WireModel):
     cut_off: bool = False
     """See `Failure.cut_off`."""
     collectives: int | None = None
-    """How many collectives it has entered; None where it has not told: it takes part in none."""
+    """How many collectives it has entered; None where it has not reported: it takes part in none."""
     is_within_collective: bool = False
     """It has not come out of the last one."""
 
@@ -89,6 +89,6 @@ class LauncherAnswer(WireModel):
 
 
 class ReplicaAnswer(WireModel):
-    """`GET /v1/replicas/{pod_uid}?wait=SECONDS`: which replica the pod is; None: not told yet, ask again."""
+    """`GET /v1/replicas/{pod_uid}?wait=SECONDS`: which replica the pod is; None: not known yet, ask again."""
 
     pod: PodKey | None

@@ -1,4 +1,4 @@
-"""Logs of a job that are kept beside its checkpoints: what launchers hand in, and what is answered of it.
+"""Logs of a job that are retained beside its checkpoints: what launchers hand in, and what is answered of it.
 
 The file names and the mark between two lives are here as well, since launchers write them and `rljob logs` reads them.
 """
@@ -14,7 +14,7 @@ from rljob_api.wire.identity import PodKey
 LOGS_DIR = "logs"
 """In the run folder: of a run on one machine whole logs, on a cluster the last part of each."""
 RETAINED_LOG_CHARACTERS = 1 << 16
-"""Of each log, the newest so many are kept on a cluster."""
+"""Of each log, the newest so many are retained on a cluster."""
 LOG_NAME = r"^(actor|rollout|actor_fwd|reference|advantages)-\d{1,6}\.(\d{1,4}|engine(\.\d{1,4})?)$"
 """Of a rank or an engine, without the suffix."""
 BEGINS = re.compile(r"^=== new life at .* ===$", re.MULTILINE)

@@ -47,10 +47,10 @@ class PodObservation(WireModel):
 
 
 class RoomMade(WireModel):
-    """What went since storage was full, as it was told last."""
+    """What was dropped since storage was full, as last reported."""
 
     rows: int
-    """That went so in all, since the control state began; another number means that something new is told."""
+    """Dropped so in all, since the control state began; another number means a new report."""
     message: BoundedText
 
 
@@ -128,13 +128,13 @@ class CoordinatorStatus(WireModel):
     progress_age_seconds: float
     """Since any rank reported that it brought the job forward, or since the coordinator began."""
     demand: DemandObservation | None = None
-    """As of the end of the last step; None before the first that this coordinator was told of."""
+    """As of the end of the last step; None before the first step that was reported to this coordinator."""
     beat_interval_seconds: float
     """How often ranks beat in this epoch."""
 
 
 class EventKind(StrEnum):
-    """What can be told by the coordinator."""
+    """What the coordinator can report."""
 
     EPOCH_OPENED = "EpochOpened"
     FAILURE_REPORTED = "FailureReported"
@@ -146,9 +146,9 @@ class EventKind(StrEnum):
     CHECKPOINT_GIVEN_UP = "CheckpointGivenUp"
     """A rank's part of it did not come in time; the record before stands."""
     CHECKPOINT_DAMAGED = "CheckpointDamaged"
-    """A checkpoint is not what was written: the epoch begins with an older one, and the damaged folder is kept."""
+    """A checkpoint is not what was written: the epoch begins with an older one, and the damaged folder is retained."""
     WRONG_WEIGHTS = "WrongWeights"
-    """An engine said that it had a version, and had other weights; nothing that it made of them is trained on."""
+    """An engine reported a version, and had other weights; nothing that it made of them is trained on."""
     ENGINE_STALLED = "EngineStandsStill"
     """An engine answered and made no token of what it had; its rank has ended it."""
     STEP_SKIPPED = "StepSkipped"
@@ -162,7 +162,7 @@ class EventKind(StrEnum):
     STATE_LOST = "ControlStateLost"
     POD_CHANGED = "PodChanged"
     QUEUE_DRAINS = "QueueDrains"
-    """No ticket is given until somebody takes that back."""
+    """No ticket is given until a user takes that back."""
     TICKETS_GIVEN = "TicketsGiven"
 
 

@@ -49,7 +49,7 @@ class Beat(WireModel):
     state: RankState
     busy: Busy | None = None
     waiting: BoundedText | None = None
-    """Who or what this rank waits for, in words; None while it works."""
+    """Who or what this rank waits for, as text; None while it works."""
     tickets: list[int] = []
     """Ids of the tickets in work; one that is unlisted for two beats comes back."""
     still_seconds: float = Field(default=0.0, ge=0)
@@ -78,19 +78,19 @@ class BeatAnswer(WireModel):
 class Rendezvous(WireModel):
     """`PUT /v1/rendezvous/{group}` by global rank 0 of a role, long-polled by all of its ranks with `GET`.
 
-    Who asks with its incarnation has come, and is answered with the address once all have. Until then it is told, at
-    the end of its wait, who is missing.
+    A rank that asks with its incarnation has come, and gets the address once all have. Until then the answer, at the
+    end of its wait, names the ranks that are missing.
     """
 
     group: str
     epoch: Epoch
     generation: int
     address: str
-    """host:port of the store; empty in an answer while somebody is missing."""
+    """host:port of the store; empty in an answer while a rank is missing."""
     incarnation: str = ""
-    """Of global rank 0; empty in an answer while somebody is missing."""
+    """Of global rank 0; empty in an answer while a rank is missing."""
     complete: bool = False
-    """All ranks have come: whoever asks from now on may join."""
+    """All ranks have come: a rank that asks from now on may join."""
     missing: list[str] = []
     """Ranks that have not come."""
     absent: list[str] = []
@@ -98,7 +98,7 @@ class Rendezvous(WireModel):
 
 
 class NoticeKind(StrEnum):
-    """What a rank tells that restarts nothing."""
+    """What a rank reports that restarts nothing."""
 
     WRONG_WEIGHTS = "WrongWeights"
     STEP_SKIPPED = "StepSkipped"
@@ -106,7 +106,7 @@ class NoticeKind(StrEnum):
 
 
 class Notice(WireModel):
-    """`POST /v1/notices`: something that the job survives and its owner should hear of; becomes an event."""
+    """`POST /v1/notices`: something that the job survives and its owner should know; becomes an event."""
 
     life: Life
     kind: NoticeKind

@@ -36,7 +36,7 @@ class WeightPart(WireModel):
 
 
 class PartRequest(WireModel):
-    """`POST /v1/weights/parts`: the weight is visible once all its parts were told.
+    """`POST /v1/weights/parts`: the weight is visible once all its parts were reported.
 
     For Policy version r + 1 the queue must then hold no untrained row of train_r.
     """
