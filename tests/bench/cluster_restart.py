@@ -105,10 +105,10 @@ class Bench:
         rank = processes.the(processes.within(pod, "worker"), Kind.RANK)
         killed = time.time()
         rank.kill()
-        told: list[CoordinatorEvent] = []
-        while not (lap := _lap(told, role, killed)):
-            assert time.time() < killed + LIMIT_SECONDS, f"not ready after {LIMIT_SECONDS:.0f} s: {self.job.said()}"
-            told += self._coordinator.events(max([after, *(event.id for event in told)]))
+        reported: list[CoordinatorEvent] = []
+        while not (lap := _lap(reported, role, killed)):
+            assert time.time() < killed + LIMIT_SECONDS, f"not ready after {LIMIT_SECONDS:.0f} s: {self.job.summary()}"
+            reported += self._coordinator.events(max([after, *(event.id for event in reported)]))
         return lap
 
     def shares(self, scope: str) -> tuple[float, float]:

@@ -41,8 +41,8 @@ def node(cluster: Cluster) -> Node:
 @pytest.fixture
 def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
     """A namespace of the test's own. It is deleted afterwards, which nobody waits for: it takes seconds."""
-    word = re.sub("[^a-z0-9]+", "-", request.node.name.lower().removeprefix("test_"))[:40].strip("-")
-    name = f"{word}-{uuid.uuid4().hex[:6]}"
+    text = re.sub("[^a-z0-9]+", "-", request.node.name.lower().removeprefix("test_"))[:40].strip("-")
+    name = f"{text}-{uuid.uuid4().hex[:6]}"
     kubectl = Kubectl(cluster.kubeconfig)
     kubectl("create", "namespace", name)
     yield name
@@ -52,8 +52,8 @@ def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]
 @pytest.fixture(scope="module")
 def module_kubectl(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Kubectl]:
     """kubectl in a namespace that all tests of a file share, for those that go on with each other's job."""
-    word = request.module.__name__.rpartition(".")[2].removeprefix("test_").replace("_", "-")
-    kubectl = Kubectl(cluster.kubeconfig, f"{word}-{uuid.uuid4().hex[:6]}")
+    text = request.module.__name__.rpartition(".")[2].removeprefix("test_").replace("_", "-")
+    kubectl = Kubectl(cluster.kubeconfig, f"{text}-{uuid.uuid4().hex[:6]}")
     kubectl("create", "namespace", kubectl.namespace)
     kubectl.wait("the namespace's service account", lambda: kubectl.get("serviceaccount", "default"))
     yield kubectl

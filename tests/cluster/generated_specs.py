@@ -16,7 +16,7 @@ from tests.unit.api.manifests import changed
 _SCHEMA = spec_schema()
 _ODD: st.SearchStrategy[Any] = st.sampled_from([None, 0, 1, 1.0, 1.5, True, "", "1", "ü", [], {}, {"x": 1}])
 """Of one type or another."""
-_WORDS = [
+_TEXT = [
     "x",
     "a:b",
     "pkg.mod:name",
@@ -127,7 +127,7 @@ def _texts(field: Schema) -> st.SearchStrategy[Any]:
     if known:
         return st.sampled_from([*known, *known, known[0].swapcase(), f"{known[0]} ", f"{known[0]}|{known[-1]}"])
     longest = field.get("maxLength", 10)
-    return st.sampled_from([*_WORDS, "", "ü" * longest, "x" * (longest + 1)])
+    return st.sampled_from([*_TEXT, "", "ü" * longest, "x" * (longest + 1)])
 
 
 def _lists(field: Schema) -> st.SearchStrategy[Any]:

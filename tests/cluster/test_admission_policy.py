@@ -47,7 +47,7 @@ def in_force(kubectl: Kubectl, *arguments: str) -> Iterator[None]:
     selector = f"admissionPolicy.namespaceSelector.matchLabels.{LABEL.replace('.', chr(92) + '.')}={release[1:]}"
     made = policy(release, *arguments, "--set-string", selector)
     kubectl.apply(*made)
-    kubectl.wait("the policy to be in force", lambda: said_of(kubectl, with_pod({"hostNetwork": True})))
+    kubectl.wait("the policy to be in force", lambda: stated_of(kubectl, with_pod({"hostNetwork": True})))
     yield
     for each in made:
         kubectl.delete(each["kind"], each["metadata"]["name"])
@@ -79,14 +79,14 @@ def refusals(kubectl: Kubectl, manifests: Mapping[str, Object], *arguments: str)
     # Not by `apply`, which leaves null out before it sends anything.
     items = [{**each, "metadata": {"name": name}} for name, each in manifests.items()]
     sent = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
-    said = kubectl._run(("create", *arguments, "-f", "-"), sent, 120).stderr
+    message = kubectl._run(("create", *arguments, "-f", "-"), sent, 120).stderr
     found: dict[str, str] = {}
     name = ""
-    for line in said.splitlines():
+    for line in message.splitlines():
         named = re.search(r'"([a-z]+-\d+)"', line)
         name = named[1] if named else name
         found[name] = found.get(name, "") + line + "\n"
-    assert found.keys() <= manifests.keys(), said
+    assert found.keys() <= manifests.keys(), message
     return found
 
 
@@ -107,7 +107,7 @@ def with_context(**context: Any) -> Object:
     return with_container({"securityContext": context})
 
 
-def said_of(kubectl: Kubectl, manifest: Object) -> str:
+def stated_of(kubectl: Kubectl, manifest: Object) -> str:
     """What the API server says against it; "" if it takes it."""
     return refusals(kubectl, {"job-0": manifest}, "--dry-run=server").get("job-0", "")
 
@@ -300,11 +300,11 @@ TAKEN = [
 ]
 
 
-@pytest.mark.parametrize(("number", "words"), [param(n, row.values[1], id=row.id) for n, row in enumerate(REFUSED)])
-def test_what_is_refused_with_its_sentence(verdicts: Mapping[str, str], number: int, words: str) -> None:
-    said = verdicts.get(f"refused-{number}", "")
-    assert "roles.*.template and infrastructure.template: " in said
-    assert words in said
+@pytest.mark.parametrize(("number", "text"), [param(n, row.values[1], id=row.id) for n, row in enumerate(REFUSED)])
+def test_what_is_refused_with_its_sentence(verdicts: Mapping[str, str], number: int, text: str) -> None:
+    message = verdicts.get(f"refused-{number}", "")
+    assert "roles.*.template and infrastructure.template: " in message
+    assert text in message
 
 
 @pytest.mark.parametrize("number", [param(n, id=row.id) for n, row in enumerate(TAKEN)])
@@ -336,7 +336,9 @@ def test_a_tenant_gains_nothing_from_what_the_administrator_brought(
     ):
         at_apply = refusals(kubectl, {**jobs, "peaceful-0": PEACEFUL}, tenant)
         assert "peaceful-0" not in at_apply, at_apply["peaceful-0"]
-        by_error = [said for said in at_apply.values() if "template: " not in said or "resulted in error" in said]
+        by_error = [
+            message for message in at_apply.values() if "template: " not in message or "resulted in error" in message
+        ]
         assert by_error == [], "a rule refuses it, and not an expression that cannot be evaluated"
         taken = [name for name in (*jobs, "peaceful-0") if name not in at_apply]
         accepted = kubectl.wait("the operator to judge all jobs", lambda: judged_by_operator(kubectl, taken))
@@ -373,12 +375,12 @@ def test_a_job_that_was_there_before_can_be_let_go_and_not_be_given_more(judged:
     judged.merge("namespace", judged.namespace, {"metadata": {"labels": {LABEL: None}}})
     job = with_pod({"hostPID": True})
     job["metadata"]["name"] = "old"
-    judged.wait("the policy to be out of force", lambda: said_of(judged, job) == "")
+    judged.wait("the policy to be out of force", lambda: stated_of(judged, job) == "")
     judged.apply(job)
     judged.merge(
         "namespace", judged.namespace, {"metadata": {"labels": {LABEL: namespace["metadata"]["labels"][LABEL]}}}
     )
-    judged.wait("the policy to be in force", lambda: said_of(judged, with_pod({"hostIPC": True})))
+    judged.wait("the policy to be in force", lambda: stated_of(judged, with_pod({"hostIPC": True})))
 
     judged.merge("rljob", "old", {"metadata": {"labels": {"a": "b"}}})
     judged.merge("rljob", "old", {"status": {"phase": "Pending"}}, subresource="status")
@@ -397,8 +399,8 @@ def test_the_switch_is_off_by_default_and_serves_the_operators_namespaces() -> N
 
 
 def test_a_value_that_is_not_known_is_refused() -> None:
-    said = refusal("template", "demo", str(CHART), "--set", "admissionPolicy.action=Ignore")
-    assert "action" in said
+    message = refusal("template", "demo", str(CHART), "--set", "admissionPolicy.action=Ignore")
+    assert "action" in message
 
 
 def test_what_the_administrator_takes_away_is_not_his(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def _promtool(*arguments: str) -> str:
     return done.stdout
 
 
-def test_alerts_come_and_do_not_come_as_the_scenarios_say(tmp_path: Path) -> None:
+def test_alerts_come_and_do_not_come_as_the_scenarios_state(tmp_path: Path) -> None:
     rules = _rules()
     for group in rules["groups"]:
         for rule in group["rules"]:
@@ -41,7 +41,7 @@ def test_alerts_come_and_do_not_come_as_the_scenarios_say(tmp_path: Path) -> Non
     _promtool("test", "rules", str(tmp_path / SCENARIOS.name))
 
 
-def test_nothing_is_left_of_the_words_that_the_template_replaces(tmp_path: Path) -> None:
+def test_nothing_is_left_of_the_arguments_that_the_template_replaces(tmp_path: Path) -> None:
     rules = _rules()
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump(rules))
     assert "SUCCESS" in _promtool("check", "rules", str(tmp_path / "rules.yaml"))

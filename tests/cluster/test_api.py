@@ -47,15 +47,15 @@ def team(cluster: Cluster) -> Iterator[Kubectl]:
 
 
 @pytest.mark.parametrize(("changes", "sentence"), CROSS_FIELD)
-def test_kubectl_apply_says_what_rljob_validate_says(team: Kubectl, changes: dict[str, Any], sentence: str) -> None:
+def test_kubectl_apply_states_what_rljob_validate_states(team: Kubectl, changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ManifestError) as refused:
         parse_manifest(yaml.safe_dump(changed(changes)), "job.yaml")
-    field, _, words = sentence.partition(": ")
+    field, _, text = sentence.partition(": ")
     assert refused.value.problems == (sentence,)
-    with pytest.raises(KubectlFailed) as said:
+    with pytest.raises(KubectlFailed) as message:
         apply_job(team, changes)
-    assert field in str(said.value)
-    assert words in str(said.value)
+    assert field in str(message.value)
+    assert text in str(message.value)
 
 
 @pytest.mark.parametrize(

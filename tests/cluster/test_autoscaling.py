@@ -56,9 +56,9 @@ def wait_rollouts(job: ClusterJob, count: int) -> None:
 
 def refused(job: ClusterJob, *command: str) -> str:
     """What kubectl says of a command that is refused."""
-    with pytest.raises(KubectlFailed) as said:
+    with pytest.raises(KubectlFailed) as message:
         job.kubectl(*command)
-    return str(said.value)
+    return str(message.value)
 
 
 def test_a_starved_actor_gets_another_replica_and_nothing_is_restarted(job: ClusterJob) -> None:
@@ -66,18 +66,18 @@ def test_a_starved_actor_gets_another_replica_and_nothing_is_restarted(job: Clus
     engine = job.process(ROLLOUT, Kind.ENGINE)
 
     with Brake(lambda: [engine.pid]):
-        told = job.wait_event("ScaledUp")
+        reported = job.wait_event("ScaledUp")
         wait_rollouts(job, 2)
 
-    assert told["note"].startswith("rollout scales from 1 to 2 replicas (in the last "), told
+    assert reported["note"].startswith("rollout scales from 1 to 2 replicas (in the last "), reported
     scaling = job.status()["scaling"]
     assert scaling["reason"] == "ActorStarved"
-    assert scaling["message"] in told["note"]
+    assert scaling["message"] in reported["note"]
     assert scaling["lastDecision"]
-    assert job.epoch() == 1, job.said()
+    assert job.epoch() == 1, job.summary()
 
 
-def test_whoever_else_scales_is_refused(job: ClusterJob) -> None:
+def test_another_scaler_is_refused(job: ClusterJob) -> None:
     sentence = "3 is not yours to give: with autoscaling RLJob sets the number itself, from 1 to 2"
     assert sentence in refused(job, "scale", f"rlj/{job.name}", "--replicas=3")
     patch = json.dumps({"spec": {"roles": {"rollout": {"replicas": 3}}}})
@@ -94,10 +94,10 @@ def test_rollouts_that_are_ahead_drain_and_go(job: ClusterJob) -> None:
         assert [pod["metadata"]["name"] for pod in job.pods(role=ROLLOUT)] == [stays]
         assert job.status()["scaling"]["desired"] == 1
 
-    told = [event["note"] for event in job.events("ScaledDown")]
-    assert told[0].startswith("rollout scales from 2 to 1 replicas: rollout-1 drains (in the last "), told
-    assert told[-1] == "rollout-1 has drained and goes"
-    assert job.epoch() == 1, job.said()
+    reported = [event["note"] for event in job.events("ScaledDown")]
+    assert reported[0].startswith("rollout scales from 2 to 1 replicas: rollout-1 drains (in the last "), reported
+    assert reported[-1] == "rollout-1 has drained and goes"
+    assert job.epoch() == 1, job.summary()
 
 
 def test_without_autoscaling_a_scale_is_taken_again(job: ClusterJob) -> None:
@@ -105,5 +105,5 @@ def test_without_autoscaling_a_scale_is_taken_again(job: ClusterJob) -> None:
     job.kubectl("scale", f"rlj/{job.name}", "--replicas=2")
     wait_rollouts(job, 2)
 
-    assert job.epoch() == 1, job.said()
+    assert job.epoch() == 1, job.summary()
     assert job.status()["scaling"].get("reason", "") == ""

@@ -43,7 +43,7 @@ def test_a_bad_manifest_ends_rljob_validate_with_64(cluster: Cluster, tmp_path: 
     assert "spec.training.globalBatchSize: 500 does not divide rollout.batchSize x" in done.stderr
 
 
-def test_rljob_restart_asks_and_waits_for_the_operator_s_word(cluster: Cluster, kubectl: Kubectl) -> None:
+def test_rljob_restart_asks_and_waits_for_the_operator_s_answer(cluster: Cluster, kubectl: Kubectl) -> None:
     apply_job(kubectl, {})
     write_status(kubectl, FULL)
     asked = _rljob(cluster, "restart", "demo", "-n", kubectl.namespace, "--role", "reference", "--reason", "slow")
@@ -72,7 +72,7 @@ def test_rljob_restart_waits_until_it_is_carried_out(cluster: Cluster, kubectl: 
     assert last == {"kind": "result", "id": request, "epoch": 4}
 
 
-def test_rljob_restart_says_that_nobody_carried_it_out(cluster: Cluster, kubectl: Kubectl) -> None:
+def test_rljob_restart_states_that_no_one_carried_it_out(cluster: Cluster, kubectl: Kubectl) -> None:
     apply_job(kubectl, {})
     write_status(kubectl, FULL)
     arguments = ("restart", "demo", "-n", kubectl.namespace, "--reason", "again", "--wait", "--timeout", "1")
@@ -81,7 +81,7 @@ def test_rljob_restart_says_that_nobody_carried_it_out(cluster: Cluster, kubectl
     assert "was not carried out within 1 s (phase Running). See whether the operator runs" in late.stderr
 
 
-def test_rljob_restart_says_what_has_no_sense(cluster: Cluster, kubectl: Kubectl) -> None:
+def test_rljob_restart_states_what_has_no_sense(cluster: Cluster, kubectl: Kubectl) -> None:
     arguments = ("restart", "demo", "-n", kubectl.namespace, "--reason", "x")
     assert f"There is no RLJob demo in the namespace {kubectl.namespace}" in _rljob(cluster, *arguments).stderr
     apply_job(kubectl, {})

@@ -39,7 +39,7 @@ def test_a_job_of_two_servers_of_sglang_bears_the_death_of_one(
 
         job.wait("two servers of three processes each", find)
         engines[0].kill()  # the first of its group: the server
-        told = job.wait_event("EngineExited")
-        assert "of rollout-0" in told["note"]
+        reported = job.wait_event("EngineExited")
+        assert "of rollout-0" in reported["note"]
         job.assert_succeeded()
         assert job.epoch() == 1

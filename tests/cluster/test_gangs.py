@@ -104,13 +104,13 @@ def test_each_fault_of_a_gang_is_one_restart_that_names_it(subject: Subject, bac
         blow.strike(subject)
         subject.wait("a restart", lambda wanted=number + 1: subject.job.epoch() == wanted)  # type: ignore[misc] # bound per turn
         restart = subject.job.status()["restart"]
-        assert restart["reason"] == blow.reason, subject.job.said()
-        assert restart["message"].startswith(blow.who), subject.job.said()
+        assert restart["reason"] == blow.reason, subject.job.summary()
+        assert restart["message"].startswith(blow.who), subject.job.summary()
         subject.wait_ready()
         subject.train_on()
-        assert subject.job.epoch() == number + 1, subject.job.said()
+        assert subject.job.epoch() == number + 1, subject.job.summary()
         roles = {row["name"]: row for row in subject.job.status()["roles"]}
-        assert len({pod["generation"] for pod in roles[ACTOR]["pods"]}) == 1, subject.job.said()
+        assert len({pod["generation"] for pod in roles[ACTOR]["pods"]}) == 1, subject.job.summary()
 
     last = subject.job.step()
     subject.job.change({"rollout": {"numRollouts": last + 40}})

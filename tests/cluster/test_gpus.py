@@ -60,10 +60,10 @@ def test_each_rank_of_a_pod_has_its_own_of_the_pods_devices(cluster: Cluster, ku
 def test_the_api_server_refuses_what_a_cluster_cannot_do(cluster: Cluster, kubectl: Kubectl) -> None:
     install_definition(cluster.kubeconfig)
     small: dict[str, Any] = {"microBatchSize": 1}
-    said = kubectl.refusal(make_job(training=small, roles={"actor": {"replicas": 2}}))
-    assert "ReadWriteOnce lets one node mount the volume, but the actor has 2 pods" in said
+    message = kubectl.refusal(make_job(training=small, roles={"actor": {"replicas": 2}}))
+    assert "ReadWriteOnce lets one node mount the volume, but the actor has 2 pods" in message
     sharing = {"gpus": 1, "shareDevicesWith": "actor"}
-    said = kubectl.refusal(
+    message = kubectl.refusal(
         make_job(training=small, roles={"actor": {"gpus": 1}, "rollout": sharing}, algorithm={"kl": {}})
     )
-    assert "actor is for rljob run on one machine: a cluster gives a device to one pod alone" in said
+    assert "actor is for rljob run on one machine: a cluster gives a device to one pod alone" in message

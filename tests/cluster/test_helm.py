@@ -60,14 +60,14 @@ def test_options_that_cannot_work_stop_their_rollout_and_the_operator_before_goe
     """By a rule of the operator's own, and by what the API server says of its pods."""
     pods = release.install()
     release.wait_for_leader(pods)
-    for template, words in (
+    for template, text in (
         (COMMAND, "workloads.podTemplate.spec.containers[worker].command: cannot be patched"),
         (PERHAPS, "workloads: the API server refuses the "),
     ):
         release.begin_upgrade(f"workloads.podTemplate={json.dumps(template)}")
         kubectl.wait(
-            f"a new pod to end with {words}",
-            lambda words=words: any(code == 64 and words in said for code, said in release.ended().values()),  # type: ignore[misc]
+            f"a new pod to end with {text}",
+            lambda text=text: any(code == 64 and text in message for code, message in release.ended().values()),  # type: ignore[misc]
         )
         # One of the replicas before may have lost the lease meanwhile, and be begun anew.
         assert not {name for name, (code, _) in release.ended().items() if code == 64} & pods

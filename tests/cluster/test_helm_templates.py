@@ -170,5 +170,5 @@ def test_each_dashboard_becomes_a_config_map_for_the_sidecar() -> None:
     ],
 )
 def test_a_wrong_value_is_refused_with_a_sentence(value: str, sentence: str) -> None:
-    said = refusal("template", "demo", str(CHART), "--kube-version", "1.34.0", "--set", value)
-    assert sentence in said
+    message = refusal("template", "demo", str(CHART), "--kube-version", "1.34.0", "--set", value)
+    assert sentence in message

@@ -42,7 +42,7 @@ def worker_image(cluster: Cluster) -> str:
 
 
 def test_the_operator_image_has_all_that_it_imports_and_no_torch(operator_image: str, kubectl: Kubectl) -> None:
-    said = _run(
+    message = _run(
         kubectl,
         operator_image,
         f"python -c 'import kopf, kubernetes.aio, rljob_operator.cluster.process; {COMPILED}'",
@@ -51,12 +51,12 @@ def test_the_operator_image_has_all_that_it_imports_and_no_torch(operator_image:
         "rljob --version",
         "id --user",
     )
-    assert "usage: rljob-operator" in said
-    assert said.splitlines()[-2:] == [f"rljob, version {metadata.version('rljob')}", "65532"]
+    assert "usage: rljob-operator" in message
+    assert message.splitlines()[-2:] == [f"rljob, version {metadata.version('rljob')}", "65532"]
 
 
 def test_a_worker_image_has_torch_redis_and_the_examples(worker_image: str, kubectl: Kubectl) -> None:
-    said = _run(
+    message = _run(
         kubectl,
         worker_image,
         f"python -c 'import torch, transformers, rljob_workers.launcher.parent; {COMPILED}'",
@@ -65,9 +65,9 @@ def test_a_worker_image_has_torch_redis_and_the_examples(worker_image: str, kube
         "rljob validate quickstart.yaml",
         "id --user",
     )
-    assert "Redis server v=8" in said
-    assert "redis-cli " in said
-    assert said.splitlines()[-2:] == ["quickstart.yaml is valid.", "10001"]
+    assert "Redis server v=8" in message
+    assert "redis-cli " in message
+    assert message.splitlines()[-2:] == ["quickstart.yaml is valid.", "10001"]
 
 
 def test_the_worker_image_runs_a_job_by_itself(worker_image: str, kubectl: Kubectl) -> None:
@@ -78,8 +78,8 @@ def test_the_worker_image_runs_a_job_by_itself(worker_image: str, kubectl: Kubec
     ]
     mounts = [{"name": "job", "mountPath": "/job"}, {"name": "memory", "mountPath": "/dev/shm"}]
     command = "rljob run /job/job.yaml --out /tmp/out --output json"
-    said = _run(kubectl, worker_image, command, volumes=volumes, mounts=mounts)
-    assert '"phase":"Succeeded"' in said.splitlines()[-1].replace(" ", "")
+    message = _run(kubectl, worker_image, command, volumes=volumes, mounts=mounts)
+    assert '"phase":"Succeeded"' in message.splitlines()[-1].replace(" ", "")
 
 
 def test_a_job_of_built_images_succeeds(
@@ -168,9 +168,9 @@ def _run(
     kubectl("label", "namespace", kubectl.namespace, "pod-security.kubernetes.io/enforce=restricted", "--overwrite")
     kubectl.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "once"}, "spec": spec})
     pod = kubectl.wait_for("pod", "once", "to end", _has_ended, seconds=seconds)
-    said = kubectl("logs", "once")
-    assert pod["status"]["phase"] == "Succeeded", said
-    return said
+    message = kubectl("logs", "once")
+    assert pod["status"]["phase"] == "Succeeded", message
+    return message
 
 
 def _has_ended(found: Object) -> bool:

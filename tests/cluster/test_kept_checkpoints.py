@@ -132,8 +132,8 @@ def test_the_same_manifest_applied_at_once_trains_on(stage: Stage) -> None:
     epochs = stage.epochs()
     assert epochs == sorted(epochs), "later lines are of later epochs, whichever job wrote them"
     assert (epochs[0], epochs[-1]) == (1, restart["epoch"])
-    anew = [line.step for line in read_lines(stage.folder / "samples.jsonl") if line.epoch > before]
-    assert min(anew) >= recorded, "it trains on, and begins nothing anew"
+    again = [line.step for line in read_lines(stage.folder / "samples.jsonl") if line.epoch > before]
+    assert min(again) >= recorded, "it trains on, and begins nothing anew"
     job.change({"ttlSecondsAfterFinished": 1})
 
 
@@ -155,8 +155,8 @@ def test_its_time_to_live_leaves_the_claim_and_its_files(stage: Stage) -> None:
 def test_the_same_manifest_has_nothing_left_to_train_and_starts_nothing(stage: Stage) -> None:
     job, done = stage.apply(stage.rollouts), stage.rollouts
     job.wait_true("Succeeded")
-    said = f"Succeeded: all {done} rollouts were trained by an earlier job of this name: the claim {CLAIM} has version"
-    assert message(job, "Succeeded").startswith(said)
+    text = f"Succeeded: all {done} rollouts were trained by an earlier job of this name: the claim {CLAIM} has version"
+    assert message(job, "Succeeded").startswith(text)
     status = job.status()
     assert (status["phase"], status["training"]["checkpoint"], status["training"]["step"]) == (
         "Succeeded",
@@ -179,22 +179,22 @@ def test_more_rollouts_train_on_from_there(stage: Stage) -> None:
     stage.kubectl.wait("its objects to go", lambda: not stage.kubectl.all(objects, f"{LABEL_JOB}={NAME}"))
 
 
-def test_another_run_is_told_why_it_may_not_have_the_name(stage: Stage) -> None:
+def test_another_run_is_refused_with_why_it_may_not_have_the_name(stage: Stage) -> None:
     before = stage.claim()
     job = stage.apply(stage.rollouts, seed=7)
     job.wait(
         "to be refused",
         lambda: f"{CLAIM} keeps the checkpoints of an earlier job" in message(job, "Accepted"),
     )
-    said = message(job, "Accepted")
-    assert said.startswith("NameTaken: ")
-    assert "spec.seed: 7 differs from 0. Set that back to train on from them" in said
-    assert "rljob clone kept --from-checkpoint" in said
+    text = message(job, "Accepted")
+    assert text.startswith("NameTaken: ")
+    assert "spec.seed: 7 differs from 0. Set that back to train on from them" in text
+    assert "rljob clone kept --from-checkpoint" in text
     assert not stage.kubectl.all("pod,deployment,statefulset", f"{LABEL_JOB}={NAME}")
     assert stage.claim()["metadata"] == before["metadata"]
 
 
-def test_a_clone_of_it_begins_with_the_weights_that_were_kept(stage: Stage) -> None:
+def test_a_clone_of_it_begins_with_the_weights_that_were_retained(stage: Stage) -> None:
     manifest = yaml.safe_load(stage.rljob("clone", NAME, "--from-checkpoint", "--name", "next"))
     stage.delete()
     gone = yaml.safe_load(stage.rljob("clone", NAME, "--from-checkpoint"))

@@ -77,8 +77,8 @@ def wait_restarted(job: ClusterJob, epoch: int) -> None:
     """Until the job is ready in this very epoch, with nothing counted."""
     job.wait_epoch_ready(epoch)
     restart = job.status()["restart"]
-    assert (restart["epoch"], restart["countedTowardsMax"]) == (epoch, 0), job.said()
-    assert not any(role["failures"] for role in job.status()["roles"]), job.said()
+    assert (restart["epoch"], restart["countedTowardsMax"]) == (epoch, 0), job.summary()
+    assert not any(role["failures"] for role in job.status()["roles"]), job.summary()
 
 
 def rljob(cluster: Cluster, *arguments: str) -> None:
@@ -100,7 +100,7 @@ def test_a_live_change_touches_no_process(stage: Stage) -> None:
     stage.job.change({"restartPolicy": {"threshold": 5}})
     stage.job.wait_seen()
 
-    assert stage.job.standing() == before, stage.job.said()
+    assert stage.job.standing() == before, stage.job.summary()
 
 
 def test_a_change_that_cannot_be_is_refused_with_the_way_out(stage: Stage) -> None:
@@ -117,10 +117,10 @@ def test_a_role_restarts_in_place_when_it_is_asked_for(stage: Stage, cluster: Cl
 
     after = job.standing()
     changed = {name for name, value in after.items() if value != before[name]}
-    assert changed == {"advantages-0"}, job.said()
+    assert changed == {"advantages-0"}, job.summary()
     assert after["advantages-0"][:2] == (before["advantages-0"][0], before["advantages-0"][1] + 1)
     job.wait_event("RestartRequested")
-    assert len(job.events("RestartRequested")) == 1, job.said()
+    assert len(job.events("RestartRequested")) == 1, job.summary()
 
 
 def test_the_job_restarts_when_it_is_asked_for_and_once(stage: Stage, cluster: Cluster) -> None:
@@ -141,9 +141,9 @@ def test_a_learning_rate_begins_an_epoch_from_the_checkpoint_in_the_same_pods(st
     job.wait("the next epoch", lambda: job.epoch() > epoch)
     wait_restarted(job, epoch + 1)
 
-    assert lives(job) == pods, job.said()
+    assert lives(job) == pods, job.summary()
     job.wait_event("SpecChanged")
-    assert len(job.events("SpecChanged")) == 1, job.said()
+    assert len(job.events("SpecChanged")) == 1, job.summary()
 
 
 def test_other_resources_of_a_role_roll_its_pods_and_no_others(stage: Stage) -> None:
@@ -154,20 +154,20 @@ def test_other_resources_of_a_role_roll_its_pods_and_no_others(stage: Stage) -> 
     wait_restarted(job, epoch + 1)
 
     after = lives(job)
-    assert {name for name in after if after[name] != before[name]} == {"advantages-0"}, job.said()
+    assert {name for name in after if after[name] != before[name]} == {"advantages-0"}, job.summary()
     assert reason(job, "Failed") == ""
 
 
-def test_a_job_that_waits_says_for_what_and_ends_at_its_deadline(stage: Stage) -> None:
+def test_a_job_that_waits_states_for_what_and_ends_at_its_deadline(stage: Stage) -> None:
     before = stage.job.standing()
     manifest = leaves_nothing(make_job("job-actor", roles={"reference": {"gpus": 1}}))
     manifest["spec"] |= {"image": "localhost/none:1", "cleanPodPolicy": "Workers"}
     other = ClusterJob(stage.kubectl, manifest).apply()
 
     def named() -> bool:
-        said = message(other, "Ready")
+        text = message(other, "Ready")
         roles = ("coordinator", "actor-0", "reference-0")
-        return "nvidia.com/gpu" in said and "localhost/none:1" in said and all(role in said for role in roles)
+        return "nvidia.com/gpu" in text and "localhost/none:1" in text and all(role in text for role in roles)
 
     other.wait("what keeps it from running to be named", named)
     other.change({"activeDeadlineSeconds": 1})
@@ -177,10 +177,10 @@ def test_a_job_that_waits_says_for_what_and_ends_at_its_deadline(stage: Stage) -
     assert "activeDeadlineSeconds (1 s)" in message(other, "Failed")
     stage.kubectl.wait("its workers to go", lambda: not other.pods(COMPONENT_WORKER))
     assert all(other.pods(component) for component in INFRASTRUCTURE)
-    assert stage.job.standing() == before, stage.job.said()
+    assert stage.job.standing() == before, stage.job.summary()
 
 
-def test_a_job_made_anew_at_once_is_another_and_fails_at_a_bad_configuration_once(stage: Stage) -> None:
+def test_a_job_made_again_at_once_is_another_and_fails_at_a_bad_configuration_once(stage: Stage) -> None:
     before, kubectl = stage.job.standing(), stage.kubectl
     kubectl.delete("rljob", "job-actor")
     kubectl.wait_gone("rljob", "job-actor")
@@ -190,15 +190,15 @@ def test_a_job_made_anew_at_once_is_another_and_fails_at_a_bad_configuration_onc
 
     kubectl.wait("its end", lambda: any(other.is_true(kind) for kind in ("Failed", "Succeeded")))
 
-    assert reason(other, "Failed") == "ConfigurationError", other.said()
+    assert reason(other, "Failed") == "ConfigurationError", other.summary()
     assert "data.prompts: data/nothing.jsonl cannot be read" in message(other, "Failed")
-    assert other.status()["restart"]["globalRestarts"] == 0, other.said()
+    assert other.status()["restart"]["globalRestarts"] == 0, other.summary()
     uid = other.object()["metadata"]["uid"]
     for each in stage.owned("job-actor"):
         if each["kind"] not in ("Pod", "RLJob") and not each["metadata"]["name"].startswith("data-"):
             assert [owner["uid"] for owner in each["metadata"]["ownerReferences"]] == [uid], each["metadata"]["name"]
     assert other.pods(COMPONENT_WORKER), "cleanPodPolicy None leaves them"
-    assert stage.job.standing() == before, stage.job.said()
+    assert stage.job.standing() == before, stage.job.summary()
 
 
 def test_a_suspended_job_has_no_pods_and_goes_on_from_its_checkpoint(stage: Stage) -> None:
@@ -225,7 +225,7 @@ def test_a_suspended_job_has_no_pods_and_goes_on_from_its_checkpoint(stage: Stag
     job.wait_step(recorded)
 
     report = job.audit()
-    assert report.problems == [], job.said()
+    assert report.problems == [], job.summary()
     assert report.voided == 0 or report.epochs > 1
 
 

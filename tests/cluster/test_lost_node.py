@@ -39,8 +39,8 @@ class Loser:
 
     def restarts(self) -> Counter[tuple[str, str]]:
         """Restarts of the whole job since then."""
-        told = self.subject.told() - self.before.told
-        return Counter({key: count for key, count in told.items() if key[1] == GLOBAL})
+        reported = self.subject.reported() - self.before.reported
+        return Counter({key: count for key, count in reported.items() if key[1] == GLOBAL})
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,8 @@ def second(cluster: Cluster) -> Iterator[Node]:
 def loss(cluster: Cluster, second: Node, gate: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loss]:
     """Both jobs train, then the node is lost."""
     install_definition(cluster.kubeconfig)
-    word, folder = f"lost-{time.monotonic_ns() % 10**9:x}", tmp_path_factory.mktemp("operators")
-    some, whole = (Kubectl(cluster.kubeconfig, f"{word}-{which}") for which in ("some", "whole"))
+    text, folder = f"lost-{time.monotonic_ns() % 10**9:x}", tmp_path_factory.mktemp("operators")
+    some, whole = (Kubectl(cluster.kubeconfig, f"{text}-{which}") for which in ("some", "whole"))
     try:
         for each in (some, whole):
             make_namespace(each)
@@ -141,43 +141,43 @@ def pods_on(node: str, kubectl: Kubectl) -> frozenset[str]:
     return frozenset(pod["metadata"]["uid"] for pod in kubectl.all("pods") if pod["spec"].get("nodeName") == node)
 
 
-def test_what_a_lost_node_costs_was_said_when_the_job_was_accepted(loss: Loss) -> None:
-    [told] = loss.whole.subject.job.events("Durability")
-    assert "ReadWriteOnce is not shared storage" in told["note"]
-    assert "a lost node takes the job down until the volume can be mounted elsewhere" in told["note"]
+def test_what_a_lost_node_costs_was_stated_when_the_job_was_accepted(loss: Loss) -> None:
+    [reported] = loss.whole.subject.job.events("Durability")
+    assert "ReadWriteOnce is not shared storage" in reported["note"]
+    assert "a lost node takes the job down until the volume can be mounted elsewhere" in reported["note"]
     assert loss.some.subject.job.events("Durability") == []
 
 
 def test_roles_of_a_lost_node_go_on_elsewhere_after_one_restart(loss: Loss) -> None:
     """Their silence is noticed before the cluster calls the node lost, and new pods are still placed there."""
     loser, job = loss.some, loss.some.subject.job
-    assert len(loser.gone) == len(AWAY), job.said()
+    assert len(loser.gone) == len(AWAY), job.summary()
 
     loser.subject.wait("a restart", lambda: bool(loser.restarts()))
     loser.subject.wait("nothing to be on the lost node", lambda: not pods_on(SECOND, job.kubectl))
     loser.subject.wait_ready()
     loser.subject.train_on()
 
-    assert loser.restarts().total() == 1, job.said()
-    assert {reason for reason, _ in loser.restarts()} <= {"LauncherLost", "NodeLost"}, job.said()
+    assert loser.restarts().total() == 1, job.summary()
+    assert {reason for reason, _ in loser.restarts()} <= {"LauncherLost", "NodeLost"}, job.summary()
     now = loser.subject.standing()
-    assert {role for role, uid in now.pods.items() if uid != loser.before.pods[role]} == set(AWAY), job.said()
+    assert {role for role, uid in now.pods.items() if uid != loser.before.pods[role]} == set(AWAY), job.summary()
 
 
 def test_a_job_that_was_on_the_lost_node_as_a_whole_goes_on_elsewhere(loss: Loss) -> None:
     """With its Redis and its coordinator; nobody else lets go of pods that wait for ever for their kubelet."""
     loser, job = loss.whole, loss.whole.subject.job
-    assert not loser.stays, job.said()
+    assert not loser.stays, job.summary()
 
-    loser.subject.await_told("NodeLost", GLOBAL, loser.before)
+    loser.subject.await_reported("NodeLost", GLOBAL, loser.before)
     loser.subject.wait("nothing to be on the lost node", lambda: not pods_on(SECOND, job.kubectl))
     loser.subject.wait_ready()
     loser.subject.train_on()
 
     now = loser.subject.standing()
-    assert loser.restarts() == Counter({("NodeLost", GLOBAL): 1}), job.said()
-    assert now.counted == 0, job.said()
-    assert not set(now.pods.values()) & loser.gone, job.said()
+    assert loser.restarts() == Counter({("NodeLost", GLOBAL): 1}), job.summary()
+    assert now.counted == 0, job.summary()
+    assert not set(now.pods.values()) & loser.gone, job.summary()
 
 
 def test_both_jobs_have_trained_every_sample_exactly_once(loss: Loss, gate: Path) -> None:

@@ -20,10 +20,10 @@ _JOBS = [
     pytest.param(quickstart(), OperatorOptions(), id="quickstart"),
     pytest.param(rich(), RICH_OPTIONS, id="rich"),
 ]
-_NOBODY = "0a1b2c3d-0000-4000-8000-000000000000"
+_NO_ONE = "0a1b2c3d-0000-4000-8000-000000000000"
 
 
-def _objects(job: RLJob, kubectl: Kubectl, options: OperatorOptions, uid: str = _NOBODY) -> list[Manifest]:
+def _objects(job: RLJob, kubectl: Kubectl, options: OperatorOptions, uid: str = _NO_ONE) -> list[Manifest]:
     owner = Owner(namespace=kubectl.namespace, uid=uid)
     drawn = secret(job, owner, token="token", password="password")
     return [drawn, *manifests(job, owner, RLJobStatus(), options, Platform())]
@@ -38,8 +38,8 @@ def _apply(kubectl: Kubectl, objects: list[Manifest], *arguments: str) -> str:
 @pytest.mark.parametrize(("job", "options"), _JOBS)
 def test_the_api_server_takes_every_object(kubectl: Kubectl, job: RLJob, options: OperatorOptions) -> None:
     objects = _objects(job, kubectl, options)
-    said = _apply(kubectl, objects, "--dry-run=server")
-    assert len(said.splitlines()) == len(objects), said
+    message = _apply(kubectl, objects, "--dry-run=server")
+    assert len(message.splitlines()) == len(objects), message
 
 
 @pytest.mark.parametrize("job", [quickstart(), rich()], ids=["quickstart", "rich"])
@@ -84,8 +84,8 @@ def test_applying_again_changes_nothing_and_deletion_leaves_the_checkpoints_alon
     kubectl.delete("rljob", "quickstart")
     kinds = sorted({found["kind"] for found in objects})
     # The garbage collector looks for new kinds, such as RLJob may be, every 30 s.
-    kept = [f"persistentvolumeclaim/{checkpoint_claim_name('quickstart')}"]
-    kubectl.wait("no more than its checkpoints to be left", lambda: _left(kubectl, kinds) == kept)
+    retained = [f"persistentvolumeclaim/{checkpoint_claim_name('quickstart')}"]
+    kubectl.wait("no more than its checkpoints to be left", lambda: _left(kubectl, kinds) == retained)
 
 
 def _versions(kubectl: Kubectl, objects: list[Manifest]) -> dict[str, int]:

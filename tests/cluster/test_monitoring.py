@@ -37,7 +37,7 @@ STRIKES = 4
 """More than three starts of an engine within an hour are an alert."""
 ONLY_AFTER_A_FAULT = {"RLJobOperatorErrors": "no turn has failed: a counter of errors has no series before the first"}
 """Alerts whose series this test cannot have. tests/cluster/test_alerts.py has them with pretended ones."""
-NEVER_TOLD = {
+NEVER_REPORTED = {
     "rljob_rank_withheld_": "each reason has a counter of its own, from its first time on",
     "rljob_rank_queue_": "as the role has to do with the queue",
 }
@@ -61,7 +61,7 @@ class Stage:
         roles = ("actor", "actorFwd", "advantages", "reference", "rollout")
         self.waiting = ClusterJob(kubectl, make_job("waiting", roles=dict.fromkeys(roles, nowhere)))
 
-    def in_words(self, expression: str) -> str:
+    def in_text(self, expression: str) -> str:
         """What Grafana makes of an expression for the dashboard's reader."""
         for variable, value in {**self.chosen, "__rate_interval": WHOLE}.items():
             expression = expression.replace(f"${variable}", value)
@@ -111,10 +111,10 @@ def stage(cluster: Cluster, module_kubectl: Kubectl, tmp_path_factory: pytest.Te
 def test_everybody_whom_a_monitor_means_is_reached(stage: Stage) -> None:
     def reached() -> bool:
         stage.prometheus.discover(stage.kubectl)
-        told = stage.prometheus.targets()
-        names = [(target["labels"].get("container"), target["health"]) for target in told]
+        reported = stage.prometheus.targets()
+        names = [(target["labels"].get("container"), target["health"]) for target in reported]
         # Of the job that trains a coordinator and five roles.
-        of_steady = [target for target in told if target["labels"]["job"].endswith("/steady")]
+        of_steady = [target for target in reported if target["labels"]["job"].endswith("/steady")]
         return names.count(("operator", "up")) == 1 and [one["health"] for one in of_steady] == ["up"] * 6
 
     stage.kubectl.wait("all targets to be up", reached)
@@ -138,7 +138,7 @@ def test_every_panel_has_a_series(stage: Stage) -> None:
     for number in range(STRIKES):
         job.process("rollout", Kind.ENGINE).kill()
         job.wait_event("EngineExited", number + 1)
-    asked = {stage.in_words(expression) for board in BOARDS.values() for expression in expressions(board)}
+    asked = {stage.in_text(expression) for board in BOARDS.values() for expression in expressions(board)}
 
     def empty() -> list[str]:
         return [expression for expression in sorted(asked) if not _numbers(stage.prometheus.value(expression))]
@@ -153,11 +153,11 @@ def test_every_panel_has_a_series(stage: Stage) -> None:
         raise AssertionError(f"without a series: {json.dumps(sorted(asked), indent=1)}\n{error}") from None
 
 
-def test_every_metric_of_a_job_is_told(stage: Stage) -> None:
+def test_every_metric_of_a_job_is_reported(stage: Stage) -> None:
     found = stage.prometheus.value('count by (__name__) ({__name__=~"rljob_.*",job="steady"})')
-    told = {one["metric"]["__name__"] for one in found}
+    reported = {one["metric"]["__name__"] for one in found}
     declared = {*coordinator.FAMILIES, *probes.FAMILIES}
-    assert {name for name in declared - told if not name.startswith(tuple(NEVER_TOLD))} == set()
+    assert {name for name in declared - reported if not name.startswith(tuple(NEVER_REPORTED))} == set()
 
 
 @pytest.mark.parametrize(

@@ -127,8 +127,8 @@ def test_whatever_somebody_else_has_made_is_named_and_left_as_it_is(
 
     def all_are_refused() -> bool:
         found = json.loads(kubectl("get", "rljob", "-o", "json"))["items"]
-        said = {each["metadata"]["name"]: taken(each) for each in found}
-        return all(f"{each['kind']} {each['metadata']['name']}" in said[job] for job, each in rows.items())
+        message = {each["metadata"]["name"]: taken(each) for each in found}
+        return all(f"{each['kind']} {each['metadata']['name']}" in message[job] for job, each in rows.items())
 
     kubectl.wait("all jobs to say what is taken", all_are_refused)
     mine = {each["metadata"]["name"] for each in rows.values()} | {"owner", "kube-root-ca.crt"}
@@ -225,8 +225,8 @@ def test_a_name_that_is_taken_later_is_not_taken_back(kubectl: Kubectl, operator
     before = there(kubectl, new)
     operator.resume()
 
-    said = [f"{each['kind']} {each['metadata']['name']}" for each in new]
-    kubectl.wait_for("rljob", "late", "to be refused", lambda job: all(word in taken(job) for word in said))
+    message = [f"{each['kind']} {each['metadata']['name']}" for each in new]
+    kubectl.wait_for("rljob", "late", "to be refused", lambda job: all(text in taken(job) for text in message))
     kubectl.merge("rljob", "late", {"spec": {"rollout": {"numRollouts": 77}}})
     kubectl.wait_for(
         "rljob",

@@ -171,8 +171,10 @@ def test_the_api_server_refuses_what_a_rule_refuses_with_the_rules_sentence(kube
 
     def refusal() -> str | None:
         """None before the API server knows the kind."""
-        said = kubectl.refusal(thing)
-        return None if "no matches for kind" in said or "could not find the requested resource" in said else said
+        message = kubectl.refusal(thing)
+        return (
+            None if "no matches for kind" in message or "could not find the requested resource" in message else message
+        )
 
     try:
         assert "size must be above 0" in kubectl.wait("its kind to be known", refusal)
@@ -180,7 +182,7 @@ def test_the_api_server_refuses_what_a_rule_refuses_with_the_rules_sentence(kube
         kubectl.delete("crd", f"things.{group}")
 
 
-def test_a_wait_that_is_over_says_who_waited_for_what_and_how_the_pods_are(kubectl: Kubectl) -> None:
+def test_a_wait_that_is_over_states_who_waited_for_what_and_how_the_pods_are(kubectl: Kubectl) -> None:
     kubectl.apply(pod("never", nodeSelector={"there-is": "none"}))
     with pytest.raises(NotInTime, match=r"waited 0 s for pod never to be Ready\.\n(.|\n)*never .*Pending"):
         kubectl.wait_ready("never", seconds=0)

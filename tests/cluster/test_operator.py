@@ -135,7 +135,7 @@ def test_what_somebody_deletes_comes_back_and_the_secret_stays_the_same(
     assert now["metadata"]["uid"] == secret["metadata"]["uid"]
 
 
-def test_a_secret_that_was_deleted_is_made_again_or_said_to_be_lost(
+def test_a_secret_that_was_deleted_is_made_again_or_stated_to_be_lost(
     cluster: Cluster, kubectl: Kubectl, namespace: str, tmp_path: Path
 ) -> None:
     nowhere = {"podTemplate": {"spec": {"nodeSelector": {"example.org/none": "none"}}}}
@@ -171,7 +171,7 @@ def reasons(kubectl: Kubectl) -> set[str]:
     return {event["reason"] for event in kubectl.all("events.events.k8s.io")}
 
 
-def test_a_spec_that_cannot_work_is_said_so_once_and_a_cure_is_taken_up(
+def test_a_spec_that_cannot_work_is_stated_so_once_and_a_cure_is_taken_up(
     module_kubectl: Kubectl, operator: OperatorProcess
 ) -> None:
     bad = {"spec": {"containers": [{"name": "worker", "command": ["sleep"]}]}}
@@ -188,7 +188,7 @@ def test_a_spec_that_cannot_work_is_said_so_once_and_a_cure_is_taken_up(
     wait_condition(module_kubectl, "bad", "Accepted")
 
 
-def test_a_status_of_another_version_begins_nothing_anew(
+def test_a_status_of_another_version_begins_nothing_again(
     cluster: Cluster, kubectl: Kubectl, namespace: str, tmp_path: Path
 ) -> None:
     """A job that has succeeded stays so, whatever a later version wrote beside it; what cannot be read is said."""
@@ -317,7 +317,7 @@ def is_calm(cluster: Cluster, port: int) -> bool:
 def writes(cluster: Cluster, port: int) -> dict[str, float]:
     """Requests that change something, but for the lease."""
     row = re.compile(r'^rljob_operator_api_requests_total\{code="\d+",resource="(\w+)",verb="(\w+)"\} (\S+)$', re.M)
-    told = metrics(cluster, port)
-    assert "rljob_operator_api_requests_total{" in told, "the operator did not tell what it asked"
-    found = row.findall(told)
+    reported = metrics(cluster, port)
+    assert "rljob_operator_api_requests_total{" in reported, "the operator did not tell what it asked"
+    found = row.findall(reported)
     return {f"{verb} {what}": float(n) for what, verb, n in found if verb in WRITES and what != "leases"}

@@ -113,14 +113,14 @@ def test_a_process_that_is_killed_in_the_middle_of_a_turn_is_gone_on_from(
 def assert_came_once(job: ClusterJob, *, epoch: int, restarts: int) -> None:
     """One epoch a cause, one pod a replica, no container started twice, and a Deployment of one revision."""
     status = job.status()
-    assert status["restart"]["epoch"] == epoch, job.said()
-    assert status["restart"]["globalRestarts"] == restarts, job.said()
+    assert status["restart"]["epoch"] == epoch, job.summary()
+    assert status["restart"]["globalRestarts"] == restarts, job.summary()
     pods = job.pods()
-    assert len(pods) == len(status["roles"]), job.said()
+    assert len(pods) == len(status["roles"]), job.summary()
     started = [each["restartCount"] for pod in pods for each in pod["status"]["containerStatuses"]]
-    assert started == [0] * len(pods), job.said()
+    assert started == [0] * len(pods), job.summary()
     revisions = job.kubectl.all("replicaset", f"{LABEL_JOB}={job.name}")
-    assert len(revisions) == len(job.kubectl.all("deployment", f"{LABEL_JOB}={job.name}")), job.said()
+    assert len(revisions) == len(job.kubectl.all("deployment", f"{LABEL_JOB}={job.name}")), job.summary()
 
 
 LEASE: dict[str, Any] = {"name": "faults", "durationSeconds": 30, "renewSeconds": 25, "retrySeconds": 2}
@@ -148,7 +148,7 @@ def test_a_leader_that_dies_or_sleeps_is_followed_and_can_do_no_harm(
         job.process("actor").kill()
         job.wait_epoch_ready(2)
         assert holder_of(kubectl) != holder
-        assert job.status()["restart"]["globalRestarts"] == 1, job.said()
+        assert job.status()["restart"]["globalRestarts"] == 1, job.summary()
 
         # The new leader falls asleep, and a third life of the operator takes over from it.
         leader.start()
@@ -161,13 +161,13 @@ def test_a_leader_that_dies_or_sleeps_is_followed_and_can_do_no_harm(
         refuse_what_is_late(cluster, kubectl, namespace, job, before)
         correct_what_was_under_way(kubectl, job, stale)
 
-        said = len(other.log.read_text())
+        message = len(other.log.read_text())
         other.resume()
         kubectl.wait("the replica that slept to end", lambda: other.exit_code is not None)
         assert other.exit_code == 1
-        last_words = other.log.read_text()[said:]
+        last_words = other.log.read_text()[message:]
         assert LOST in last_words
-        assert not [word for word in ("applied", "scaled", "deleted", "is open") if f": {word} " in last_words], (
+        assert not [text for text in ("applied", "scaled", "deleted", "is open") if f": {text} " in last_words], (
             last_words
         )
         assert leader.exit_code is None
@@ -219,9 +219,9 @@ def applied_now(kubectl: Kubectl, kind: str, name: str) -> Object:
     """An object without what the API server adds, to be applied again."""
     found = kubectl.get(kind, name)
     assert found is not None
-    kept = ("name", "labels", "annotations", "ownerReferences")
-    metadata = {word: found["metadata"][word] for word in kept if word in found["metadata"]}
-    return {word: value for word, value in found.items() if word != "status"} | {"metadata": metadata}
+    retained = ("name", "labels", "annotations", "ownerReferences")
+    metadata = {text: found["metadata"][text] for text in retained if text in found["metadata"]}
+    return {text: value for text, value in found.items() if text != "status"} | {"metadata": metadata}
 
 
 def apply_as_operator(kubectl: Kubectl, manifest: Object) -> None:
@@ -250,12 +250,12 @@ def test_connections_that_break_or_go_silent_lose_nothing(
             for name in ("early", "doomed"):
                 wait_suspended(kubectl, name)
 
-            said = len(operator.log.read_text())
+            message = len(operator.log.read_text())
             door.shut()
             apply_suspended(kubectl, "meanwhile")
             kubectl.delete("rljob", "doomed")
             kubectl.delete("service", "early-control")
-            kubectl.wait("the operator to notice", lambda: "did not answer" in operator.log.read_text()[said:])
+            kubectl.wait("the operator to notice", lambda: "did not answer" in operator.log.read_text()[message:])
             door.open()
             wait_suspended(kubectl, "meanwhile")
             kubectl.wait_for("service", "early-control", "to be there again", lambda found: found)

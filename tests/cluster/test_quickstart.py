@@ -64,8 +64,8 @@ def test_the_quickstart_succeeds_by_the_commands_of_its_page(
     assert watching.phases()[-1] == "Succeeded"
     # An event comes after the status that it tells of.
     kubectl.wait("the event Succeeded", lambda: "all 240 rollouts are trained" in kubectl(*others[-1]))
-    told = kubectl(*others[-1]).partition("\nEvents:\n")[2]
-    reasons = re.findall(r"^  \w+ +(Accepted|Ready|Succeeded) ", told, re.MULTILINE)
+    reported = kubectl(*others[-1]).partition("\nEvents:\n")[2]
+    reasons = re.findall(r"^  \w+ +(Accepted|Ready|Succeeded) ", reported, re.MULTILINE)
     # It is Ready more than once where a busy machine lets a probe of its infrastructure wait.
     assert list(dict.fromkeys(reasons)) == ["Accepted", "Ready", "Succeeded"]
     _shows_its_logs_after_its_end(kubectl)
@@ -156,16 +156,16 @@ class Watching:
         with self._output.open("ab") as output:
             self._process = subprocess.Popen(self._command, stdout=output, preexec_fn=die_with_tests)
 
-    def shows(self, word: str) -> bool:
+    def shows(self, text: str) -> bool:
         """Whether it does by now. Another begins where the API server has ended it, as when a definition changes."""
         if self._process.poll() is not None:
             self._start()
-        return word in self._output.read_text()
+        return text in self._output.read_text()
 
     def phases(self) -> list[str]:
         """The phases that it showed, each once; of the first line, before there is a status, none."""
-        words = re.findall(r"^quickstart +([A-Z][a-z]+) ", self._output.read_text(), re.MULTILINE)
-        return list(dict.fromkeys(words))
+        text = re.findall(r"^quickstart +([A-Z][a-z]+) ", self._output.read_text(), re.MULTILINE)
+        return list(dict.fromkeys(text))
 
 
 def _trains_on(job: ClusterJob) -> None:

@@ -52,7 +52,7 @@ def test_a_job_whose_edit_is_refused_is_supervised_by_the_last_spec(
         operator.start()
         job.wait_epoch_ready(3)
         assert is_refused(job)
-        assert job.status()["restart"]["globalRestarts"] == 2, job.said()
+        assert job.status()["restart"]["globalRestarts"] == 2, job.summary()
         assert kubectl.get("configmap", config_name(job.name)) == before
         assert len(job.events("InvalidSpec")) == 1
 
@@ -66,4 +66,4 @@ def test_a_job_whose_edit_is_refused_is_supervised_by_the_last_spec(
         assert job.status()["observedGeneration"] == good + 3
         step = job.step()
         job.wait_step(step + 1)
-        assert job.epoch() == 3, job.said()
+        assert job.epoch() == 3, job.summary()

@@ -144,28 +144,28 @@ BLOWS = [
 
 
 @pytest.mark.parametrize("blow", BLOWS)
-def test_one_cause_makes_one_restart_as_the_table_says(subject: Subject, blow: Blow) -> None:
+def test_one_cause_makes_one_restart_as_the_table_states(subject: Subject, blow: Blow) -> None:
     before = subject.standing()
 
     blow.strike(subject)
-    subject.await_told(blow.reason, blow.action, before)
+    subject.await_reported(blow.reason, blow.action, before)
     subject.wait_ready()
     subject.train_on()
 
     after, role = subject.since(before), blow.role.value
-    said = subject.job.said
-    news = after.told - before.told
-    assert {key: n for key, n in news.items() if key[1] != "Decide"} == {(blow.reason, blow.action): 1}, said()
-    assert after.restarts - before.restarts == after.epoch - before.epoch == (blow.action == GLOBAL), said()
-    assert after.counted - before.counted == (blow.action == GLOBAL and blow.counts), said()
+    message = subject.job.summary
+    news = after.reported - before.reported
+    assert {key: n for key, n in news.items() if key[1] != "Decide"} == {(blow.reason, blow.action): 1}, message()
+    assert after.restarts - before.restarts == after.epoch - before.epoch == (blow.action == GLOBAL), message()
+    assert after.counted - before.counted == (blow.action == GLOBAL and blow.counts), message()
     if blow.action == GLOBAL:
-        assert not after.failures.total(), said()
-        assert not set(before.ranks.values()) & set(after.ranks.values()), said()
+        assert not after.failures.total(), message()
+        assert not set(before.ranks.values()) & set(after.ranks.values()), message()
     else:
-        assert after.failures - before.failures == Counter({role: 1} if blow.counts else {}), said()
-        assert {each for each, life in after.ranks.items() if life != before.ranks[each]} == {role}, said()
+        assert after.failures - before.failures == Counter({role: 1} if blow.counts else {}), message()
+        assert {each for each, life in after.ranks.items() if life != before.ranks[each]} == {role}, message()
     changed = {each for each, uid in after.pods.items() if uid != before.pods[each]}
-    assert changed in _allowed(blow), said()
+    assert changed in _allowed(blow), message()
 
 
 def _allowed(blow: Blow) -> list[set[str]]:
@@ -204,12 +204,12 @@ def test_what_is_no_role_comes_back_alone_and_does_not_count(
     before = subject.standing()
 
     strike(subject)
-    subject.await_told(reason, "Decide", before)
+    subject.await_reported(reason, "Decide", before)
     subject.train_on()
 
     after = subject.since(before)
-    assert (after.told - before.told)[reason, "Decide"] == 1, subject.job.said()
-    assert after.ranks == before.ranks, subject.job.said()
+    assert (after.reported - before.reported)[reason, "Decide"] == 1, subject.job.summary()
+    assert after.ranks == before.ranks, subject.job.summary()
     assert_no_restart(subject, before, after)
 
 
@@ -218,15 +218,15 @@ def test_a_killed_storage_unit_costs_its_rows_and_at_most_one_restart(subject: S
     before = subject.standing()
 
     storage_unit(subject)
-    subject.await_told("InfrastructureRestarted", "Decide", before)
-    subject.await_told("StorageUnitLost", "Decide", before)
+    subject.await_reported("InfrastructureRestarted", "Decide", before)
+    subject.await_reported("StorageUnitLost", "Decide", before)
     subject.wait_ready()
     subject.train_on(4)
 
     after = subject.since(before)
     restarts = after.restarts - before.restarts
-    assert restarts in (0, 1), subject.job.said()
-    assert (after.told - before.told)["RowsLost", GLOBAL] == restarts, subject.job.said()
+    assert restarts in (0, 1), subject.job.summary()
+    assert (after.reported - before.reported)["RowsLost", GLOBAL] == restarts, subject.job.summary()
 
 
 def test_the_control_redis_keeps_its_state_when_its_pod_is_deleted(subject: Subject) -> None:
@@ -243,7 +243,7 @@ def test_the_control_redis_keeps_its_state_when_its_pod_is_deleted(subject: Subj
     subject.train_on()
 
     after = subject.since(before)
-    assert after.ranks == before.ranks, subject.job.said()
+    assert after.ranks == before.ranks, subject.job.summary()
     assert_no_restart(subject, before, after)
 
 
@@ -253,25 +253,25 @@ def test_an_object_that_the_cluster_refuses_keeps_nothing_else_from_being_done(s
     kubectl.apply({**quota, "spec": {"hard": {"count/poddisruptionbudgets.policy": "0"}}})
     kubectl.wait_for("resourcequota", "none", "to be in force", lambda found: found.get("status", {}).get("hard"))
     kubectl.delete("poddisruptionbudget", name)
-    told = subject.job.wait_event("ObjectRefused")
-    assert f"PodDisruptionBudget {name} was refused" in told["note"]
-    assert "exceeded quota: none" in told["note"]
+    reported = subject.job.wait_event("ObjectRefused")
+    assert f"PodDisruptionBudget {name} was refused" in reported["note"]
+    assert "exceeded quota: none" in reported["note"]
     before = subject.standing()
 
     rank_of(Role.ACTOR)(subject)
-    subject.await_told(RANK_EXITED, GLOBAL, before)
+    subject.await_reported(RANK_EXITED, GLOBAL, before)
     subject.wait_ready()
 
     after = subject.since(before)
-    assert after.restarts - before.restarts == 1, subject.job.said()
+    assert after.restarts - before.restarts == 1, subject.job.summary()
     kubectl.delete("resourcequota", "none")
     kubectl.wait_for("poddisruptionbudget", name, "to be back", bool)
 
 
 def assert_no_restart(subject: Subject, before: Standing, after: Standing) -> None:
-    assert after.num_restarts() == before.num_restarts(), subject.job.said()
+    assert after.num_restarts() == before.num_restarts(), subject.job.summary()
     same = [(one.epoch, one.restarts, one.counted, one.failures, one.pods) for one in (before, after)]
-    assert same[0] == same[1], subject.job.said()
+    assert same[0] == same[1], subject.job.summary()
 
 
 @pytest.mark.long
@@ -279,18 +279,18 @@ def test_the_third_failure_of_reference_since_the_last_global_restart_is_global(
     subject.job.change({"restartPolicy": {"threshold": 3}})
     before = subject.standing()
     left = 3 - before.failures["reference"]
-    assert left > 0, subject.job.said()
+    assert left > 0, subject.job.summary()
 
     for nth in range(1, left + 1):
         now = subject.standing()
         rank_of(Role.REFERENCE)(subject)
         action = GLOBAL if nth == left else IN_PLACE
-        subject.await_told(RANK_EXITED, action, now)
+        subject.await_reported(RANK_EXITED, action, now)
         subject.wait_ready()
 
     after = subject.since(before)
-    assert after.restarts - before.restarts == after.counted - before.counted == 1, subject.job.said()
-    assert not after.failures.total(), subject.job.said()
+    assert after.restarts - before.restarts == after.counted - before.counted == 1, subject.job.summary()
+    assert not after.failures.total(), subject.job.summary()
     # A job that runs is asked for what a rank wrote that is dead by now.
     assert "==> reference-0.0 <==\n" in _logs(subject, "--role", "reference", "--previous")
     assert "[reference-0.0] " in _logs(subject, "--role", "reference")
@@ -307,10 +307,12 @@ def _logs(subject: Subject, *options: str) -> str:
 
 def test_after_all_this_the_job_succeeds_and_has_trained_every_sample_exactly_once(subject: Subject) -> None:
     before = subject.standing()
-    assert before.num_restarts() == subject.restarts, f"restarts that no test above answers for: {subject.job.said()}"
+    assert before.num_restarts() == subject.restarts, (
+        f"restarts that no test above answers for: {subject.job.summary()}"
+    )
     last = read_lines(subject.log())[-1].step
     subject.job.change({"rollout": {"numRollouts": last + 40}})  # it trains on until the operator has seen this
-    subject.await_told("SpecChanged", GLOBAL, before)
+    subject.await_reported("SpecChanged", GLOBAL, before)
 
     report = subject.job.assert_succeeded()
     assert report.problems == []

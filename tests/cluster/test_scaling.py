@@ -72,13 +72,13 @@ def wait_rollouts(job: ClusterJob, count: int) -> None:
     job.wait(f"{count} rollout replicas", settled)
 
 
-def test_a_replica_joins_in_mid_generation_and_touches_nobody_else(job: ClusterJob) -> None:
+def test_a_replica_joins_in_mid_generation_and_touches_no_one_else(job: ClusterJob) -> None:
     before = job.standing()
 
     scale(job, 2)
     wait_rollouts(job, 2)
 
-    assert job.standing(without="rollout-1") == before, job.said()
+    assert job.standing(without="rollout-1") == before, job.summary()
     assert job.kubectl("rollout", "status", f"deployment/{job.name}-rollout", "--timeout=100s")
 
 
@@ -124,7 +124,7 @@ def test_a_replica_that_drains_goes_on_when_it_is_wanted_again(job: ClusterJob) 
             rank.resume()
     wait_rollouts(job, 2)
 
-    assert job.standing(without="rollout-1") == before, job.said()
+    assert job.standing(without="rollout-1") == before, job.summary()
     assert uids(job) == pods
     job.wait("no pod to be marked", lambda: not marked_pods(job))
 
@@ -136,7 +136,7 @@ def test_the_highest_replica_drains_and_its_pod_goes(job: ClusterJob) -> None:
     wait_rollouts(job, 1)
 
     assert [pod["metadata"]["name"] for pod in job.pods(role=ROLLOUT)] == [stays]
-    assert job.standing() == before, job.said()
+    assert job.standing() == before, job.summary()
     assert scale_of(job)["status"]["replicas"] == 1
 
 
@@ -149,10 +149,10 @@ def test_a_number_that_was_left_is_taken_by_another_pod(job: ClusterJob) -> None
     scale(job, 1)
     wait_rollouts(job, 1)
 
-    assert job.standing() == before, job.said()
+    assert job.standing() == before, job.summary()
 
 
-def test_nobody_joins_during_a_restart_and_then_it_is_done(job: ClusterJob) -> None:
+def test_no_one_joins_during_a_restart_and_then_it_is_done(job: ClusterJob) -> None:
     scale(job, 1)
     wait_rollouts(job, 1)
     epoch = job.epoch()
@@ -164,13 +164,13 @@ def test_nobody_joins_during_a_restart_and_then_it_is_done(job: ClusterJob) -> N
         job.wait("the next epoch", lambda: job.epoch() == epoch + 1)
         scale(job, 2)
         job.wait("the wish to be seen", lambda: job.status()["scaling"]["desired"] == 2)
-        assert len(rollouts(job.status())) == 1, job.said()
-        assert job.is_true("Restarting"), job.said()
+        assert len(rollouts(job.status())) == 1, job.summary()
+        assert job.is_true("Restarting"), job.summary()
     finally:
         launcher.resume()
     wait_rollouts(job, 2)
 
-    assert job.epoch() == epoch + 1, job.said()
+    assert job.epoch() == epoch + 1, job.summary()
 
 
 def test_after_all_this_the_job_succeeds_exactly_once_and_leaves_after_its_time(job: ClusterJob) -> None:

@@ -88,12 +88,12 @@ def test_a_job_that_is_not_ready_in_time_gives_its_gpus_back(
         kubectl.wait("all other pods to run", lambda: runs_but_for_rollouts(job))
         kubectl.wait("it to be the cause", lambda: job.condition("Ready").get("reason") == "Unschedulable")
         job.change({"startupDeadlineSeconds": DEADLINE_SECONDS})
-        reason, said = wait_failed(job)
-        assert reason == "StartupDeadlineExceeded", said
-        assert said.startswith(
+        reason, message = wait_failed(job)
+        assert reason == "StartupDeadlineExceeded", message
+        assert message.startswith(
             f"the job has not been Ready for startupDeadlineSeconds ({DEADLINE_SECONDS} s): Unschedulable: "
         )
-        assert nowhere in said
+        assert nowhere in message
         assert (job.status()["phase"], job.status()["reason"]) == ("Failed", "StartupDeadlineExceeded")
         (event,) = kubectl.wait("its event", lambda: job.events("StartupDeadlineExceeded"))
         assert event["type"] == "Warning"
@@ -102,7 +102,7 @@ def test_a_job_that_is_not_ready_in_time_gives_its_gpus_back(
         kubectl.delete("rljob", job.name)
 
 
-def test_infrastructure_that_is_restarted_in_vain_fails_the_job_with_its_last_words(
+def test_infrastructure_that_is_restarted_in_vain_fails_the_job_with_its_last_message(
     cluster: Cluster, kubectl: Kubectl, tmp_path: Path
 ) -> None:
     """The kubelet's back-off would take twenty minutes: all but the last of the ends are written into the status."""
@@ -117,11 +117,13 @@ def test_infrastructure_that_is_restarted_in_vain_fails_the_job_with_its_last_wo
         kubectl.wait("it to be named", lambda: "control (" in job.condition("Ready").get("message", ""))
         counted = [{**each, "restartsInVain": 8} for each in job.status()["infrastructure"]]
         kubectl.merge("rljob", job.name, {"status": {"infrastructure": counted}}, subresource="status")
-        reason, said = wait_failed(job)
+        reason, message = wait_failed(job)
         assert reason == "InfrastructureFailing"
-        assert re.search("has ended (9|[1-9][0-9]) times since the job was last Ready or trained a step", said), said
-        assert "the last time it exited with code 2" in said
-        assert "option" in said.rpartition(": ")[2], "the shell's own words"
+        assert re.search("has ended (9|[1-9][0-9]) times since the job was last Ready or trained a step", message), (
+            message
+        )
+        assert "the last time it exited with code 2" in message
+        assert "option" in message.rpartition(": ")[2], "the shell's own words"
         kubectl.wait("its pods to go", lambda: not job.pods())
         kubectl.delete("rljob", job.name)
 

@@ -33,7 +33,7 @@ def job(cluster: Cluster, module_kubectl: Kubectl, tmp_path_factory: pytest.Temp
     with Cut(cluster.node) as cut, operator.in_group(GROUP):
         job = ClusterJob(module_kubectl, manifest).apply()
         job.wait("a coordinator that its kubelet calls ready", lambda: any(map(is_ready, job.pods("coordinator"))))
-        assert_told(job, 1)
+        assert_reported(job, 1)
         job.wait("Ready to say why", lambda: job.condition("Ready").get("reason") == "CoordinatorUnreachable")
         ready = job.condition("Ready")
         assert ready["status"] == "False"
@@ -44,7 +44,7 @@ def job(cluster: Cluster, module_kubectl: Kubectl, tmp_path_factory: pytest.Temp
         yield job
 
 
-def assert_told(job: ClusterJob, times: int) -> None:
+def assert_reported(job: ClusterJob, times: int) -> None:
     """It is told once more, for the so many-th time; when and what is in the test's output.
 
     Not by another reason: a pod that took long to start is told of as one that is down, until a moment after it is up.
@@ -74,9 +74,9 @@ def test_a_job_that_was_never_reached_starts_by_itself_when_it_is(job: ClusterJo
 
 def test_a_job_that_is_lost_in_the_middle_is_unknown_goes_on_and_is_well_again(job: ClusterJob, node: Node) -> None:
     pods = {pod["metadata"]["uid"] for pod in job.pods()}
-    told = {event["reason"] for event in job.events()}
+    reported = {event["reason"] for event in job.events()}
     with Cut(node):
-        assert_told(job, 2)
+        assert_reported(job, 2)
         job.wait("phase Unknown", lambda: job.status()["phase"] == "Unknown", seconds=LIMIT_SECONDS + 15)
         assert (job.condition("Ready")["status"], job.status()["reason"]) == ("Unknown", "CoordinatorUnreachable")
         # Everybody has been silent for longer than the limit. One more turn, to which a live field is the occasion: the
@@ -84,14 +84,14 @@ def test_a_job_that_is_lost_in_the_middle_is_unknown_goes_on_and_is_well_again(j
         job.change({"activeDeadlineSeconds": 100_000})
         job.wait_seen()
         assert is_cut_off(job)
-        assert job.epoch() == 1, job.said()
+        assert job.epoch() == 1, job.summary()
         step = job.step()
     job.wait("the condition to be True again", lambda: not is_cut_off(job))
     job.wait_true("Ready")
     assert job.status()["phase"] == "Running"
     job.wait_step(step + 2)
-    assert (job.epoch(), job.status()["restart"]["globalRestarts"]) == (1, 0), job.said()
+    assert (job.epoch(), job.status()["restart"]["globalRestarts"]) == (1, 0), job.summary()
     assert {pod["metadata"]["uid"] for pod in job.pods()} == pods
     job.wait_event("CoordinatorReachable", 2)  # the same sentence as at the start
-    news = {event["reason"] for event in job.events()} - told
-    assert news <= {"CoordinatorUnreachable", "CoordinatorReachable", "Ready"}, job.said()
+    news = {event["reason"] for event in job.events()} - reported
+    assert news <= {"CoordinatorUnreachable", "CoordinatorReachable", "Ready"}, job.summary()

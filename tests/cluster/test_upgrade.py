@@ -69,13 +69,13 @@ def test_claims_stay_as_they_are_over_a_rollback_and_an_upgrade(
     with OperatorProcess(cluster, namespace, tmp_path / "first"):
         job = succeeded(kubectl, "stays")
     claim = checkpoint_claim_name(job.name)
-    kept = claims(job)
+    retained = claims(job)
     with OperatorProcess(cluster, namespace, tmp_path / "back", sources=release):
         other = failed(kubectl, "other")  # it works
-        assert claims(job) == kept
+        assert claims(job) == retained
         kubectl("delete", "rljob", job.name)
         kubectl.wait_gone("deployment", f"{job.name}-coordinator")
-    assert claims(job) == kept
+    assert claims(job) == retained
     made_before = claims(other)
     assert list(made_before) == [checkpoint_claim_name("other")]
     with OperatorProcess(cluster, namespace, tmp_path / "upgraded"):

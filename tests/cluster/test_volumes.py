@@ -58,7 +58,7 @@ def claim(job: ClusterJob, what: str, holds: Any) -> Object:
     return job.kubectl.wait_for("persistentvolumeclaim", checkpoint_claim_name(job.name), what, holds)
 
 
-def said(job: ClusterJob) -> str:
+def summary(job: ClusterJob) -> str:
     """The condition of its volume."""
     found = job.condition("VolumeExpanded")
     return f"{found['status']} {found['reason']}: {found['message']}" if found else ""
@@ -78,19 +78,19 @@ def test_a_larger_size_expands_the_claim(kubectl: Kubectl, classes: dict[bool, s
     resize(job, "2Gi")
     claim(job, "to ask for more", lambda found: found["spec"]["resources"]["requests"]["storage"] == "2Gi")
     wanted = "False Expanding: the volume of the claim larger-checkpoints has 1Gi, and is to have 2Gi"
-    job.wait("that it is expanding", lambda: said(job).startswith(wanted))
+    job.wait("that it is expanding", lambda: summary(job).startswith(wanted))
 
     kubectl.merge("persistentvolume", volume, {"spec": {"capacity": {"storage": "2Gi"}}})
     grown = {"status": {"capacity": {"storage": "2Gi"}, "conditions": None}}
     kubectl.merge("persistentvolumeclaim", "larger-checkpoints", grown, subresource="status")
     wanted = "True Expanded: the volume of the claim larger-checkpoints has 2Gi"
-    job.wait("that it is expanded", lambda: said(job) == wanted)
+    job.wait("that it is expanded", lambda: summary(job) == wanted)
 
     with pytest.raises(KubectlFailed, match=r"checkpoint.volume.size: .*no volume can be made smaller.*Set it back"):
         resize(job, "1.5Gi")
 
 
-def test_a_class_that_does_not_grow_is_told_and_keeps_nothing_else_from_going_on(
+def test_a_class_that_does_not_grow_is_reported_and_keeps_nothing_else_from_going_on(
     kubectl: Kubectl, classes: dict[bool, str]
 ) -> None:
     job = apply(kubectl, "refused", storageClassName=classes[False])
@@ -99,8 +99,8 @@ def test_a_class_that_does_not_grow_is_told_and_keeps_nothing_else_from_going_on
     wanted = (
         "False ExpansionRefused: checkpoint.volume.size: the claim refused-checkpoints stays at 1Gi, since the API "
     )
-    job.wait("the refusal", lambda: said(job).startswith(wanted))
-    assert "allowVolumeExpansion" in said(job)
+    job.wait("the refusal", lambda: summary(job).startswith(wanted))
+    assert "allowVolumeExpansion" in summary(job)
 
     job.change({"rollout": {"numRollouts": 77}})
     claim(job, "to keep the new spec", lambda found: '"numRollouts":77' in _spec(found))

@@ -34,7 +34,7 @@ def kubectl(cluster: Cluster, module_kubectl: Kubectl, tmp_path_factory: pytest.
             yield module_kubectl
 
 
-def wait_for_reason(job: ClusterJob, reason: str, *words: str, times: int = 1) -> str:
+def wait_for_reason(job: ClusterJob, reason: str, *parts: str, times: int = 1) -> str:
     """Until Ready says it, with these words, the last of them so many times; its sentence.
 
     All of one status: a kubelet has other words a moment later, and the operator says those.
@@ -43,14 +43,14 @@ def wait_for_reason(job: ClusterJob, reason: str, *words: str, times: int = 1) -
     def sentence() -> str | None:
         status = job.status()
         ready: Object = next((each for each in status.get("conditions", []) if each["type"] == "Ready"), {})
-        said = str(ready.get("message", ""))
-        is_said = ready.get("reason") == reason and all(word in said for word in words)
-        if not is_said or said.count(words[-1]) < times:
+        message = str(ready.get("message", ""))
+        is_said = ready.get("reason") == reason and all(text in message for text in parts)
+        if not is_said or message.count(parts[-1]) < times:
             return None
         assert status["reason"] == reason, status
-        return said
+        return message
 
-    return job.kubectl.wait(f"Ready of {job.name} to be False for {reason} with {words}", sentence)
+    return job.kubectl.wait(f"Ready of {job.name} to be False for {reason} with {parts}", sentence)
 
 
 def with_template(name: str, role: str, template: Object, **spec: Any) -> Object:
@@ -71,8 +71,8 @@ def test_a_quota_of_pods_is_named_for_workers_and_for_redis(kubectl: Kubectl) ->
     job = ClusterJob(kubectl, make_small_job("pods")).apply()
     refused = "is forbidden: exceeded quota: small"
     # Deployments say it in a condition, StatefulSets in an Event.
-    words = ("actor-0 (", "coordinator (", "control (", "storage-0 (", refused)
-    wait_for_reason(job, "FailedCreate", *words, times=4)
+    text = ("actor-0 (", "coordinator (", "control (", "storage-0 (", refused)
+    wait_for_reason(job, "FailedCreate", *text, times=4)
 
     kubectl.delete("resourcequota", "small")
     job.wait("its pods", lambda: len(job.pods()) == len(job.status()["roles"]))
@@ -101,7 +101,7 @@ def test_a_secret_that_is_refused_keeps_the_whole_job_and_is_named(kubectl: Kube
     kubectl.delete("rljob", job.name)
 
 
-def test_an_image_that_does_not_exist_is_named_with_the_kubelets_words(kubectl: Kubectl) -> None:
+def test_an_image_that_does_not_exist_is_named_with_the_kubelets_message(kubectl: Kubectl) -> None:
     template = {"spec": {"containers": [{"name": "worker", "image": "none.invalid/no-such-image:1"}]}}
     template["spec"]["containers"][0]["imagePullPolicy"] = "Always"
     job = ClusterJob(kubectl, with_template("image", "actor", template)).apply()
@@ -120,10 +120,10 @@ def test_what_nodes_lack_comes_before_who_waits_to_be_beside_it_and_is_an_event(
     far_too_much = {"actor": {"resources": {"requests": {"cpu": "8000"}}}}
     job = ClusterJob(kubectl, make_small_job("nowhere", roles=far_too_much)).apply()
     beside = "didn't match pod affinity rules"
-    said = wait_for_reason(job, "Unschedulable", "actor-0 (0/1 nodes are available: 1 Insufficient cpu", beside)
-    assert said.index("Insufficient cpu") < said.index(beside), said
-    told = job.wait_event("Unschedulable")
-    assert (told["type"], "Insufficient cpu" in told["note"]) == ("Warning", True)
+    message = wait_for_reason(job, "Unschedulable", "actor-0 (0/1 nodes are available: 1 Insufficient cpu", beside)
+    assert message.index("Insufficient cpu") < message.index(beside), message
+    reported = job.wait_event("Unschedulable")
+    assert (reported["type"], "Insufficient cpu" in reported["note"]) == ("Warning", True)
     assert "Insufficient cpu" in kubectl("describe", "rljob", job.name).rpartition("Events:")[2]
     kubectl.delete("rljob", job.name)
 
@@ -141,12 +141,12 @@ def test_a_template_that_the_api_server_never_takes_is_refused_with_its_sentence
         ("never-c", {"noSuchField": 1}, "unknown field"),
     ]
     jobs = [ClusterJob(kubectl, with_template(name, "actor", {"spec": spec})).apply() for name, spec, _ in tries]
-    for job, (name, _, words) in zip(jobs, tries, strict=True):
+    for job, (name, _, text) in zip(jobs, tries, strict=True):
         refused = job.wait_event("ObjectRefused")
         accepted = job.condition("Accepted")
         assert (accepted["status"], accepted["reason"]) == ("False", "ObjectRefused")
         assert accepted["message"].startswith(f"Deployment {name}-actor was refused: ")
-        assert words in accepted["message"]
+        assert text in accepted["message"]
         assert (job.status()["reason"], refused["type"]) == ("ObjectRefused", "Warning")
         assert kubectl.all("deployments,statefulsets,secrets,configmaps", f"rljob.dev/job={name}") == []
     jobs[0].change({"roles": {"actor": {"template": None}}})
@@ -228,7 +228,7 @@ def is_refused(kubectl: Kubectl, manifest: Object) -> bool:
         return False
 
 
-def test_a_name_that_is_used_again_says_that_it_waits_for_the_earlier_jobs_pods(kubectl: Kubectl) -> None:
+def test_a_name_that_is_used_again_states_that_it_waits_for_the_earlier_jobs_pods(kubectl: Kubectl) -> None:
     # A finalizer stands for a pod that takes its time to end: nothing else holds it for longer than its grace period.
     keeps = {"metadata": {"finalizers": ["example.org/keeps"]}}
     job = ClusterJob(kubectl, with_template("again", "advantages", NOWHERE)).apply()

@@ -260,7 +260,7 @@ def test_a_preempted_gang_saves_waits_as_a_whole_and_resumes(
         job.wait_event("PodEvicted")
         job.wait("the rollout's successor", lambda: job.is_true("Ready"))
         job.wait_step(job.step() + 3)
-        assert job.epoch() == 1, job.said()
+        assert job.epoch() == 1, job.summary()
         assert checkpoint(job) == 0
 
         before = job.step()
@@ -269,7 +269,7 @@ def test_a_preempted_gang_saves_waits_as_a_whole_and_resumes(
         job.wait_event("GangReleased")
         job.wait("no worker to have a place", lambda: not placed_workers(job))
         saved = checkpoint(job)
-        assert saved > before, f"it had trained rollout {before}: {job.said()}"
+        assert saved > before, f"it had trained rollout {before}: {job.summary()}"
         assert len(job.pods("control")) == 1
         kubectl.wait_ready("intruder")
         # Rounds of the scheduler in which one GPU is free, enough for the rollout alone.

@@ -66,12 +66,12 @@ def main() -> None:
     parser.add_argument("--backend", choices=[backend.value for backend in TrainerBackend], required=True)
     parser.add_argument("--steps", type=int, default=5, help="Optimizer steps that are timed.")
     arguments = parser.parse_args()
-    said: dict[str, Any] = {"size": arguments.size, "length": arguments.length, "backend": arguments.backend}
+    message: dict[str, Any] = {"size": arguments.size, "length": arguments.length, "backend": arguments.backend}
     try:
         found = measure(job_of(arguments.size, arguments.length, arguments.backend), arguments.length, arguments.steps)
     except torch.OutOfMemoryError as error:
         found = {"outOfMemory": str(error).splitlines()[0]}
-    sys.stdout.write(json.dumps(said | found) + "\n")
+    sys.stdout.write(json.dumps(message | found) + "\n")
 
 
 def job_of(size: str, length: int, backend: str) -> RLJobSpec:

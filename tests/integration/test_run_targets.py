@@ -55,9 +55,9 @@ def test_each_lane_stands_in_one_piece_and_all_go_on_after_a_red_target(tmp_path
     time.sleep(1)  # by now the second lane has ended, if it has not waited for the first
     (tmp_path / "go").touch()
     printed = running.communicate(timeout=240)[0]
-    said = [line for line in printed.splitlines() if line.startswith(("early", "late", "red"))]
+    message = [line for line in printed.splitlines() if line.startswith(("early", "late", "red"))]
     first = ["early begins", "early ends", "red begins", "late says one two"]
-    assert said == [*first, "red begins", "early begins", "early ends"]
+    assert message == [*first, "red begins", "early begins", "early ends"]
     red = "RED, exit code 2"  # make's, whatever its recipe ended with
     assert ends(printed) == [
         ["early", "green"],

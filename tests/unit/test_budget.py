@@ -31,9 +31,9 @@ def test_who_rests_gets_the_burst_back() -> None:
 
 
 @given(st.lists(st.floats(0, 100), max_size=200))
-def test_nobody_gets_more_than_the_burst_and_the_rate(wishes: list[float]) -> None:
+def test_no_one_gets_more_than_the_burst_and_the_rate(requests: list[float]) -> None:
     budget, now, done = Budget(RATE), 0.0, []
-    for pause in wishes:
+    for pause in requests:
         now += pause / 50
         if budget.free_at(now) <= now:
             budget.spend(now)

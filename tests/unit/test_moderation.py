@@ -19,7 +19,7 @@ def said(**fields: object) -> CoordinatorStatus:
     return make_coordinator(STATUS, [make_pod(STATUS, key(Role.ACTOR), "u/0")], **fields)
 
 
-def test_what_every_coordinator_says_is_taken() -> None:
+def test_what_every_coordinator_states_is_taken() -> None:
     assert exceeds_limits(said(failures=[make_failure(STATUS, key(Role.ACTOR), last_words="x" * 4096)])) is None
 
 
@@ -57,7 +57,7 @@ def test_a_list_without_end_is_named_by_its_length() -> None:
     assert found == f"pods: {MOST_ENTRIES + 1} entries, at most {MOST_ENTRIES} are taken"
 
 
-def test_words_for_people_are_cut_and_names_are_counted_where_they_come_in() -> None:
+def test_texts_for_people_are_cut_and_names_are_counted_where_they_come_in() -> None:
     failure = make_failure(STATUS, key(Role.ACTOR), message="x" * 100_000)
     assert len(failure.message) == MOST_CHARACTERS
     text = (

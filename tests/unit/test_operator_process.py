@@ -107,9 +107,9 @@ def test_a_replica_that_loses_the_lease_at_work_ends(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("POD_NAMESPACE", "rljob")
 
     async def work() -> bool:
-        kept: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        kept.set_result(None)  # `Lease.keep` has returned
+        retained: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        retained.set_result(None)  # `Lease.keep` has returned
         api, session = cast(Api, ApiOfAnswers({})), cast(aiohttp.ClientSession, None)
-        return await OperatorProcess(OperatorOptions())._work(api, GROUPS, session, [kept], asyncio.Event())
+        return await OperatorProcess(OperatorOptions())._work(api, GROUPS, session, [retained], asyncio.Event())
 
     assert not asyncio.run(asyncio.wait_for(work(), 30))

@@ -102,9 +102,9 @@ def test_what_cannot_work_is_one_sentence(tmp_path: Path, options: dict[str, Any
     ids=["a list", "a date", "no YAML", "a word"],
 )
 def test_a_file_that_holds_no_options_is_one_line(tmp_path: Path, text: str, sentence: str) -> None:
-    said = refused(tmp_path, text)
-    assert said.startswith(sentence)
-    assert "\n" not in said
+    message = refused(tmp_path, text)
+    assert message.startswith(sentence)
+    assert "\n" not in message
 
 
 def test_an_empty_file_and_none_at_all_are_the_defaults(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_an_empty_file_and_none_at_all_are_the_defaults(tmp_path: Path) -> None:
 )
 def test_the_process_ends_with_the_exit_code_of_wrong_options(tmp_path: Path, arguments: list[str]) -> None:
     (tmp_path / "operator.yaml").write_text(yaml.safe_dump({"workloads": {"podTemplate": COMMAND}}))
-    command = [sys.executable, "-m", "rljob_operator", *(word.format(folder=tmp_path) for word in arguments)]
+    command = [sys.executable, "-m", "rljob_operator", *(text.format(folder=tmp_path) for text in arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == EXIT_BAD_MANIFEST, done.stderr
     assert "cannot be patched" in done.stderr or "invalid choice" in done.stderr

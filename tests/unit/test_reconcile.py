@@ -167,12 +167,12 @@ def ended() -> RLJobStatus:
     )
 
 
-def test_a_record_that_cannot_be_noted_is_told_and_keeps_the_job() -> None:
+def test_a_record_that_cannot_be_noted_is_reported_and_keeps_the_job() -> None:
     server = Server(lambda verb, path: 403 if (verb, path) == ("merge", CLAIM) else 0)
     turns = Turns(server, ended(), has_objects=True, ttlSecondsAfterFinished=1)
-    look = turns.turn()
-    assert look is not None
-    assert look.at <= time.time() + REFUSED_SECONDS
+    observe = turns.turn()
+    assert observe is not None
+    assert observe.at <= time.time() + REFUSED_SECONDS
     assert ("merge", CLAIM) in server.written
     assert ("delete", JOB) not in server.written
     assert any("PersistentVolumeClaim quickstart-checkpoints was refused" in each["message"] for each in server.events)
@@ -183,7 +183,7 @@ def test_a_record_that_cannot_be_noted_is_told_and_keeps_the_job() -> None:
     assert server.objects[CLAIM]["metadata"]["annotations"]["rljob.dev/recorded"] == "7 7-e1-a"
 
 
-def test_a_job_whose_objects_name_is_taken_says_so_and_makes_no_pods() -> None:
+def test_a_job_whose_objects_name_is_taken_states_it_and_makes_no_pods() -> None:
     """Whoever has the name of the coordinator's Service would be told the job's token."""
     name = "quickstart-coordinator"
     theirs = {"kind": "Service", "metadata": {"name": name, "uid": "theirs", "resourceVersion": "1"}}
@@ -214,12 +214,12 @@ def test_of_a_spec_that_the_api_server_never_takes_nothing_is_made() -> None:
     server = Server(refuses_actor)
     turns = Turns(server, RLJobStatus(), has_objects=False)
     for _ in range(2):
-        look = turns.turn()
-    assert look is not None
-    assert time.time() < look.at <= time.time() + 10.0
-    said = "Deployment quickstart-actor was refused: hostNetwork: expected a truth value. Mend the template"
+        observe = turns.turn()
+    assert observe is not None
+    assert time.time() < observe.at <= time.time() + 10.0
+    message = "Deployment quickstart-actor was refused: hostNetwork: expected a truth value. Mend the template"
     assert accepted_of(server)[:2] == ("False", "ObjectRefused")
-    assert accepted_of(server)[2].startswith(said)
+    assert accepted_of(server)[2].startswith(message)
     assert [each["reason"] for each in server.events] == ["ObjectRefused"]
     assert {path for verb, path in server.written if verb == "apply"} == set()
     assert server.rehearsed == len(server_sets()), "it is not asked in every turn"
@@ -245,7 +245,7 @@ def test_a_job_that_runs_is_not_asked_for_again() -> None:
     assert server.rehearsed == 0
 
 
-def test_a_defect_of_the_build_is_said_and_makes_no_job_wait_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_of_the_build_is_stated_and_makes_no_job_wait_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server()
     turns = Turns(server, RLJobStatus(), has_objects=False)
 
@@ -259,7 +259,7 @@ def test_a_defect_of_the_build_is_said_and_makes_no_job_wait_in_silence(monkeypa
     assert [each["reason"] for each in server.events] == ["InvalidSpec"]
 
 
-def test_what_the_job_says_otherwise_than_the_administrator_is_emitted_once_and_again_when_that_changes() -> None:
+def test_what_the_job_states_otherwise_than_the_administrator_is_emitted_once_and_again_when_that_changes() -> None:
     server, mine = Server(), {"rollout": {"template": {"spec": {"nodeSelector": {"pool": "mine"}}}}}
 
     def turns(pool: str) -> Turns:

@@ -81,16 +81,16 @@ def _read(ranks: int, coordinator: int, control: int, load: subprocess.Popen[str
     time.sleep(seconds)
     took, own, servers = time.monotonic() - at, cpu_seconds(coordinator) - own, cpu_seconds(control) - servers
     _say(load)
-    told = _heard(load)
-    beats = [1000 * one for one in told["beats"]]
+    reported = _heard(load)
+    beats = [1000 * one for one in reported["beats"]]
     if not beats:
         raise SystemExit(f"No rank has beaten in {seconds:g} s; they beat every {interval:g} s. Give more --seconds.")
     middle, late = (beats[int(share * (len(beats) - 1))] for share in (0.5, 0.99))
-    due, answered = requests_due(ranks, interval), told["requests"] / took
-    each = own / told["requests"]
+    due, answered = requests_due(ranks, interval), reported["requests"] / took
+    each = own / reported["requests"]
     figures = [f"{interval:g}", f"{own / took:.3f}", f"{servers / took:.3f}", f"{due:.0f}", f"{answered:.0f}"]
     figures += [f"{1000 * each:.2f}", f"{max(own / took, each * due):.2f}"]
-    figures += [f"{len(beats) / took:.1f}", f"{middle:.1f}", f"{late:.1f}", str(told["refused"])]
+    figures += [f"{len(beats) / took:.1f}", f"{middle:.1f}", f"{late:.1f}", str(reported["refused"])]
     return [str(ranks), *figures, f"{begun:.2f}"]
 
 
@@ -130,8 +130,8 @@ def _heard(load: subprocess.Popen[str]) -> dict[str, Any]:
     line = load.stdout.readline()
     if not line:
         raise SystemExit(f"The crowd's process ended with {load.wait()}.")
-    heard: dict[str, Any] = json.loads(line)
-    return heard
+    received: dict[str, Any] = json.loads(line)
+    return received
 
 
 def _arguments() -> argparse.Namespace:

@@ -180,15 +180,15 @@ class Bench:
         return int(self._meter.read().sum_by("rljob_operator_jobs", "phase")["Running"])
 
     def _restarted(self, hosts: list[str]) -> bool:
-        told = json.loads(fetch(f"http://{ADDRESS}:{PORT}/stand-in/restarts"))["restarts"]
-        return all(told[host] and told[host][-1]["ready"] is not None for host in hosts)
+        reported = json.loads(fetch(f"http://{ADDRESS}:{PORT}/stand-in/restarts"))["restarts"]
+        return all(reported[host] and reported[host][-1]["ready"] is not None for host in hosts)
 
     def _report_restarts(self, name: str, hosts: list[str]) -> None:
         self._report(name, self._last_restarts(hosts))
 
     def _last_restarts(self, hosts: list[str]) -> list[dict[str, float]]:
-        told = json.loads(fetch(f"http://{ADDRESS}:{PORT}/stand-in/restarts"))["restarts"]
-        return [told[host][-1] for host in hosts]
+        reported = json.loads(fetch(f"http://{ADDRESS}:{PORT}/stand-in/restarts"))["restarts"]
+        return [reported[host][-1] for host in hosts]
 
     def _report(self, name: str, last: list[dict[str, float]]) -> None:
         row: dict[str, Any] = {"phase": name, "restarts": len(last)}

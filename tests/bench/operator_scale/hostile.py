@@ -100,12 +100,12 @@ async def _no_number(writer: asyncio.StreamWriter, path: str, job: PretendedCoor
     await _with_status(writer, path, job, '"progressAgeSeconds":0.0', '"progressAgeSeconds":NaN')
 
 
-async def _long_words(writer: asyncio.StreamWriter, path: str, job: PretendedCoordinator) -> None:
+async def _long_text(writer: asyncio.StreamWriter, path: str, job: PretendedCoordinator) -> None:
     """A name of half a megabyte."""
     await _with_status(writer, path, job, '"decisionId":"', '"decisionId":"' + "x" * 500_000)
 
 
-async def _telling(writer: asyncio.StreamWriter, path: str, job: PretendedCoordinator) -> None:
+async def _reporting(writer: asyncio.StreamWriter, path: str, job: PretendedCoordinator) -> None:
     """Well but for its events: there are always some, each an alarm."""
     if path.startswith("/v1/events"):
         after = int(path.partition("after=")[2].partition("&")[0])
@@ -137,8 +137,8 @@ WAYS: dict[str, Answer] = {
     "many-wrong-rows": _many_wrong_rows,
     "deep": _deep,
     "no-number": _no_number,
-    "long-words": _long_words,
-    "telling": _telling,
+    "long-words": _long_text,
+    "telling": _reporting,
 }
 
 

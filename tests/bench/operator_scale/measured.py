@@ -173,8 +173,8 @@ def _difference(before: Reading, after: Reading, name: str, **only: str) -> list
     """Of the samples that have these labels."""
     counts = after.sum_by(f"{name}_bucket", *only, "le")
     counts.subtract(before.sum_by(f"{name}_bucket", *only, "le"))
-    told = ((words.split(), count) for words, count in counts.items())
-    return sorted((float(words[-1]), count) for words, count in told if words[:-1] == list(only.values()))
+    reported = ((text.split(), count) for text, count in counts.items())
+    return sorted((float(text[-1]), count) for text, count in reported if text[:-1] == list(only.values()))
 
 
 def _nearest(values: list[float], share: float) -> float | None:

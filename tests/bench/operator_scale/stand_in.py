@@ -88,8 +88,8 @@ class StandIn:
         return web.Response(text="null", content_type=_JSON)
 
     async def _restarts(self, _: web.Request) -> web.Response:
-        told = {host: [asdict(restart) for restart in job.restarts] for host, job in self._jobs.items()}
-        return web.json_response({"restarts": told, "training": sum(job.trains for job in self._jobs.values())})
+        reported = {host: [asdict(restart) for restart in job.restarts] for host, job in self._jobs.items()}
+        return web.json_response({"restarts": reported, "training": sum(job.trains for job in self._jobs.values())})
 
 
 async def main(address: str, port: int) -> None:

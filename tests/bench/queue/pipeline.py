@@ -121,14 +121,14 @@ class _Pipeline:
         for forward, task in zip(forwards, TASKS, strict=False):
             forward.tell("forward", task=task.name)
         used = {"Redis": (0.0, 0.0), "clients": (0.0, 0.0)}
-        told = time.monotonic()
+        reported = time.monotonic()
         for rollout in range(self._num_rollouts):
             trainer.ask("train", rollout=rollout)
             self._published(rollout + 1)
             if rollout + 1 == max(1, self._num_rollouts // 4):
                 used = {who: (now, now) for who, now in self._memory().items()}
-            if time.monotonic() > told + 10:
-                told = time.monotonic()
+            if time.monotonic() > reported + 10:
+                reported = time.monotonic()
                 say(f"w6: {(rollout + 1) * PARTITION_ROWS} of {self._num_rows} rows")
         used = {who: (used[who][0], now) for who, now in self._memory().items()}
         produced = sum(producer.answer()["rows"] for producer in producers)

@@ -104,16 +104,16 @@ def measure_waiting(contestants: Sequence[Contestant], rounds: int) -> list[Figu
                 side.clients[0].ask("put", seconds=LONG_SECONDS, turn=0)
             for name, side, turn in _turns(sides, rounds, 1, f"w5, {num_rows} rows"):
                 before = side.script_seconds()
-                told = side.clients[0].ask("claim", turn=0, times=CLAIMS, task=f"read{turn}")
+                reported = side.clients[0].ask("claim", turn=0, times=CLAIMS, task=f"read{turn}")
                 after = side.script_seconds()
                 if turn == 0:
                     _verify(name, side, CLAIMS * 8)
                 side.clients[0].ask("give_back")
                 if turn == 0:
                     continue
-                figure.add(name, 1e3 * statistics.median(told["claim"]))
-                if "meta" in told:
-                    meta.add(name, 1e3 * statistics.median(told["meta"]))
+                figure.add(name, 1e3 * statistics.median(reported["claim"]))
+                if "meta" in reported:
+                    meta.add(name, 1e3 * statistics.median(reported["meta"]))
                 if before is not None and after is not None:
                     script.add(name, 1e3 * (after - before) / CLAIMS)
         claims.append(figure)
@@ -153,11 +153,11 @@ def _turns(sides: dict[str, Side], rounds: int, step: int, what: str) -> Iterato
 def _cycle(name: str, side: Side, turn: int, *, checked: bool) -> dict[str, float]:
     client = side.clients[0]
     seconds: dict[str, float] = client.ask("put", turn=turn)
-    told = client.ask("claim", turn=turn, times=1, task="read")
+    reported = client.ask("claim", turn=turn, times=1, task="read")
     if checked:
         _verify(name, side, None)
     side.clear(turn)
-    return {**seconds, "claim": told["claim"][0]}
+    return {**seconds, "claim": reported["claim"][0]}
 
 
 def _add_cycles(name: str, cycles: list[dict[str, float]], scale: float, *figures: Figure) -> None:
@@ -173,8 +173,8 @@ def _drain(name: str, side: Side, turn: int, number: int, workload: Workload, *,
     start_at = time.monotonic() + START_PAUSE_SECONDS
     for client in consumers:
         client.tell("drain", turn=turn, start_at=start_at)
-    told = [client.answer() for client in consumers]
-    numbers = [row for one in told for row in one["numbers"]]
+    reported = [client.answer() for client in consumers]
+    numbers = [row for one in reported for row in one["numbers"]]
     if len(numbers) != workload.num_rows or len(set(numbers)) != workload.num_rows:
         sys.exit(
             f"bench: {name} handed out {len(numbers)} rows, {len(set(numbers))} different ones, of {workload.num_rows}"
@@ -183,13 +183,13 @@ def _drain(name: str, side: Side, turn: int, number: int, workload: Workload, *,
     if checked:
         _verify(name, side, workload.num_rows)
     side.clear(turn)
-    requests = sum(one["requests"] for one in told)
-    return float(requests / (max(one["ended"] for one in told) - min(one["began"] for one in told)))
+    requests = sum(one["requests"] for one in reported)
+    return float(requests / (max(one["ended"] for one in reported) - min(one["began"] for one in reported)))
 
 
 def _verify(name: str, side: Side, num_rows: int | None) -> None:
-    told = [client.ask("verify") for client in side.clients]
-    wrong = [line for one in told for line in one["wrong"]]
-    rows = sum(one["rows"] for one in told)
+    reported = [client.ask("verify") for client in side.clients]
+    wrong = [line for one in reported for line in one["wrong"]]
+    rows = sum(one["rows"] for one in reported)
     if wrong or not rows or (num_rows is not None and rows != num_rows):
         sys.exit(f"bench: {name} gave {rows} rows; wrong ones: {wrong}")

@@ -68,8 +68,8 @@ class Release:
         try:
             return helm(*arguments)
         except AssertionError as error:
-            said = self.kubectl("logs", "--selector", _PODS, "--tail=20")
-            raise AssertionError(f"{error}\n{self.kubectl.describe()}\nThe operator said last:\n{said}") from error
+            message = self.kubectl("logs", "--selector", _PODS, "--tail=20")
+            raise AssertionError(f"{error}\n{self.kubectl.describe()}\nThe operator said last:\n{message}") from error
 
     def pods(self) -> set[str]:
         """Names of the operator's pods, those that are to stay, once the others are told to go."""

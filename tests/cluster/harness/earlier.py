@@ -18,8 +18,10 @@ def check_out(version: str, folder: Path) -> Path:
     listed = _git("log", "--format=%H", "--max-count=1", "--grep", f"^Release {version.replace('.', '[.]')}:", "HEAD")
     commit = listed.stdout.decode().strip()
     if not commit:
-        said = listed.stderr.decode().strip() or "no commit of this checkout's history has its title"
-        raise LookupError(f"release {version} is not to be had: {said}. Fetch the whole history (not a shallow clone)")
+        message = listed.stderr.decode().strip() or "no commit of this checkout's history has its title"
+        raise LookupError(
+            f"release {version} is not to be had: {message}. Fetch the whole history (not a shallow clone)"
+        )
     archive = _git("archive", commit, *_FOLDERS)
     folder.mkdir(parents=True)
     subprocess.run(["tar", "-x", "-C", str(folder)], input=archive.stdout, check=True, timeout=60)

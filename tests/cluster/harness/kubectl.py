@@ -80,12 +80,12 @@ class Kubectl:
         """Asks for an object's end and does not wait for it. By force, a pod's kubelet is not asked either."""
         self("delete", kind, name, "--wait=false", *(["--grace-period=0", "--force"] if force else []))
 
-    def wait(self, what: str, look: Callable[[], T | None], *, seconds: float = PATIENCE_SECONDS) -> T:
+    def wait(self, what: str, observe: Callable[[], T | None], *, seconds: float = PATIENCE_SECONDS) -> T:
         """Looks until there is something (neither None nor false); `what` completes "waited for ..."."""
         deadline = time.monotonic() + seconds
         while True:
             begin = time.monotonic()
-            if found := look():
+            if found := observe():
                 return found
             if time.monotonic() > deadline:
                 raise NotInTime(f"the test waited {seconds:.0f} s for {what}.\n{self.describe()}")

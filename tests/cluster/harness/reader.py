@@ -82,18 +82,22 @@ class Reader:
         for root in ("/api", "/apis"):
             for group in (self._ask(root, accept=_DISCOVERY) or {})["items"]:
                 name, version = group["metadata"].get("name", ""), group["versions"][0]
-                for told in version["resources"]:
+                for reported in version["resources"]:
                     resource = _Resource(
                         name,
                         version["version"],
-                        told["resource"],
-                        told["responseKind"]["kind"],
-                        told["scope"] == "Namespaced",
+                        reported["resource"],
+                        reported["responseKind"]["kind"],
+                        reported["scope"] == "Namespaced",
                     )
-                    for word in (told["resource"], told.get("singularResource"), *told.get("shortNames", [])):
-                        if word:
-                            named.setdefault(word, resource)
-                            named.setdefault(f"{word}.{name}", resource)
+                    for text in (
+                        reported["resource"],
+                        reported.get("singularResource"),
+                        *reported.get("shortNames", []),
+                    ):
+                        if text:
+                            named.setdefault(text, resource)
+                            named.setdefault(f"{text}.{name}", resource)
         return named
 
     def _ask(self, path: str, *, accept: str = "application/json", **query: str) -> Object | None:

@@ -51,11 +51,11 @@ def make_job(name: str = "job", **changes: dict[str, Any]) -> Object:
     }
     for section, values in changes.items():
         spec[section] = {**spec[section], **values} if isinstance(values, dict) and section in spec else values
-    _say_who_computes_on_the_cpu(spec["roles"])
+    _state_who_computes_on_the_cpu(spec["roles"])
     return {"apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": name}, "spec": spec}
 
 
-def _say_who_computes_on_the_cpu(roles: dict[str, Any]) -> None:
+def _state_who_computes_on_the_cpu(roles: dict[str, Any]) -> None:
     """Where any role has GPUs each says it; no node of the tests has an engine that would use them."""
     if not any(role and role.get("gpus") for role in roles.values()):
         return
@@ -160,20 +160,22 @@ class ClusterJob:
         step = self.status().get("training", {}).get("step")
         return -1 if step is None else int(step)
 
-    def wait(self, what: str, look: Callable[[], Any], *, seconds: float = PATIENCE_SECONDS) -> None:
+    def wait(self, what: str, observe: Callable[[], Any], *, seconds: float = PATIENCE_SECONDS) -> None:
         """Waits until `look` says so; the error also has the status."""
 
         def checked() -> bool:
-            if look():
+            if observe():
                 return True
             ended = [kind for kind in ("Succeeded", "Failed") if self.is_true(kind)]
-            assert not ended or look(), f"{self.name} has {ended[0]} while the test waited for {what}: {self.said()}"
+            assert not ended or observe(), (
+                f"{self.name} has {ended[0]} while the test waited for {what}: {self.summary()}"
+            )
             return False
 
         try:
             self.kubectl.wait(f"{self.name}: {what}", checked, seconds=seconds)
         except AssertionError as error:
-            raise AssertionError(f"{error}\n{self.said()}") from None
+            raise AssertionError(f"{error}\n{self.summary()}") from None
 
     def wait_true(self, condition: str, *, seconds: float = PATIENCE_SECONDS) -> None:
         """Waits for a condition."""
@@ -224,7 +226,7 @@ class ClusterJob:
         roles = {row["name"]: row for row in self.status()["roles"]}
         uid = roles[role]["pods"][replica].get("life", "").partition("/")[0]
         names = [pod["metadata"]["name"] for pod in self.pods(role=role) if pod["metadata"]["uid"] == uid]
-        assert names, f"{role}-{replica} has no pod: {self.said()}"
+        assert names, f"{role}-{replica} has no pod: {self.summary()}"
         return str(names[0])
 
     def process(self, role: str, kind: Kind = Kind.RANK, replica: int = 0) -> Process:
@@ -267,13 +269,13 @@ class ClusterJob:
         """Waits for success and proves that every sample was trained exactly once."""
         self.wait_true("Succeeded", seconds=seconds)
         report = self.audit()
-        assert report.problems == [], f"{report.problems[:10]}\n{self.said()}"
+        assert report.problems == [], f"{report.problems[:10]}\n{self.summary()}"
         return report
 
-    def said(self) -> str:
+    def summary(self) -> str:
         """Status, events and last log lines, for an error."""
         status = json.dumps({**self.status(), "roles": [self._short(row) for row in self.status().get("roles", [])]})
-        told = "\n".join(
+        reported = "\n".join(
             f"{event.get('eventTime')} {event['reason']}: {event.get('note', '')[:300]}"
             for event in self.events()[-20:]
         )
@@ -282,7 +284,7 @@ class ClusterJob:
             for component in ("worker", "coordinator")
             for pod in self.pods(component)
         ]
-        return f"status: {status}\nevents:\n{told}\nlogs:\n" + "\n".join(logs)
+        return f"status: {status}\nevents:\n{reported}\nlogs:\n" + "\n".join(logs)
 
     def _short(self, row: Object) -> Object:
         return {

@@ -34,12 +34,12 @@ class Standing:
     """Role -> uid of its pod."""
     ranks: dict[str, tuple[int, int]]
     """Role -> its rank's process: its number on this machine, and when it began."""
-    told: Counter[tuple[str, str]]
+    reported: Counter[tuple[str, str]]
     """(reason, action) -> how often."""
 
     def num_restarts(self) -> int:
         """Of any scope."""
-        return sum(count for (_, action), count in self.told.items() if action in (GLOBAL, IN_PLACE))
+        return sum(count for (_, action), count in self.reported.items() if action in (GLOBAL, IN_PLACE))
 
 
 class Subject:
@@ -62,15 +62,15 @@ class Subject:
             failures=Counter({row["name"]: row["failures"] for row in status["roles"]}),
             pods={role: pod["metadata"]["uid"] for role, pod in pods.items()},
             ranks={role: self._rank(pod) for role, pod in pods.items()},
-            told=self.told(),
+            reported=self.reported(),
         )
 
-    def told(self) -> Counter[tuple[str, str]]:
+    def reported(self) -> Counter[tuple[str, str]]:
         """(reason, action) -> how often, until now."""
-        told: Counter[tuple[str, str]] = Counter()
+        reported: Counter[tuple[str, str]] = Counter()
         for event in self.job.events():
-            told[event["reason"], event["action"]] += int(event.get("series", {}).get("count", 1))
-        return told
+            reported[event["reason"], event["action"]] += int(event.get("series", {}).get("count", 1))
+        return reported
 
     def since(self, before: Standing) -> Standing:
         """As it is now, at the end of a test, which answers for the restarts since `before`."""
@@ -105,19 +105,19 @@ class Subject:
 
         self.wait("all to be ready", ready)
 
-    def await_told(self, reason: str, action: str, before: Standing) -> None:
+    def await_reported(self, reason: str, action: str, before: Standing) -> None:
         """Waits until that was told once more than before."""
 
         def told() -> bool:
             now = [event for event in self.job.events(reason) if event["action"] == action]
-            return sum(int(e.get("series", {}).get("count", 1)) for e in now) > before.told[reason, action]
+            return sum(int(e.get("series", {}).get("count", 1)) for e in now) > before.reported[reason, action]
 
         self.wait(f"event {reason} {action}", told)
 
-    def wait(self, what: str, look: Callable[[], bool]) -> None:
+    def wait(self, what: str, observe: Callable[[], bool]) -> None:
         """Waits for the job; the error also has the operator's last words."""
         try:
-            self.job.wait(what, look)
+            self.job.wait(what, observe)
         except AssertionError as error:
             ended = self.operator.exit_code
             state = "runs" if ended is None else f"has ended with {ended}"

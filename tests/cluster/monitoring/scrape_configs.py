@@ -25,13 +25,13 @@ def scrape_configs(monitors: list[Object], interval: str) -> list[Object]:
 
 
 def _pods(monitor: Object, endpoint: Object, interval: str) -> Object:
-    word = "__meta_kubernetes_pod"
+    text = "__meta_kubernetes_pod"
     rules = [
-        *_selected(monitor, f"{word}_label"),
-        _keep(f"{word}_container_port_name", endpoint["port"]),
-        _replace(f"{word}_container_name", "container"),
+        *_selected(monitor, f"{text}_label"),
+        _keep(f"{text}_container_port_name", endpoint["port"]),
+        _replace(f"{text}_container_name", "container"),
         *(
-            _replace(f"{word}_label_{_word(label)}", _word(label))
+            _replace(f"{text}_label_{_word(label)}", _word(label))
             for label in monitor["spec"].get("podTargetLabels", ())
         ),
         {"target_label": "job", "replacement": f"{monitor['metadata']['namespace']}/{monitor['metadata']['name']}"},

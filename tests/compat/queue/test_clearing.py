@@ -66,7 +66,7 @@ def test_clearing_what_is_not_there_does_nothing(make_client: MakeClient) -> Non
     assert client.get_meta([], None, "p", mode="force_fetch").size == 0
 
 
-def test_cleared_rows_are_claimed_by_nobody(make_client: MakeClient) -> None:
+def test_cleared_rows_are_claimed_by_no_one(make_client: MakeClient) -> None:
     client = make_client()
     meta = put(client, 6)
     client.get_meta(["x"], 1, "p", task_name="t")

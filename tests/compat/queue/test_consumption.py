@@ -140,7 +140,7 @@ def test_reset_consumption_gives_the_rows_again(make_client: MakeClient) -> None
     assert client.get_meta(["x"], 4, "p", task_name="b").size == 4
 
 
-def test_production_status_tells_which_rows_have_what(make_client: MakeClient) -> None:
+def test_production_status_reports_which_rows_have_what(make_client: MakeClient) -> None:
     client = make_client()
     meta = client.get_meta(["x", "y"], 3, "p", mode="insert")
     assert not meta.is_ready

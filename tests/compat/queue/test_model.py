@@ -95,8 +95,8 @@ class Run:
         for task in TASKS:
             indexes, status = self.client.get_consumption_status(task, "p")
             if indexes is not None and status is not None:
-                told = dict(zip(indexes.tolist(), status.tolist(), strict=True))
-                assert {row for row, state in told.items() if state} == self.model.consumed[task] & set(told)
+                reported = dict(zip(indexes.tolist(), status.tolist(), strict=True))
+                assert {row for row, state in reported.items() if state} == self.model.consumed[task] & set(reported)
 
     def _data(self, fields: list[str], count: int) -> TensorDict:
         self.last = {}

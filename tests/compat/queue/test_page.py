@@ -51,8 +51,8 @@ def ports() -> Iterator[dict[str, int]]:
                 found[port] = reserve_port(reserved)
                 data = Path(folder) / port
                 data.mkdir()
-                words = [str(find_server()), option, str(found[port]), *rest, "--dir", str(data)]
-                started.append(subprocess.Popen(words, stdout=subprocess.DEVNULL, preexec_fn=die_with_tests))
+                text = [str(find_server()), option, str(found[port]), *rest, "--dir", str(data)]
+                started.append(subprocess.Popen(text, stdout=subprocess.DEVNULL, preexec_fn=die_with_tests))
             for number in found.values():
                 await_server(number)
             yield found
@@ -87,8 +87,8 @@ def test_every_example_runs(ports: dict[str, int]) -> None:
 
 
 def test_the_page_names_every_call() -> None:
-    said = set(re.findall(r"\w+", PAGE))
+    message = set(re.findall(r"\w+", PAGE))
     missing = [
-        name for name in tq.__all__ if name.removeprefix("async_") not in said and name != "get_metrics_endpoint"
+        name for name in tq.__all__ if name.removeprefix("async_") not in message and name != "get_metrics_endpoint"
     ]
     assert not missing

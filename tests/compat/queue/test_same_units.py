@@ -111,12 +111,12 @@ def test_units_of_other_names_are_known_by_their_marks(join: Join, servers: Serv
 
 
 def test_units_of_another_queue_and_of_a_job_are_refused(join: Join, servers: Servers, others: Servers) -> None:
-    kept = join(control=others.control).put(rows(4), partition_id="theirs")
+    retained = join(control=others.control).put(rows(4), partition_id="theirs")
     refused = r"storage unit 0 \(\S+unit0\.sock\) belongs to another queue or job"
     for call in (partial(join().put, rows(2), partition_id="p"), partial(join().calls.session.sweep, 0)):
         with pytest.raises(Mismatch, match=refused):
             call()
-    assert join(control=others.control).get_data(kept)["x"].tolist() == [0, 1, 2, 3]
+    assert join(control=others.control).get_data(retained)["x"].tolist() == [0, 1, 2, 3]
     servers.wipe()
     with servers.units[0].admin() as admin:
         admin.set("rljob:generation", 1)
@@ -124,7 +124,7 @@ def test_units_of_another_queue_and_of_a_job_are_refused(join: Join, servers: Se
         join().put(rows(2), partition_id="p")
 
 
-def test_a_unit_that_was_started_anew_is_taken_under_names_that_are_known(
+def test_a_unit_that_was_started_again_is_taken_under_names_that_are_known(
     join: Join, servers: Servers, other_name: OtherName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rljob_transfer_queue.unit_marks.OTHERS_MARK_SECONDS", 0.1)

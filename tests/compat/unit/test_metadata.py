@@ -21,7 +21,7 @@ def make_batch(size: int = 5, *names: str, first: int = 0, **options: Any) -> Ba
     return BatchMeta(range(first, first + size), ["p"] * size, schemas, np.ones(size), **options)
 
 
-def test_a_batch_says_what_it_has() -> None:
+def test_a_batch_states_what_it_has() -> None:
     batch = make_batch()
     assert (len(batch), batch.size, batch.field_names, batch.is_ready) == (5, 5, ["a", "b"], True)
     assert (BatchMeta.empty().is_ready, BatchMeta([1], ["p"]).is_ready) == (False, False)

@@ -53,7 +53,7 @@ def test_a_sampler_is_named_in_three_ways(given: Any) -> None:
     assert settings.polling
 
 
-def test_nothing_said_takes_what_is_in_force() -> None:
+def test_nothing_stated_takes_what_is_in_force() -> None:
     assert read_settings(None) is None
     assert read_settings({**URLS, "backend": {"SimpleStorage": {"num_data_storage_units": 2}}}) is None
 

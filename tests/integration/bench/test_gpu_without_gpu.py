@@ -31,7 +31,7 @@ def start(*command: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_without_a_gpu_the_target_says_so() -> None:
+def test_without_a_gpu_the_target_states_it() -> None:
     done = start("scripts/test-gpu", PYTHON=sys.executable)
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == (
@@ -60,6 +60,6 @@ def test_the_figures_are_measured(backend: str, tmp_path: Path) -> None:
         process = fork_program("tests.gpu.speed", options, output=output)
     text = (tmp_path / "said").read_text() if (code := process.wait(SECONDS)) == 0 else ""
     assert code == 0, (tmp_path / "said").read_text()
-    said = json.loads(text.splitlines()[-1])
-    assert (said["backend"], said["tokensPerStep"]) == (backend, 1024)
-    assert min(said[name] for name in ("tokensPerSecond", "peakGiB", "publicationStallSeconds")) > 0
+    message = json.loads(text.splitlines()[-1])
+    assert (message["backend"], message["tokensPerStep"]) == (backend, 1024)
+    assert min(message[name] for name in ("tokensPerSecond", "peakGiB", "publicationStallSeconds")) > 0

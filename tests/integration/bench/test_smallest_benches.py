@@ -27,10 +27,10 @@ def assert_ended_well(done: subprocess.CompletedProcess[str]) -> str:
 
 def test_samples_per_second_of_the_quickstart() -> None:
     sides = ("--side", "rljob run", "--side", "bare loop")
-    said = assert_ended_well(
+    message = assert_ended_well(
         bench("tests.bench.quickstart", "--shape", "quickstart", "--rounds", "1", "--steps", "3", *sides)
     )
-    assert "  rljob run / bare loop " in said
+    assert "  rljob run / bare loop " in message
 
 
 def test_trl_trains_or_its_absence_is_named() -> None:
@@ -46,28 +46,28 @@ def test_trl_trains_or_its_absence_is_named() -> None:
 
 
 def test_the_queue() -> None:
-    said = assert_ended_well(
+    message = assert_ended_well(
         bench("tests.bench.queue", "--only", "w1", "--rounds", "1", "--sides", "ours unix", "--output", "json")
     )
-    assert json.loads(said)["figures"]
+    assert json.loads(message)["figures"]
 
 
 @pytest.mark.long
 def test_training_of_transformers_models() -> None:
-    said = assert_ended_well(bench("tests.bench.fsdp", "--size", "smallest", "--rounds", "1"))
-    assert len([line for line in said.splitlines() if " tokens/s " in line]) == 8
+    message = assert_ended_well(bench("tests.bench.fsdp", "--size", "smallest", "--rounds", "1"))
+    assert len([line for line in message.splitlines() if " tokens/s " in line]) == 8
 
 
 @pytest.mark.long
 def test_the_coordinator() -> None:
-    said = assert_ended_well(
+    message = assert_ended_well(
         bench("tests.bench.coordinator", "--ranks", "2", "--seconds", "2", "--heartbeat-timeout", "3")
     )
-    rows = dict(line.rsplit(maxsplit=1) for line in said.splitlines())
+    rows = dict(line.rsplit(maxsplit=1) for line in message.splitlines())
     assert (rows["ranks"], rows["refused"]) == ("2", "0")
 
 
 @pytest.mark.long
 def test_restarts() -> None:
-    said = assert_ended_well(bench("tests.bench.restart", "--kills", "1"))
-    assert [json.loads(line)["kills"] for line in said.splitlines()] == [1, 1, 1, 1]
+    message = assert_ended_well(bench("tests.bench.restart", "--kills", "1"))
+    assert [json.loads(line)["kills"] for line in message.splitlines()] == [1, 1, 1, 1]

@@ -34,11 +34,11 @@ class Clock:
         self.now += seconds
 
 
-def ask(server: UnitServer, *words: bytes) -> bytes:
+def ask(server: UnitServer, *text: bytes) -> bytes:
     until = time.monotonic() + 120
     connection = RespConnection(ServerAddress.parse(server.url), deadline=until, silence_seconds=120)
     try:
-        reply = connection.call(*words, deadline=until)
+        reply = connection.call(*text, deadline=until)
         assert isinstance(reply, bytes)
         return reply
     finally:

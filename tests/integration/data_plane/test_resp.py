@@ -71,9 +71,8 @@ def test_a_bulk_longer_than_the_buffer_lands_in_the_callers_memory(folder: Path)
     body = bytes(range(256)) * 1000
     target = bytearray(len(body))
     with saying(folder, b"$%d\r\n" % len(body), body[:7], body[7:], b"\r\n:1\r\n") as connection:
-        assert connection.begin_bulk(soon()) == len(body)
+        assert connection.begin_bulk(soon()) == (len(body), b"")
         connection.read_into(memoryview(target), soon())
-        connection.end_bulk(soon())
         assert bytes(target) == body
         assert connection.read(soon()) == 1
 
@@ -103,8 +102,18 @@ def test_silence_ends_at_the_deadline(folder: Path) -> None:
         connection.read(time.monotonic() + 0.05)
 
 
+def test_the_head_of_a_bulk_comes_with_its_size(folder: Path) -> None:
+    rest = bytearray(6)
+    with saying(folder, b"$10\r\n0123", b"456789\r\n$2\r\nab\r\n$0\r\n\r\n$-1\r\n:1\r\n") as connection:
+        assert connection.begin_bulk(soon(), 4) == (10, b"0123")
+        connection.read_into(memoryview(rest), soon())
+        assert rest == b"456789"
+        assert [connection.begin_bulk(soon(), 4) for _ in range(3)] == [(2, b"ab"), (0, b""), None]
+        assert connection.read(soon()) == 1
+
+
 def test_a_listener_that_does_not_read_ends_a_flush_at_the_deadline(folder: Path) -> None:
     with saying(folder, hold=True) as connection:
         connection.command(b"SET", b"key", memoryview(bytes(64 << 20)))
         with pytest.raises(TimeoutError):
-            connection.flush(time.monotonic() + 0.05)
+            connection.read(time.monotonic() + 0.05)

@@ -137,7 +137,7 @@ def test_a_small_put_is_one_chunk_per_field_on_one_unit(
     assert len({chunk.unit for chunk in chunks}) == 1
 
 
-def test_keys_tell_epoch_and_incarnation_and_are_never_used_twice(
+def test_keys_report_epoch_and_incarnation_and_are_never_used_twice(
     servers: list[UnitServer], connect: Connect, soon: Soon
 ) -> None:
     columns = make_columns([4, 5])
@@ -178,8 +178,8 @@ def test_a_unit_that_came_back_empty_has_lost_its_rows(servers: list[UnitServer]
     with pytest.raises(RowsLost, match=r"storage unit 1 .* no longer has \d+ chunks .*train_4") as lost:
         units.fetch(stored, deadline=soon(), waiting="the actor waits for train_4")
     assert lost.value.units == (1,)
-    kept = {field: placement for field, placement in stored.items() if all(c.unit == 0 for c in placement.chunks)}
-    assert_same(units.fetch(kept, deadline=soon()), {field: columns[field] for field in kept})
+    retained = {field: placement for field, placement in stored.items() if all(c.unit == 0 for c in placement.chunks)}
+    assert_same(units.fetch(retained, deadline=soon()), {field: columns[field] for field in retained})
 
 
 @pytest.mark.parametrize("rows", [pytest.param([0, 1, 2], id="whole chunk"), pytest.param([1], id="a part of a chunk")])
@@ -192,8 +192,8 @@ def test_a_deleted_chunk_is_lost_and_the_connection_goes_on(
     assert units.delete(stored["gone"].chunks, deadline=soon()) == len(stored["gone"].chunks)
     with pytest.raises(RowsLost, match=r"no longer has \d+ chunks"):
         units.fetch(picked(stored, rows), deadline=soon())
-    kept = {"kept": picked(stored, rows)["kept"]}
-    assert_same(units.fetch(kept, deadline=soon()), {"kept": columns["kept"]}, rows)
+    retained = {"kept": picked(stored, rows)["kept"]}
+    assert_same(units.fetch(retained, deadline=soon()), {"kept": columns["kept"]}, rows)
 
 
 def test_a_unit_that_hangs_keeps_no_chunk_on_the_others_and_loses_its_own_when_it_is_back(
@@ -262,7 +262,7 @@ def test_a_dead_unit_is_named_at_the_deadline(servers: list[UnitServer], connect
     assert "; rollout-0.0 puts train_1. Check its process." in str(error.value)
 
 
-def test_a_wrong_password_is_told_and_never_shown(servers: list[UnitServer], soon: Soon) -> None:
+def test_a_wrong_password_is_reported_and_never_shown(servers: list[UnitServer], soon: Soon) -> None:
     url = servers[0].url.replace("p%40ss%2Fw%3Ard", "hunter2")
     units = StorageUnits([url], Epoch(1), "0123456789ab")
     with pytest.raises(StorageUnreachable, match="WRONGPASS") as error:
@@ -337,7 +337,7 @@ READ_WHOLE, READ_IN_PART = 0, 1 << 22
         pytest.param(READ_IN_PART, chunk_bytes(torch.arange(6).int()), "holds int32", id="part of another dtype"),
     ],
 )
-def test_a_chunk_that_is_not_what_the_queue_says_is_refused(
+def test_a_chunk_that_is_not_what_the_queue_states_is_refused(
     size: int, value: bytes, sentence: str, servers: list[UnitServer], connect: Connect, soon: Soon
 ) -> None:
     units = connect(servers[0])

@@ -54,7 +54,7 @@ def test_a_sweep_sees_every_chunk_and_never_the_mark(
     unit.close()
 
 
-def test_memory_and_traffic_are_told_in_bytes(
+def test_memory_and_traffic_are_reported_in_bytes(
     servers: list[UnitServer], connect: Callable[..., StorageUnits], soon: Soon
 ) -> None:
     unit = StorageUnit(0, servers[0].url)

@@ -134,7 +134,7 @@ def test_a_checkpoint_that_is_due_while_one_is_in_flight_waits_and_is_not_left_o
     assert world.status().recorded == 3
 
 
-def test_the_writer_of_an_epoch_that_is_over_records_nothing_and_says_so(
+def test_the_writer_of_an_epoch_that_is_over_records_nothing_and_states_it(
     world: World, actor: RankSession, root: Path
 ) -> None:
     store = build_checkpoint_store(actor.context, actor)
@@ -230,7 +230,9 @@ def test_the_reference_version_comes_back_with_the_checkpoint_that_used_it(
     assert [path.name.partition("-")[0] for path in (root / "reference").iterdir()] == ["0"]
 
 
-def test_a_reference_version_goes_when_no_kept_folder_names_it(world: World, actor: RankSession, root: Path) -> None:
+def test_a_reference_version_goes_when_no_retained_folder_names_it(
+    world: World, actor: RankSession, root: Path
+) -> None:
     store = build_checkpoint_store(actor.context, actor)
     for version in range(4):
         published(world, version)
@@ -393,7 +395,7 @@ def test_a_rank_that_dies_over_its_part_leaves_the_record_before(
     assert folders(root) == sorted([folder, f"1-e2-{sessions[0].life.incarnation}"])
 
 
-def test_a_reference_that_other_ranks_have_cut_otherwise_is_put_together_and_kept_anew(
+def test_a_reference_that_other_ranks_have_cut_otherwise_is_put_together_and_retained_again(
     world: World, two: Two, root: Path
 ) -> None:
     whole = model(7)
@@ -418,5 +420,5 @@ def test_a_reference_that_other_ranks_have_cut_otherwise_is_put_together_and_kep
     save(resumed, 1, lineage=2)
     resumed.wait()
     (folder,) = (path for path in root.iterdir() if path.name.startswith("1-e2"))
-    kept = root / "reference" / read_json(folder / "reference.json")["file"]
-    assert load_file(kept).keys() == whole.keys()
+    retained = root / "reference" / read_json(folder / "reference.json")["file"]
+    assert load_file(retained).keys() == whole.keys()

@@ -24,7 +24,7 @@ class PollingLauncher:
 
     def __init__(self, world: World, role: Role) -> None:
         self._seen_seq = 0
-        self._heard_seq = -1
+        self._received_seq = -1
         self._client: LauncherClient = world.launcher_client()
         self._stop = threading.Event()
         hello = world.hello(role)
@@ -36,7 +36,7 @@ class PollingLauncher:
     def tell(self, seq: int) -> None:
         """Tells of `seq` from here on; returns once the coordinator has heard it."""
         self._seen_seq = seq
-        eventually(lambda: self._heard_seq == seq, "a poll that tells of the seq")
+        eventually(lambda: self._received_seq == seq, "a poll that tells of the seq")
 
     def stop(self) -> None:
         self._stop.set()
@@ -52,7 +52,7 @@ class PollingLauncher:
                 time.sleep(0.002)
             answer = pending.result()
             if answer is not None:
-                order, self._heard_seq = answer.order, poll.seen_seq
+                order, self._received_seq = answer.order, poll.seen_seq
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def test_beats_wait_while_the_control_redis_is_away(world: World, launchers: lis
     assert world.status().server is ServerState.OPEN
 
 
-def test_a_unit_that_comes_back_empty_is_told(world: World, launchers: list[PollingLauncher]) -> None:
+def test_a_unit_that_comes_back_empty_is_reported(world: World, launchers: list[PollingLauncher]) -> None:
     world.servers.empty_unit(1)
     (event,) = eventually(lambda: world.told(EventKind.UNIT_LOST), "StorageUnitLost")
     assert "Storage unit 1 came back without its rows" in event.message

@@ -30,7 +30,7 @@ def test_it_is_ready_when_the_control_redis_is_open(world: World) -> None:
 
 
 @pytest.mark.parametrize("token", [None, "", "wrong"])
-def test_without_the_token_nothing_is_told(world: World, token: str | None) -> None:
+def test_without_the_token_nothing_is_reported(world: World, token: str | None) -> None:
     headers = {} if token is None else {"X-RLJob-Token": token}
     answer = httpx.get(f"{world.endpoints.coordinator}/v1/status", headers=headers, timeout=60)
     assert answer.status_code == 401
@@ -128,7 +128,7 @@ def test_a_fenced_rank_learns_it_from_a_pulse(world: World) -> None:
     eventually(pulsed_out, "LifeOver")
 
 
-def test_a_role_is_told_ready_once_when_its_last_rank_is(world: World) -> None:
+def test_a_role_is_reported_ready_once_when_its_last_rank_is(world: World) -> None:
     world.begin()
     world.rank(Role.ROLLOUT, 0).ready()
     assert world.told(EventKind.ROLE_READY) == []
@@ -142,7 +142,7 @@ def test_a_role_is_told_ready_once_when_its_last_rank_is(world: World) -> None:
     assert event.pod.role is Role.ROLLOUT
 
 
-def test_a_role_is_told_ready_again_after_a_restart_in_place(world: World) -> None:
+def test_a_role_is_reported_ready_again_after_a_restart_in_place(world: World) -> None:
     world.begin()
     world.rank(Role.ADVANTAGES).ready()
     world.order(1, {"advantages-0": 1})
@@ -199,7 +199,7 @@ def test_beats_outlive_a_kill_of_the_coordinator(world: World) -> None:
     eventually(heard, "a beat after the restart")
 
 
-def test_a_failure_stays_until_it_is_acknowledged_and_is_told_once(world: World) -> None:
+def test_a_failure_stays_until_it_is_acknowledged_and_is_reported_once(world: World) -> None:
     world.begin()
     rank = world.rank(Role.ROLLOUT)
     failure = world.failure(rank)
@@ -238,7 +238,7 @@ def test_a_reported_failure_is_one_whatever_its_message_is_repeated(world: World
     rank.ready()
 
 
-def test_a_step_is_told_once_and_shown(world: World) -> None:
+def test_a_step_is_reported_once_and_shown(world: World) -> None:
     world.begin()
     rank = world.rank(Role.ACTOR)
     report = StepReport(
@@ -257,9 +257,9 @@ def test_a_step_is_told_once_and_shown(world: World) -> None:
 def test_event_ids_grow_by_one_over_a_restart_and_a_waiting_reader_is_woken(world: World) -> None:
     world.begin()
     last = world.status().last_event
-    with _reading(world, f"/v1/events?after={last}&wait=20") as heard:
+    with _reading(world, f"/v1/events?after={last}&wait=20") as received:
         world.register(Role.ACTOR)
-    assert [event.id for event in heard] == [last + 1]
+    assert [event.id for event in received] == [last + 1]
     world.restart()
     world.register(Role.ACTOR_FWD)
     assert [event.id for event in world.events()] == list(range(1, last + 3))
@@ -285,10 +285,10 @@ def test_metrics_carry_known_counters_only(world: World) -> None:
 @contextmanager
 def _reading(world: World, path: str) -> Iterator[list[CoordinatorEvent]]:
     """A reader that waits for events meanwhile; what it heard is in the list afterwards."""
-    heard: list[CoordinatorEvent] = []
-    reader = threading.Thread(target=lambda: heard.extend(EventPage.model_validate_json(_get(world, path)).events))
+    received: list[CoordinatorEvent] = []
+    reader = threading.Thread(target=lambda: received.extend(EventPage.model_validate_json(_get(world, path)).events))
     reader.start()
-    yield heard
+    yield received
     reader.join(240)
 
 
@@ -297,14 +297,14 @@ def _get(world: World, path: str) -> bytes:
     return httpx.get(world.endpoints.coordinator + path, headers=headers, timeout=60).content
 
 
-def test_a_reader_hears_of_what_it_called_quiet_with_the_next_event_that_is_not(world: World) -> None:
+def test_a_reader_learns_of_what_it_called_quiet_with_the_next_event_that_is_not(world: World) -> None:
     world.begin()
     session = world.rank(Role.ACTOR)
     last = world.status().last_event
-    with _reading(world, f"/v1/events?after={last}&wait=20&quiet=PodChanged&quiet=StepTrained") as heard:
+    with _reading(world, f"/v1/events?after={last}&wait=20&quiet=PodChanged&quiet=StepTrained") as received:
         world.register(Role.ACTOR_FWD)
         world.call("POST", "/v1/failures", world.failure(session))
-    assert [event.kind for event in heard] == ["PodChanged", "FailureReported"]
+    assert [event.kind for event in received] == ["PodChanged", "FailureReported"]
 
 
 def test_a_coordinator_that_another_one_has_replaced_ends(world: World) -> None:
@@ -317,7 +317,7 @@ def test_a_coordinator_that_another_one_has_replaced_ends(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "body", "said"),
+    ("method", "path", "body", "message"),
     [
         pytest.param("POST", "/v1/ranks/beat", b"{", "Invalid JSON", id="a beat that is cut off"),
         pytest.param(
@@ -331,32 +331,32 @@ def test_a_coordinator_that_another_one_has_replaced_ends(world: World) -> None:
         pytest.param("GET", "/v1/weights/Other", b"", "stream: Input should be 'Policy' or 'Reference'", id="a stream"),
     ],
 )
-def test_what_is_not_understood_is_named(world: World, method: str, path: str, body: bytes, said: str) -> None:
+def test_what_is_not_understood_is_named(world: World, method: str, path: str, body: bytes, message: str) -> None:
     headers = {"X-RLJob-Token": world.endpoints.token}
     answer = httpx.request(method, world.endpoints.coordinator + path, content=body, headers=headers, timeout=60)
     assert (answer.status_code, answer.json()["reason"]) == (400, "BadRequest")
-    assert said in answer.json()["message"]
+    assert message in answer.json()["message"]
 
 
 def test_of_ranks_that_beat_at_once_each_gets_its_own_answer(world: World) -> None:
     world.begin()
     ranks = [world.rank(Role.ROLLOUT, 0), world.rank(Role.ROLLOUT, 1), world.rank(Role.ACTOR)]
     world.call("POST", "/v1/failures", world.failure(ranks[1]))
-    said: dict[int, str] = {}
+    message: dict[int, str] = {}
 
     def beat(which: int) -> None:
         try:
             ranks[which].ready()
-            said[which] = "fine"
+            message[which] = "fine"
         except LifeOver:
-            said[which] = "over"
+            message[which] = "over"
 
     threads = [threading.Thread(target=beat, args=(which,)) for which in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(PATIENCE_SECONDS)
-    assert said == {0: "fine", 1: "over", 2: "fine"}
+    assert message == {0: "fine", 1: "over", 2: "fine"}
 
 
 def test_a_notice_becomes_an_event_of_its_rank(world: World) -> None:

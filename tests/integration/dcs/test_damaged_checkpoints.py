@@ -28,8 +28,8 @@ def root(world: World) -> Path:
 def record_three(world: World) -> list[str]:
     """Checkpoints 0 to 2 of epoch 1, each with a cursor of its own; their folders."""
     spec = world.job.spec
-    kept = spec.checkpoint.model_copy(update={"keep": 3})
-    world.job = world.job.model_copy(update={"spec": spec.model_copy(update={"checkpoint": kept})})
+    retained = spec.checkpoint.model_copy(update={"keep": 3})
+    world.job = world.job.model_copy(update={"spec": spec.model_copy(update={"checkpoint": retained})})
     world.begin()
     session = world.rank(Role.ACTOR)
     store = build_checkpoint_store(session.context, session)
@@ -78,10 +78,10 @@ def test_the_newest_intact_one_is_gone_on_from_and_where_none_is_the_job_fails_b
     store, folder = begun(world, 3)
     assert (folder, cursor(world), world.status().recorded) == (folders[0], 0, 0)
     assert store.verified(folder) == root / folder
-    told = " ".join(event.message for event in world.told(EventKind.CHECKPOINT_DAMAGED))
-    assert f"{folders[2]}/actor-00000.safetensors has checksum" in told
-    assert f"{folders[1]}/tickets.json does not have checksum" in told
-    assert "epoch 3 begins with version 0 instead" in told
+    reported = " ".join(event.message for event in world.told(EventKind.CHECKPOINT_DAMAGED))
+    assert f"{folders[2]}/actor-00000.safetensors has checksum" in reported
+    assert f"{folders[1]}/tickets.json does not have checksum" in reported
+    assert "epoch 3 begins with version 0 instead" in reported
     assert not (root / folders[2]).exists()
     assert (root / f"{folders[2]}.damaged" / "model.safetensors").exists()
     assert (root / f"{folders[1]}.damaged" / "tickets.json").exists()
@@ -147,7 +147,7 @@ def test_a_lost_control_state_is_made_again_from_what_is_intact(
         assert (root / f"{folders[2]}.damaged").exists()
 
 
-def test_damage_is_told_by_the_coordinator_that_comes_after_the_one_that_found_it(
+def test_damage_is_reported_by_the_coordinator_that_comes_after_the_one_that_found_it(
     world: World, root: Path, tmp_path: Path
 ) -> None:
     """It died with the epoch open; the supervisor asks for that again."""

@@ -54,7 +54,7 @@ def test_status_has_the_sums_of_the_last_step_and_metrics_those_of_now(world: Wo
     assert 'rljob_rank_starved_seconds_total{job="test",role="actor",replica="0",rank="0"} 5.0' in text
 
 
-def test_a_coordinator_that_begins_anew_says_that_it_counts_anew(world: World) -> None:
+def test_a_coordinator_that_begins_again_states_that_it_counts_again(world: World) -> None:
     world.begin()
     actor = world.rank(Role.ACTOR)
     tell(actor, **{LOOP_SECONDS: 10.0})
@@ -71,7 +71,7 @@ def test_a_coordinator_that_begins_anew_says_that_it_counts_anew(world: World) -
     assert after.actor_seconds == 0.0
 
 
-def test_a_rank_hears_how_many_its_role_has_by_the_orders_in_force(world: World) -> None:
+def test_a_rank_receives_how_many_its_role_has_by_the_orders_in_force(world: World) -> None:
     world.begin()
     rollout = world.rank(Role.ROLLOUT)
     assert rollout.role_ranks is None

@@ -75,7 +75,7 @@ async def follow(world: World) -> list[int]:
     return follower.ids
 
 
-def test_every_event_is_heard_once(world: World) -> None:
+def test_every_event_is_received_once(world: World) -> None:
     world.begin()
     ids = asyncio.run(follow(world))
     assert ids == [event.id for event in world.events()]

@@ -62,7 +62,7 @@ def test_a_waiting_poll_is_woken_by_a_new_order(world: World, client: LauncherCl
     assert answer.order.epoch == 2  # type: ignore[attr-defined]
 
 
-def test_a_poll_that_hears_nothing_new_repeats_the_order(world: World, client: LauncherClient) -> None:
+def test_a_poll_that_receives_nothing_new_repeats_the_order(world: World, client: LauncherClient) -> None:
     world.begin()
     client.register(world.hello(Role.ACTOR))
     first = world.poll(client, None)
@@ -151,7 +151,7 @@ def carries(world: World) -> list[str]:
     return [pod.launcher for pod in world.status().pods]
 
 
-def test_a_launcher_that_is_up_before_its_order_waits_and_ends_nobody(
+def test_a_launcher_that_is_up_before_its_order_waits_and_ends_no_one(
     world: World, client: LauncherClient, other: LauncherClient
 ) -> None:
     """Its pod is made while the epoch that names it is still held back, as by a back-off."""
@@ -176,7 +176,7 @@ def test_a_launcher_that_is_up_before_its_order_waits_and_ends_nobody(
         world.poll(other, carried, 0.05)
 
 
-def test_an_order_of_nobody_is_begun_by_no_launcher_until_it_names_a_pod(
+def test_an_order_of_no_one_is_begun_by_no_launcher_until_it_names_a_pod(
     world: World, client: LauncherClient, other: LauncherClient
 ) -> None:
     """The container is back before its platform has told the supervisor, which orders the next epoch without it."""

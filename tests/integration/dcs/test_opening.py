@@ -75,7 +75,7 @@ def poll(seen_seq: int) -> LauncherPoll:
     return LauncherPoll(carried=None, ranks=[], seen_seq=seen_seq, wait_seconds=0)
 
 
-def test_who_was_held_up_has_not_waited_and_still_hears_of_the_loss(
+def test_who_was_held_up_has_not_waited_and_still_learns_of_the_loss(
     launchers: list[LauncherHello], successor: Make
 ) -> None:
     one = successor(ON_ONE_MACHINE)
@@ -87,12 +87,12 @@ def test_who_was_held_up_has_not_waited_and_still_hears_of_the_loss(
 
 
 @pytest.mark.usefixtures("launchers")
-def test_where_nobody_speaks_a_run_is_resumed(successor: Make) -> None:
+def test_where_no_one_speaks_a_run_is_resumed(successor: Make) -> None:
     one = successor(ON_ONE_MACHINE)
     assert one.look_for(ON_ONE_MACHINE.all_silent_seconds + TICK_SECONDS) is ServerState.OPEN
 
 
-def test_across_machines_a_word_may_come_late(launchers: list[LauncherHello], successor: Make) -> None:
+def test_across_machines_a_message_may_come_late(launchers: list[LauncherHello], successor: Make) -> None:
     one = successor(ACROSS_MACHINES)
     assert one.look_for(10) is ServerState.OPENING
     for launcher in launchers:
@@ -100,7 +100,7 @@ def test_across_machines_a_word_may_come_late(launchers: list[LauncherHello], su
     assert one.look() is ServerState.LOST
 
 
-def test_nobody_waits_for_launchers_whose_pods_have_others_now(
+def test_no_one_waits_for_launchers_whose_pods_have_others_now(
     world: World, launchers: list[LauncherHello], successor: Make
 ) -> None:
     one = successor(ACROSS_MACHINES)
@@ -111,7 +111,7 @@ def test_nobody_waits_for_launchers_whose_pods_have_others_now(
     assert one.look() is ServerState.OPEN
 
 
-def test_who_was_told_to_end_is_not_waited_for(world: World, successor: Make) -> None:
+def test_a_process_that_was_ordered_to_end_is_not_waited_for(world: World, successor: Make) -> None:
     world.begin()
     world.register(Role.ACTOR)
     world.order(1, phase=PodPhase.DONE)
@@ -121,7 +121,7 @@ def test_who_was_told_to_end_is_not_waited_for(world: World, successor: Make) ->
     assert one.look() is ServerState.OPEN
 
 
-def test_the_word_of_a_launcher_that_was_replaced_is_not_that_of_its_successor(world: World, successor: Make) -> None:
+def test_the_report_of_a_launcher_that_was_replaced_is_not_that_of_its_successor(world: World, successor: Make) -> None:
     world.begin()
     replaced = world.register(Role.ACTOR)
     world.register(Role.ACTOR)
@@ -132,7 +132,7 @@ def test_the_word_of_a_launcher_that_was_replaced_is_not_that_of_its_successor(w
     assert one.look() is ServerState.OPENING
 
 
-def test_a_coordinator_that_was_held_up_calls_nobody_silent(launchers: list[LauncherHello], successor: Make) -> None:
+def test_a_coordinator_that_was_held_up_calls_no_one_silent(launchers: list[LauncherHello], successor: Make) -> None:
     one = successor(ON_ONE_MACHINE)
     for launcher in launchers:
         one.coordinator.launchers.receive_poll(launcher.launcher, poll(0))

@@ -57,11 +57,11 @@ def test_what_a_rank_has_linked_outlives_what_its_pod_keeps(world: World) -> Non
             held = weight(version - 1) if version else None
             staged = receiver.await_newer(Stream.REFERENCE, held, deadline=in_time())
             assert_is(staged, weight(version), tensors(version))
-    kept = Path(world.endpoints.weights_dir) / "rollout-0.pulled"
-    assert sorted(path.name for path in kept.iterdir()) == ["Reference-1-2", "Reference-1-3"]
+    retained = Path(world.endpoints.weights_dir) / "rollout-0.pulled"
+    assert sorted(path.name for path in retained.iterdir()) == ["Reference-1-2", "Reference-1-3"]
 
 
-def test_a_weight_of_the_same_name_with_other_bytes_is_pulled_anew(tmp_path: Path) -> None:
+def test_a_weight_of_the_same_name_with_other_bytes_is_pulled_again(tmp_path: Path) -> None:
     """Of another layout, or of a job that had this memory before: the name is a version's, the digest the bytes'."""
     pulls = PodPulls(tmp_path, POD, 60)
     pulled = offer(b"checksums of then")

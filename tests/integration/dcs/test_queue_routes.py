@@ -76,7 +76,7 @@ def get(world: World, path: str) -> httpx.Response:
     return httpx.get(world.endpoints.coordinator + path, headers={"X-RLJob-Token": world.endpoints.token}, timeout=60)
 
 
-def test_without_the_token_nothing_of_the_queue_is_told(world: World) -> None:
+def test_without_the_token_nothing_of_the_queue_is_reported(world: World) -> None:
     for path in ("/v1/queue", "/v1/queue/rows", "/v1/queue/check", "/v1/queue/drain"):
         assert httpx.get(world.endpoints.coordinator + path, timeout=60).status_code == 401
     drain = world.endpoints.coordinator + "/v1/queue/drain"
@@ -114,7 +114,7 @@ def test_metrics_show_the_queue_without_a_series_per_partition(world: World, rol
     assert "train_0" not in text
 
 
-def test_rows_are_shown_with_their_values_and_claimed_by_nobody(world: World, rollout: Rollout) -> None:
+def test_rows_are_shown_with_their_values_and_claimed_by_no_one(world: World, rollout: Rollout) -> None:
     rollout.put(rollout.tickets(1))
     page = QueuePeek.model_validate_json(
         world.call("GET", "/v1/queue/rows?task=actor_log_probs&field=tokens&limit=1&values=2")
@@ -154,7 +154,7 @@ def test_the_proof_names_what_is_broken(world: World, rollout: Rollout) -> None:
     assert "train_0 actor_log_probs: 1 rows are done, the count disagrees" in broken
 
 
-def test_a_drain_is_told_once_and_outlives_the_coordinator_and_the_epoch(world: World, rollout: Rollout) -> None:
+def test_a_drain_is_reported_once_and_outlives_the_coordinator_and_the_epoch(world: World, rollout: Rollout) -> None:
     tickets = rollout.tickets(1)
     state = drain(world, Tickets.WITHHOLD)
     assert state.waits == ["1 tickets are in work (rollout-0.0 1)"]

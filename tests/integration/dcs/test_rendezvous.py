@@ -52,7 +52,7 @@ def offer(world: World, session: RankSession) -> Rendezvous:
     return offered
 
 
-def test_nobody_joins_before_all_have_come_and_who_is_missing_is_named(world: World) -> None:
+def test_no_one_joins_before_all_have_come_and_who_is_missing_is_named(world: World) -> None:
     world.begin()
     first = world.rank(Role.ACTOR, 0)
     offered = offer(world, first)
@@ -65,16 +65,16 @@ def test_nobody_joins_before_all_have_come_and_who_is_missing_is_named(world: Wo
     assert ask(world, first).address == "127.0.0.1:99"
 
 
-def test_one_that_waits_hears_of_the_last_at_once_and_all_stay_told_over_a_restart(world: World) -> None:
+def test_one_that_waits_learns_of_the_last_at_once_and_all_stay_reported_over_a_restart(world: World) -> None:
     world.begin()
     first, second = world.rank(Role.ACTOR, 0), world.rank(Role.ACTOR, 1)
     offer(world, first)
-    heard: list[Rendezvous] = []
-    waiting = threading.Thread(target=lambda: heard.append(wait_for_others(world, first)))
+    received: list[Rendezvous] = []
+    waiting = threading.Thread(target=lambda: received.append(wait_for_others(world, first)))
     waiting.start()
     eventually(lambda: ask(world, second).address, "the first rank to have come")
     waiting.join(240)
-    assert heard[0].address == "127.0.0.1:99"
+    assert received[0].address == "127.0.0.1:99"
     world.restart()
     assert ask(world, second).complete, "the first one has gone on and does not ask again"
 

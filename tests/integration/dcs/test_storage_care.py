@@ -124,7 +124,7 @@ FIRST = (
 )
 
 
-def test_what_goes_is_told_at_once_and_then_in_sums(storage: WatchedStorage) -> None:
+def test_what_goes_is_reported_at_once_and_then_in_sums(storage: WatchedStorage) -> None:
     storage.put_a_rollout()
     storage.put_a_rollout()
     storage.fill()
@@ -195,7 +195,7 @@ def test_groups_that_a_put_has_room_beside_stay_however_long_memory_is_short(sto
     assert storage.coordinator.queue.stats().dropped_unclaimed_rows == 0
 
 
-def test_a_coordinator_that_died_before_it_told_is_followed_by_one_that_tells(storage: WatchedStorage) -> None:
+def test_a_coordinator_that_died_before_it_reported_is_followed_by_one_that_reports(storage: WatchedStorage) -> None:
     storage.put_a_rollout()
     storage.put_a_rollout()
     assert storage.admin.upkeep.relieve() is not None
@@ -205,7 +205,7 @@ def test_a_coordinator_that_died_before_it_told_is_followed_by_one_that_tells(st
     assert [event.message for event in storage.told(EventKind.ROWS_DROPPED)] == [FIRST]
 
 
-def test_a_coordinator_that_died_after_it_told_is_followed_by_one_that_tells_only_what_is_new(
+def test_a_coordinator_that_died_after_it_reported_is_followed_by_one_that_reports_only_what_is_new(
     storage: WatchedStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage.put_a_rollout()

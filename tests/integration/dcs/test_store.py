@@ -177,7 +177,7 @@ def test_a_transaction_that_redis_cut_short_is_read_again(shared_servers: Server
         assert known(store) == known(fresh)
 
 
-def test_a_single_value_of_another_version_is_kept(shared_servers: Servers) -> None:
+def test_a_single_value_of_another_version_is_retained(shared_servers: Servers) -> None:
     shared_servers.wipe()
     with shared_servers.control.admin() as admin:
         admin.hset("dcs:state", "of_a_later_version", "{}")

@@ -149,7 +149,7 @@ def test_a_version_before_its_turn_is_refused(publisher: WeightPublisher) -> Non
         publisher.publish(Stream.POLICY, weight(1), tensors(1), deadline=in_time())
 
 
-def test_a_weight_of_a_past_that_was_left_is_refused_and_not_told(
+def test_a_weight_of_a_past_that_was_left_is_refused_and_not_reported(
     world: World, publisher: WeightPublisher, receiver: WeightReceiver
 ) -> None:
     publisher.publish(Stream.REFERENCE, weight(5), tensors(5), deadline=in_time())
@@ -238,7 +238,7 @@ def second(world: World, actor: RankSession) -> Iterator[WeightPublisher]:
     publisher.close()
 
 
-def test_a_weight_in_parts_is_visible_when_the_last_was_told(
+def test_a_weight_in_parts_is_visible_when_the_last_was_reported(
     world: World, publisher: WeightPublisher, second: WeightPublisher, receiver: WeightReceiver
 ) -> None:
     publisher.publish(Stream.POLICY, weight(0), half(0, 0), share(0), deadline=in_time())
@@ -445,7 +445,7 @@ def _checksums(content: bytes, chunk_bytes: int) -> bytes:
     return b"".join(chunk_checksums([memoryview(content)], chunk_bytes))
 
 
-def _serve_file(path: Path, token: str, chunk_bytes: int, checksums: bytes, die_at: int | None, tell: object) -> None:
+def _serve_file(path: Path, token: str, chunk_bytes: int, checksums: bytes, die_at: int | None, report: object) -> None:
     from rljob_workers.dcs.weights import chunk_transfer
 
     if die_at is not None:
@@ -456,7 +456,7 @@ def _serve_file(path: Path, token: str, chunk_bytes: int, checksums: bytes, die_
     descriptor = os.open(path, os.O_RDONLY)
     part = StagedPart(descriptor, path.stat().st_size, chunk_bytes, checksums)
     server.serve(Stream.POLICY, weight(1), {0: part})
-    tell.send(server.address)  # type: ignore[attr-defined]
+    report.send(server.address)  # type: ignore[attr-defined]
     signal.pause()
 
 
@@ -471,12 +471,12 @@ PULSE_SECONDS = 10.0
 
 def terms_of_pulses(token: str, pulses: int) -> PullTerms:
     """Over after so many pulses, a chunk or a round each: no try is cut off because this machine is slow."""
-    heard: list[None] = []
+    received: list[None] = []
     return PullTerms(
         token,
         pulses * PULSE_SECONDS,
-        pulse=lambda: heard.append(None),
-        clock=lambda: len(heard) * PULSE_SECONDS,
+        pulse=lambda: received.append(None),
+        clock=lambda: len(received) * PULSE_SECONDS,
         sleep=lambda _: None,
     )
 
@@ -488,7 +488,9 @@ def sources(tmp_path: Path) -> Iterator[Sources]:
     sources.stop()
 
 
-def test_a_source_that_dies_in_the_middle_is_replaced_and_its_chunks_are_kept(sources: Sources, tmp_path: Path) -> None:
+def test_a_source_that_dies_in_the_middle_is_replaced_and_its_chunks_are_retained(
+    sources: Sources, tmp_path: Path
+) -> None:
     path = tmp_path / "weights.safetensors"
     rounds = [[sources.dying(3), sources.good()]]
     assert pull(sources.wanted(), path, PullTerms("token", time.monotonic() + 20, lambda: None), rounds)
@@ -502,7 +504,7 @@ def test_a_corrupt_chunk_is_refused_and_taken_from_another_source(sources: Sourc
     assert path.read_bytes() == sources.blob
 
 
-def test_only_corrupt_sources_are_an_error_that_says_so(sources: Sources, tmp_path: Path) -> None:
+def test_only_corrupt_sources_are_an_error_that_states_it(sources: Sources, tmp_path: Path) -> None:
     path = tmp_path / "weights.safetensors"
     address = sources.corrupt(5)
     with pytest.raises(CorruptWeights, match=r"5 of 8 chunks came.*chunk 5 does not match its checksum"):
@@ -528,12 +530,12 @@ def test_a_wrong_token_is_refused(sources: Sources, tmp_path: Path) -> None:
 
 
 def test_a_try_that_the_deadline_cuts_short_hides_no_reason(sources: Sources, tmp_path: Path) -> None:
-    heard: list[None] = []
+    received: list[None] = []
     terms = PullTerms(
         "other",
         time.monotonic() + PULSE_SECONDS + 2.0,
-        pulse=lambda: heard.append(None),
-        clock=lambda: time.monotonic() + len(heard) * PULSE_SECONDS,
+        pulse=lambda: received.append(None),
+        clock=lambda: time.monotonic() + len(received) * PULSE_SECONDS,
         sleep=lambda _: None,
     )
     with socket.create_server(("127.0.0.1", 0)) as silent:

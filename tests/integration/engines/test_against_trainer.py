@@ -25,7 +25,7 @@ SAMPLES = 8
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_engine_and_trainer_say_the_same(engine: DrivenEngine, first_weights: Path, temperature: float) -> None:
+def test_engine_and_trainer_state_the_same(engine: DrivenEngine, first_weights: Path, temperature: float) -> None:
     deadline = time.monotonic() + 240
     engine.update_weights(first_weights, WeightId(lineage=Lineage(1), version=WeightVersion(0)), deadline=deadline)
     params = SamplingParams(temperature, 1.0, 0, 40, (), SAMPLES, 7)

@@ -62,7 +62,7 @@ def test_one_prompt_with_several_samples_answers_a_list(http: httpx.Client) -> N
     assert len(generate(http, input_ids=[1], sampling_params={"n": 3, "max_new_tokens": 2})) == 3
 
 
-def test_compact_says_the_same(http: httpx.Client) -> None:
+def test_compact_states_the_same(http: httpx.Client) -> None:
     body = {"input_ids": [[1, 2], [3]], "sampling_params": {"n": 4, "sampling_seed": 1, "max_new_tokens": 9}}
     plain = generate(http, **body, return_logprob=True)
     compact = generate(http, **body, compact=True)
@@ -70,8 +70,8 @@ def test_compact_says_the_same(http: httpx.Client) -> None:
     triples = [triple for one in plain for triple in one["meta_info"]["output_token_logprobs"]]
     assert compact["log_probs"] == [value for value, _, _ in triples]
     assert compact["lengths"] == [len(one["output_ids"]) for one in plain]
-    words = [compact["finish_words"][reason] for reason in compact["finish_reasons"]]
-    assert words == [one["meta_info"]["finish_reason"]["type"] for one in plain]
+    text = [compact["finish_words"][reason] for reason in compact["finish_reasons"]]
+    assert text == [one["meta_info"]["finish_reason"]["type"] for one in plain]
     assert compact["weight"] == {"lineage": 2, "version": 3}
 
 
@@ -164,7 +164,7 @@ def test_malformed_control_calls_get_a_sentence(http: httpx.Client, path: str, b
     assert sentence in reply.json()["message"]
 
 
-def test_the_server_tells_what_it_is(http: httpx.Client) -> None:
+def test_the_server_reports_what_it_is(http: httpx.Client) -> None:
     assert http.get("/health", timeout=60).status_code == 200
     assert http.get("/health_generate", timeout=60).status_code == 200
     info = http.get("/get_model_info").json()

@@ -110,7 +110,7 @@ def test_drain_lets_what_runs_end_and_keeps_what_comes_for_the_new_weights(
     assert {span.weight for sample in of_late.samples for span in sample.spans} == {SECOND}
 
 
-def test_a_long_request_tells_of_its_tokens_while_it_runs(
+def test_a_long_request_reports_its_tokens_while_it_runs(
     engine: DrivenEngine, server_url: str, first_weights: Path
 ) -> None:
     engine.update_weights(first_weights, FIRST, deadline=soon())
@@ -152,7 +152,7 @@ def test_scores_are_the_models_log_probs_also_while_paused(
     )
 
 
-def test_an_engine_tells_how_many_samples_it_runs_at_once() -> None:
+def test_an_engine_reports_how_many_samples_it_runs_at_once() -> None:
     limits = Limits(max_running_samples=7)
     with (
         open_listener() as listener,

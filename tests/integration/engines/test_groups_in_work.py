@@ -122,7 +122,7 @@ def test_a_score_that_hangs_holds_no_place_at_the_engine(
         wait_until(lambda: any(t.id == SLOW_PROMPT for ts, _ in at.work.collect() for t in ts), "the slow score")
 
 
-def test_an_engine_that_stands_still_is_given_up_by_name_and_told_so(server_url: str, first_weights: Path) -> None:
+def test_an_engine_that_stands_still_is_given_up_by_name_with_a_message(server_url: str, first_weights: Path) -> None:
     with opened(server_url, first_weights, TorchEngineClient, stall_seconds=0.2) as at:
         httpx.post(f"{server_url}/pause_generation", json={"mode": "in_place"}, timeout=60).raise_for_status()
         at.work.begin([make_ticket(0), make_ticket(3)], 4)

@@ -41,7 +41,7 @@ def nowhere() -> Iterator[str]:
         yield f"http://127.0.0.1:{port.getsockname()[1]}"
 
 
-def test_it_waits_until_the_server_says_that_it_is_up(tmp_path: Path) -> None:
+def test_it_waits_until_the_server_states_that_it_is_up(tmp_path: Path) -> None:
     Loading.asked.clear()
     with HTTPServer(("127.0.0.1", 0), Loading) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -80,6 +80,6 @@ async def _ask(url: str) -> None:
         await connection.close()
 
 
-def test_a_request_that_reached_nobody_is_no_death(nowhere: str) -> None:
+def test_a_request_that_reached_no_one_is_no_death(nowhere: str) -> None:
     with pytest.raises(EngineAway, match="nobody listens at http://127"):
         asyncio.run(_ask(nowhere))

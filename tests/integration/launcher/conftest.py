@@ -38,11 +38,11 @@ IMPORT_SECONDS = 300.0
 T = TypeVar("T")
 
 
-def eventually(what: str, look: Callable[[], T | bool | None], patience_seconds: float = PATIENCE_SECONDS) -> T:
+def eventually(what: str, observe: Callable[[], T | bool | None], patience_seconds: float = PATIENCE_SECONDS) -> T:
     """The first answer of `look` that is neither None nor False."""
     deadline = time.monotonic() + patience_seconds
     while True:
-        found = look()
+        found = observe()
         if found is not None and found is not False:
             return found  # type: ignore[return-value]
         if time.monotonic() >= deadline:

@@ -68,8 +68,8 @@ class Container:
     def output(self) -> str:
         return self.log.read_text()
 
-    def says(self, words: str) -> None:
-        eventually(f"{self.uid} to say {words!r}: {self.output()[-2000:]}", lambda: words in self.output())
+    def says(self, text: str) -> None:
+        eventually(f"{self.uid} to say {text!r}: {self.output()[-2000:]}", lambda: text in self.output())
 
     def probe(self, path: str) -> tuple[int, str]:
         """Status and body; status 0 where nothing listens."""

@@ -47,7 +47,7 @@ def test_a_start_may_take_longer_than_an_engine_may_be_silent(machine: Machine) 
 
 
 @pytest.mark.parametrize("machine", ["1000:4"], indirect=True)
-def test_a_start_that_takes_too_long_is_named_and_begun_anew(machine: Machine) -> None:
+def test_a_start_that_takes_too_long_is_named_and_begun_again(machine: Machine) -> None:
     machine.spawn(ROLLOUT)
     machine.coordinator.order(ROLLOUT)
     failure = machine.failure()
@@ -62,8 +62,8 @@ def test_who_it_is_stands_in_a_file_and_how_many_threads_it_has_in_its_environme
     machine.spawn(ROLLOUT)
     machine.coordinator.order(ROLLOUT)
     engine = machine.engine(ROLLOUT)
-    said = json.loads((machine.run_dir / "engines/rollout-0/engine-0.json").read_text())
-    assert said == {"incarnation": engine.incarnation, "pid": engine.pid, "url": engine.url}
+    message = json.loads((machine.run_dir / "engines/rollout-0/engine-0.json").read_text())
+    assert message == {"incarnation": engine.incarnation, "pid": engine.pid, "url": engine.url}
     assert ask(f"{engine.url}/who") == f"{engine.pid} 1"
     assert ask(f"{engine.url}/variable/OF_THE_JOB") == "its own"
 
@@ -81,7 +81,7 @@ def test_one_that_hangs_is_replaced_behind_the_same_port(machine: Machine) -> No
 
 
 @pytest.mark.parametrize("machine", ["0:300"], indirect=True)
-def test_one_that_ends_is_reported_with_its_last_words(machine: Machine) -> None:
+def test_one_that_ends_is_reported_with_its_last_message(machine: Machine) -> None:
     machine.spawn(ROLLOUT)
     machine.coordinator.order(ROLLOUT)
     engine = machine.engine(ROLLOUT)
@@ -152,12 +152,12 @@ def test_one_that_cannot_start_is_named_by_its_exception_and_given_up_over_epoch
     machine.coordinator.job = make_job(engine={"env": {"LACKS": "hidden_act"}})
     machine.spawn(ROLLOUT)
     machine.coordinator.order(ROLLOUT)
-    said = "The engine of rollout-0 was killed by SIGKILL: KeyError: 'hidden_act' (<string>:1, in <module>)"
+    message = "The engine of rollout-0 was killed by SIGKILL: KeyError: 'hidden_act' (<string>:1, in <module>)"
     first = machine.failure()
-    assert (first.message, first.hopeless) == (said, None)
+    assert (first.message, first.hopeless) == (message, None)
     machine.coordinator.order(ROLLOUT, epoch=2)
     third = machine.failure(3)
-    assert (third.message, third.hopeless) == (f"{said} (3 starts, and it was never up)", "EngineCannotStart")
+    assert (third.message, third.hopeless) == (f"{message} (3 starts, and it was never up)", "EngineCannotStart")
     machine.coordinator.job = make_job(engine={"env": {}})
     machine.coordinator.order(ROLLOUT, epoch=3)
     machine.engine(ROLLOUT, other_than=str(third.incarnation))

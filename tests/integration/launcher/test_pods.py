@@ -50,7 +50,7 @@ def act(container: Container, what: str) -> None:
     (container.folder / "var/lib/rljob/act.new").rename(container.folder / "var/lib/rljob/act")
 
 
-def test_a_pod_waits_until_it_is_told_which_replica_it_is(pods: Pods) -> None:
+def test_a_pod_waits_until_an_order_names_its_replica(pods: Pods) -> None:
     container = pods.worker(ACTOR, "some-uid")
     container.start()
     eventually("its probes", lambda: container.probe("/livez")[0] == 200)
@@ -146,7 +146,7 @@ def test_a_pod_whose_job_is_done_stays_until_sigterm(pods: Pods, actor: Containe
     assert actor.wait() == 0
 
 
-def test_a_pod_whose_job_is_done_tells_of_no_engine(pods: Pods) -> None:
+def test_a_pod_whose_job_is_done_reports_no_engine(pods: Pods) -> None:
     pods.raise_epoch(1)
     pods.order(1, {ROLLOUT: "uid-rollout-0"})
     pods.worker(ROLLOUT).start()
@@ -181,7 +181,7 @@ def test_a_pod_that_lost_its_replica_to_another_is_fenced_and_waits_as_a_new_con
     assert [rank.state for rank in seen.ranks] == [RankState.READY]
 
 
-def test_a_silent_client_of_the_probes_blocks_nobody(actor: Container) -> None:
+def test_a_silent_client_of_the_probes_blocks_no_one(actor: Container) -> None:
     with socket.create_connection(("127.0.0.1", actor.port)) as silent:
         silent.sendall(b"GET /li")
         assert actor.probe("/livez")[0] == 200

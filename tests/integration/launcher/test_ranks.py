@@ -12,7 +12,7 @@ from rljob_api.wire.processes import LauncherExited
 from tests.integration.launcher.conftest import ACTOR, ROLLOUT, Machine, eventually, is_running
 
 
-def test_a_killed_rank_is_reported_once_and_started_only_when_told(machine: Machine) -> None:
+def test_a_killed_rank_is_reported_once_and_started_only_when_ordered(machine: Machine) -> None:
     machine.spawn(ACTOR, restart_count=2)
     machine.coordinator.order(ACTOR)
     first = machine.rank(ACTOR)
@@ -23,8 +23,8 @@ def test_a_killed_rank_is_reported_once_and_started_only_when_told(machine: Mach
     assert (failure.epoch, failure.generation, failure.exit_code) == (1, 0, -9)
     assert failure.message.startswith("actor-0.0 was killed by SIGKILL: ")
     assert failure.last_words == f"life {first.incarnation} of epoch 1 begins"
-    told = machine.poll(ACTOR, "a poll with the death", lambda poll: poll.ranks[0].exit_code == -9)
-    assert told.ranks[0].incarnation == first.incarnation
+    reported = machine.poll(ACTOR, "a poll with the death", lambda poll: poll.ranks[0].exit_code == -9)
+    assert reported.ranks[0].incarnation == first.incarnation
     machine.coordinator.order(ACTOR, generation=1)
     second = machine.rank(ACTOR, generation=1)
     assert second.incarnation != first.incarnation
@@ -67,7 +67,7 @@ def test_a_rank_that_is_stopped_before_it_has_beaten_is_named_by_its_launcher(ma
 
 
 @pytest.mark.parametrize(
-    ("act", "code", "message", "last_word"),
+    ("act", "code", "message", "last_message"),
     [
         pytest.param("exit 7", 7, "exited with code 7", "begins", id="an exit code"),
         pytest.param(
@@ -86,7 +86,7 @@ def test_a_rank_that_is_stopped_before_it_has_beaten_is_named_by_its_launcher(ma
         ),
     ],
 )
-def test_what_a_rank_died_of_is_said(machine: Machine, act: str, code: int, message: str, last_word: str) -> None:
+def test_what_a_rank_died_of_is_stated(machine: Machine, act: str, code: int, message: str, last_message: str) -> None:
     machine.spawn(ACTOR)
     machine.coordinator.order(ACTOR)
     machine.rank(ACTOR)
@@ -94,7 +94,7 @@ def test_what_a_rank_died_of_is_said(machine: Machine, act: str, code: int, mess
     failure = machine.failure()
     assert failure.exit_code == code
     assert message in failure.message
-    assert failure.last_words.splitlines()[-1].endswith(last_word)
+    assert failure.last_words.splitlines()[-1].endswith(last_message)
     assert ("Traceback" in failure.last_words) is act.startswith("raise")
 
 
@@ -128,14 +128,14 @@ def test_a_rank_that_leaves_by_itself_is_no_failure_and_stays_away(machine: Mach
     assert machine.log("actor-0.0").count("begins") == 1
 
 
-@pytest.mark.parametrize("word", ["fence", "fence-queue"])
+@pytest.mark.parametrize("text", ["fence", "fence-queue"])
 def test_a_rank_that_coordinator_or_queue_fenced_is_no_failure_once_the_order_has_come(
-    machine: Machine, word: str
+    machine: Machine, text: str
 ) -> None:
     machine.spawn(ACTOR)
     machine.coordinator.order(ACTOR)
     machine.rank(ACTOR)
-    machine.act(f"{word} a later life has begun")
+    machine.act(f"{text} a later life has begun")
     machine.poll(ACTOR, "the exit", lambda poll: poll.ranks[0].exit_code == EXIT_FENCED)
     machine.coordinator.order(ACTOR, epoch=2)
     machine.rank(ACTOR, epoch=2)
@@ -153,7 +153,7 @@ def test_a_fenced_rank_for_which_no_order_comes_is_a_failure(machine: Machine) -
     assert "this life is over: a later life has begun" in failure.message
 
 
-def test_a_rank_whose_group_broke_is_no_failure_once_the_order_has_come_and_has_told_how_far_it_was(
+def test_a_rank_whose_group_broke_is_no_failure_once_the_order_has_come_and_has_reported_how_far_it_was(
     machine: Machine,
 ) -> None:
     machine.spawn(ACTOR)

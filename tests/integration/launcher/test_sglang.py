@@ -75,7 +75,7 @@ def files_of(pid: int) -> set[str]:
         with suppress(FileNotFoundError):  # closed meanwhile
             nodes.add(str(entry.readlink()))
     bound = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
-    sockets = {words[7] for words in bound if len(words) == 8 and f"socket:[{words[6]}]" in nodes}
+    sockets = {text[7] for text in bound if len(text) == 8 and f"socket:[{text[6]}]" in nodes}
     shared = {name for names in mapped for name in names if name.startswith("/dev/shm/")}
     return {name for name in shared | sockets if name.startswith("/") and not name.endswith(" (deleted)")}
 
@@ -99,8 +99,8 @@ def report(machine: Machine, server: Server) -> str:
     """What its launcher says of its end."""
 
     def look() -> str | None:
-        told = (one for one in machine.coordinator.failures if one.incarnation == server.engine.incarnation)
-        return next((one.message for one in told), None)
+        reported = (one for one in machine.coordinator.failures if one.incarnation == server.engine.incarnation)
+        return next((one.message for one in reported), None)
 
     return eventually(f"the report of {server.engine.incarnation}", look)
 
@@ -112,7 +112,7 @@ def pod(replica: int) -> PodKey:
 @pytest.mark.parametrize(
     ("replica", "victim"), [pytest.param(0, "server"), pytest.param(1, "scheduler"), pytest.param(2, "detokenizer")]
 )
-def test_whichever_of_its_processes_is_killed_all_go_and_begin_anew(
+def test_whichever_of_its_processes_is_killed_all_go_and_begin_again(
     machine: Machine, replica: int, victim: str
 ) -> None:
     machine.spawn(pod(replica))
@@ -144,7 +144,7 @@ def test_all_of_its_processes_go_with_a_launcher_that_is_killed_and_the_next_one
     assert machine.finish(pod(3)).exit_code == 0
 
 
-def test_a_flag_that_it_does_not_know_is_told_by_its_last_words(machine: Machine) -> None:
+def test_a_flag_that_it_does_not_know_is_reported_by_its_last_message(machine: Machine) -> None:
     machine.coordinator.job = make_job(engine={**SGLANG, "args": ["--no-such-flag"]})
     machine.spawn(pod(4))
     machine.coordinator.order(pod(4))

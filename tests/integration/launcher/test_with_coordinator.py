@@ -131,7 +131,7 @@ def test_a_coordinator_that_is_killed_costs_neither_rank_nor_launcher(world: Wor
     assert world.status().failures == []
 
 
-def test_a_launcher_that_came_back_by_itself_starts_nothing_before_it_is_told(
+def test_a_launcher_that_came_back_by_itself_starts_nothing_before_its_order(
     world: World, parent: ParentProcess
 ) -> None:
     world.begin()

@@ -112,7 +112,7 @@ def test_each_way_is_tried() -> None:
 
 
 @pytest.mark.parametrize("way", REFUSED)
-def test_what_is_no_good_answer_is_told_and_little_is_read_of_it(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_good_answer_is_reported_and_little_is_read_of_it(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     set_patience(monkeypatch, IMPATIENT_SECONDS if way == "dripping" else PATIENT_SECONDS)
 
     async def test(world: World) -> None:

@@ -18,7 +18,7 @@ from tests.integration.preloaded.client import Forked, fork_program
 from tests.integration.preloaded.image import MARK
 
 SECONDS = 120
-SAYS = """
+STATEMENT = """
 import json, os, random, signal, sys, threading
 held = {int(name): os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")}
 print(json.dumps({
@@ -56,9 +56,12 @@ def said(folder: Path) -> str:
 
 def test_it_has_what_it_was_given_and_nothing_of_those_before(tmp_path: Path) -> None:
     with (tmp_path / "passed").open("wb") as passed:
-        assert fork(tmp_path, SAYS, "a", "b", pass_fds=[passed.fileno()], environment={"GIVEN": "x"}).wait(SECONDS) == 0
+        assert (
+            fork(tmp_path, STATEMENT, "a", "b", pass_fds=[passed.fileno()], environment={"GIVEN": "x"}).wait(SECONDS)
+            == 0
+        )
         first = json.loads(said(tmp_path))
-    assert fork(tmp_path, SAYS).wait(SECONDS) == 0
+    assert fork(tmp_path, STATEMENT).wait(SECONDS) == 0
     second = json.loads(said(tmp_path))
     assert (first["arguments"], first["given"], first["held"]) == (["a", "b"], "x", [str(tmp_path / "passed")])
     assert (second["arguments"], second["given"], second["held"], second["left"]) == ([], None, [], None)

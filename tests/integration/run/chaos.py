@@ -61,11 +61,11 @@ def assert_one_restart_a_cause(job: RunningJob, tally: Tally) -> None:
     """Nobody who was killed or stopped for good was the cause of two restarts, and who paused the cause of none."""
     status, events = job.status(), job.events()
     in_place = sum(event["scope"] == "InPlace" for event in events)
-    anew = status["restart"]["globalRestarts"]
+    restarted = status["restart"]["globalRestarts"]
     again = sum(row["restarts"] for row in status["infrastructure"])
     causes = [fault for fault in tally.faults if not fault.startswith("pause ")]
-    what = f"{anew} global restarts, {in_place} in place, {again} of infrastructure"
-    assert anew + in_place <= len(causes) >= again, f"{what}\nfaults: {tally.faults}\n{job.said()}"
+    what = f"{restarted} global restarts, {in_place} in place, {again} of infrastructure"
+    assert restarted + in_place <= len(causes) >= again, f"{what}\nfaults: {tally.faults}\n{job.said()}"
 
 
 def _processes(status: dict[str, Any], tally: Tally) -> dict[str, int]:

@@ -32,7 +32,7 @@ def test_a_job_without_actor_fwd_loses_and_repeats_nothing(
         job.assert_succeeded()
 
 
-def test_nobody_waits_for_a_reference_that_no_kl_term_reads(tmp_path: Path) -> None:
+def test_no_one_waits_for_a_reference_that_no_kl_term_reads(tmp_path: Path) -> None:
     """It is stopped for as long as it takes to train and record many rollouts; their rows go all the same."""
     patience = {"heartbeatTimeoutSeconds": 300, "stallTimeoutSeconds": 600}
     manifest = make_simulated(
@@ -46,8 +46,8 @@ def test_nobody_waits_for_a_reference_that_no_kl_term_reads(tmp_path: Path) -> N
         with job.control() as control:
             job.wait_for("a record", lambda: int(control.hget("q:meta", "recorded") or 0) >= 8)
             recorded = int(control.hget("q:meta", "recorded") or 0)
-            kept = [int(name) for name in control.zrange("q:partitions", 0, -1)]
-            assert min(kept, default=recorded) >= recorded
+            retained = [int(name) for name in control.zrange("q:partitions", 0, -1)]
+            assert min(retained, default=recorded) >= recorded
             job.wait_for("the bytes of what is recorded to go", lambda: no_rows_below(control, recorded))
         kill(stopped)
         job.wait_for_event("RankExited", role="reference", scope="InPlace")

@@ -65,7 +65,7 @@ def test_a_reward_that_fails_now_and_then_is_asked_again(tmp_path: Path, body: s
         assert counted(job, "invalid_share") == 0.0
 
 
-def test_groups_without_a_score_are_drawn_anew_and_no_role_is_restarted(tmp_path: Path) -> None:
+def test_groups_without_a_score_are_drawn_again_and_no_role_is_restarted(tmp_path: Path) -> None:
     manifest = with_reward(tmp_path, FAILS, {"onFailure": {"retries": 0}, "maxFailedShare": 0.5})
     with RunningJob(tmp_path, manifest) as job:
         job.assert_succeeded()

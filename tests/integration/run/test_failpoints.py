@@ -52,7 +52,7 @@ def armed(tmp_path: Path, **windows: int) -> dict[str, str]:
     return {"RLJOB_FAILPOINTS": given, "RLJOB_FAILPOINTS_DIR": str(marks)}
 
 
-def test_whoever_dies_while_a_restart_opens_its_epoch_goes_on_when_it_is_started_again(tmp_path: Path) -> None:
+def test_a_process_that_dies_while_a_restart_opens_its_epoch_goes_on_when_it_is_started_again(tmp_path: Path) -> None:
     """The supervisor between persisting and raising it, then after that; then the coordinator, with it half raised.
 
     Each start of the run passes all three windows as well, but for that in which the supervisor before it died.

@@ -49,8 +49,8 @@ def suffer(job: RunningJob, faults: Sequence[Fault]) -> None:
         before = len(restarts(job))
         do(job.rank_pid("actor", *rank))
         job.wait_for(f"a restart for {rank}", lambda known=before: len(restarts(job)) > known)  # type: ignore[misc] # bound per turn
-        said = "was killed by SIGKILL" if do is kill else "has not beaten in"
-        assert restarts(job)[-1].startswith(f"{rank} {said}"), job.said()
+        message = "was killed by SIGKILL" if do is kill else "has not beaten in"
+        assert restarts(job)[-1].startswith(f"{rank} {message}"), job.said()
         assert "more at the same time" not in restarts(job)[-1]
 
 
@@ -141,8 +141,8 @@ def test_a_sharded_rank_that_hangs_among_others_that_beat_is_named(tmp_path: Pat
     manifest["spec"]["restartPolicy"] |= {"heartbeatTimeoutSeconds": 15, "collectiveTimeoutSeconds": 16}
     with RunningJob(tmp_path, manifest, armed) as job:
         job.wait_for("a restart", lambda: len(restarts(job)) > 0)
-        said = restarts(job)[0]
-        (named,) = [rank for rank in FOUR if said.startswith(f"{rank} has not come out of collective ")]
+        message = restarts(job)[0]
+        (named,) = [rank for rank in FOUR if message.startswith(f"{rank} has not come out of collective ")]
         others = [rank for rank in FOUR if "could not go through" in (job.out / f"logs/{rank}.log").read_text()]
         assert {named, *others} == set(FOUR), job.said()
         assert named not in others

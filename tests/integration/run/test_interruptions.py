@@ -11,7 +11,7 @@ from .job import RunningJob, make_simulated
 
 
 @pytest.mark.parametrize("mode", ["Retract", "InPlace", "Drain"])
-def test_answers_of_two_versions_are_as_the_mode_says(tmp_path: Path, mode: str) -> None:
+def test_answers_of_two_versions_are_as_the_mode_states(tmp_path: Path, mode: str) -> None:
     """Fewer answers run at once than two rollouts have, so that some always run when a version comes."""
     manifest = make_simulated(
         tmp_path,

@@ -8,7 +8,7 @@ import pytest
 from .job import RunningJob, at_leisure, kill, make_simulated
 
 
-def _the_folder_is_told(job: RunningJob) -> None:
+def _the_folder_is_reported(job: RunningJob) -> None:
     job.wait_for("the first line", lambda: "files are in" in job.output())
 
 
@@ -45,7 +45,13 @@ def _coordinator_is_gone(job: RunningJob) -> None:
 
 
 MOMENTS = (_pods_start, _job_restarts, _coordinator_is_gone)
-MORE_MOMENTS = (_the_folder_is_told, _endpoints_are_written, _coordinator_runs, _epoch_opens, _control_redis_is_gone)
+MORE_MOMENTS = (
+    _the_folder_is_reported,
+    _endpoints_are_written,
+    _coordinator_runs,
+    _epoch_opens,
+    _control_redis_is_gone,
+)
 
 
 def interrupt(job: RunningJob) -> None:

@@ -38,11 +38,11 @@ def _stop_what_the_next_epoch_needs(job: RunningJob, epoch: int) -> None:
     stop(int(job.pod("rollout")["enginePid"]))
     kill(job.rank_pid("actor_fwd"))
     job.wait_for("the next epoch", lambda: job.epoch() == epoch and job.ready())
-    said = {event["reason"]: event for event in job.events()}
-    words = f"the launcher of advantages-0 is stopped (SIGSTOP) and does not take the order of epoch {epoch}; "
-    assert said["LauncherLost"]["message"].startswith(words)
-    assert said["LauncherLost"]["scope"] is None
-    assert said["EngineExited"]["message"].endswith("it is stopped (SIGSTOP)")
+    message = {event["reason"]: event for event in job.events()}
+    text = f"the launcher of advantages-0 is stopped (SIGSTOP) and does not take the order of epoch {epoch}; "
+    assert message["LauncherLost"]["message"].startswith(text)
+    assert message["LauncherLost"]["scope"] is None
+    assert message["EngineExited"]["message"].endswith("it is stopped (SIGSTOP)")
     job.wait_for_step(job.step() + 2)
 
 

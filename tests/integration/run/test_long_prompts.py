@@ -31,9 +31,9 @@ def test_they_are_passed_over_and_nothing_is_trained_on_them(tmp_path: Path) -> 
         job.wait_for_event("RankExited", role="rollout")
         job.assert_succeeded()
         job.assert_epoch(2)
-        kept = read_generations(job.out)
-        assert len(kept) == 12 * 32
-        assert {sample["promptTokens"] for sample in kept} == {3}
+        retained = read_generations(job.out)
+        assert len(retained) == 12 * 32
+        assert {sample["promptTokens"] for sample in retained} == {3}
         counted = [line["prompts_passed_over"] for line in job.metrics()]
         assert counted[-1] >= max(counted) > 0
         assert (

@@ -65,20 +65,20 @@ def every_command_of_the_page_runs(job: RunningJob) -> None:
     commands = [command for command in commands_of_the_page() if SHOWN_RUN in command]
     assert {command[2] for command in commands} == {"stats", "peek", "check", "drain"}
     for command in commands:
-        done = rljob(*[str(job.out) if word == SHOWN_RUN else word for word in command[1:]])
+        done = rljob(*[str(job.out) if text == SHOWN_RUN else text for text in command[1:]])
         assert (done.exit_code, done.stderr) == (0, ""), command
         if "drain" in command:  # of a change that is taken back before its supervisor has looked nobody is told
             reason = "TicketsGiven" if "--off" in command else "QueueDraining"
-            job.wait_for("the word of it", lambda told=reason: len(words_of(job, told)) == 1)  # type: ignore[misc] # bound per turn
+            job.wait_for("the word of it", lambda told=reason: len(text_of(job, told)) == 1)  # type: ignore[misc] # bound per turn
 
 
-def words_of(job: RunningJob, reason: str) -> list[dict[str, Any]]:
+def text_of(job: RunningJob, reason: str) -> list[dict[str, Any]]:
     return [event for event in job.events() if event["reason"] == reason]
 
 
 def the_drain_outlives_restarts(job: RunningJob) -> None:
     """Whoever asked for it still wants it when a process dies."""
-    told = len(words_of(job, "QueueDraining"))
+    reported = len(text_of(job, "QueueDraining"))
     assert facts(job, "drain") == {"kind": "result", "drained": True}
     drained = facts(job, "stats")
     assert (drained["ticketsInWork"], drained["leases"], drained["withheld"]) == (0, [], "Draining")
@@ -89,10 +89,10 @@ def the_drain_outlives_restarts(job: RunningJob) -> None:
     job.wait_for("the next epoch", lambda: job.epoch() > epoch and job.ready())
     after = facts(job, "stats")
     assert (after["drainingSince"], after["ticketsInWork"]) == (drained["drainingSince"], 0)
-    assert len(words_of(job, "QueueDraining")) == told + 1
+    assert len(text_of(job, "QueueDraining")) == reported + 1
     job.wait_for("the word in the status", lambda: job.status()["reason"] == "QueueDraining")
     assert facts(job, "drain", "--off") == {"kind": "result", "tickets": "Give"}
-    job.wait_for("the word of its end", lambda: len(words_of(job, "TicketsGiven")) == told + 1)
+    job.wait_for("the word of its end", lambda: len(text_of(job, "TicketsGiven")) == reported + 1)
 
 
 def test_the_queue_of_a_run_is_looked_at_proven_and_drained(tmp_path: Path) -> None:

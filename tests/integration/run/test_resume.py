@@ -62,9 +62,9 @@ def test_a_run_whose_newest_checkpoint_was_damaged_goes_on_from_the_one_before(t
         job.start()
         report = job.assert_succeeded()
         assert (report.epochs, report.voided > 0) == (2, True)  # of epoch 2 nothing was trained
-        told = [event["message"] for event in job.events() if event["reason"] == "CheckpointDamaged"]
-        assert all(f"{damaged} has checksum" in message for message in told)
-        assert len(told) == 2, told
+        reported = [event["message"] for event in job.events() if event["reason"] == "CheckpointDamaged"]
+        assert all(f"{damaged} has checksum" in message for message in reported)
+        assert len(reported) == 2, reported
         assert (checkpoints / f"{record['folder']}.damaged" / damaged.name).exists()
         (opened,) = [event["message"] for event in job.events() if event["message"].startswith("epoch 3 is open")]
         assert f"from version {record['id']['version'] - 2}," in opened

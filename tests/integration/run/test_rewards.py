@@ -45,10 +45,10 @@ def test_a_prompt_that_kills_its_worker_is_named_and_set_aside(tmp_path: Path, p
     manifest = with_reward(tmp_path, KILLS, {"maxPromptKills": 2}, restartPolicy=policy)
     with RunningJob(tmp_path, manifest) as job:
         job.assert_succeeded()
-        told = [event["message"] for event in job.events() if event["reason"] == "PromptSetAside"]
-        assert told
-        assert len(set(told)) == len(told)
-        assert all(f"line 8 of {tmp_path}" in message and "was set aside" in message for message in told)
+        reported = [event["message"] for event in job.events() if event["reason"] == "PromptSetAside"]
+        assert reported
+        assert len(set(reported)) == len(reported)
+        assert all(f"line 8 of {tmp_path}" in message and "was set aside" in message for message in reported)
         deaths = [event for event in job.events() if event["reason"] == "RankExited"]
         assert {(event["role"], event["scope"]) for event in deaths} == {("rollout", "InPlace" if policy else "Global")}
         assert len(deaths) >= 3  # among others, then alone twice
@@ -65,7 +65,7 @@ def test_a_group_that_has_no_draw_left_fails_the_job_by_name(tmp_path: Path) -> 
         job.wait_gone()
 
 
-def test_a_reward_that_sleeps_for_ever_stalls_the_job_which_says_who_waits(tmp_path: Path) -> None:
+def test_a_reward_that_sleeps_for_ever_stalls_the_job_which_states_who_waits(tmp_path: Path) -> None:
     policy = {"heartbeatTimeoutSeconds": 10, "stallTimeoutSeconds": 15}
     manifest = with_reward(tmp_path, SLEEPS_ONCE, restartPolicy=policy)
     with RunningJob(tmp_path, manifest) as job:

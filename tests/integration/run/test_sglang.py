@@ -217,7 +217,7 @@ def a_process(job: RunningJob, replica: int, what: str) -> int:
 
 def idle_times(job: RunningJob) -> list[str]:
     """How long each engine had nothing of a job to do, at most: in its own faults, and while only the other had one."""
-    said = []
+    message = []
     ends = [event for event in job.events() if event["reason"] in ("EngineExited", "RankExited", "Hang")]
     for replica in (0, 1):
         name = f"rollout-{replica}"
@@ -228,14 +228,14 @@ def idle_times(job: RunningJob) -> list[str]:
         }
         for what, own in (("its own faults", True), ("the other's alone", False)):
             longest = max((ended - began for (began, ended), is_own in gaps.items() if is_own is own), default=0.0)
-            said.append(f"{name} generated nothing for {longest:.1f} s at most, in {what}")
-    return said
+            message.append(f"{name} generated nothing for {longest:.1f} s at most, in {what}")
+    return message
 
 
 def own_end(event: dict[str, Any], name: str) -> bool:
     """Whether an event tells of the end of this replica's rank or engine."""
-    told = str(event["message"])
-    return told.startswith((f"{name}.", f"The engine of {name} "))
+    reported = str(event["message"])
+    return reported.startswith((f"{name}.", f"The engine of {name} "))
 
 
 def idle_spans(job: RunningJob, name: str) -> Iterator[tuple[float, float]]:

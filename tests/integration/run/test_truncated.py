@@ -19,17 +19,17 @@ def first_step(folder: Path, truncated: str) -> tuple[dict[str, Any], list[dict[
 
 
 def test_the_loss_is_over_all_samples_or_over_those_that_came_to_their_end(tmp_path: Path) -> None:
-    kept, samples = first_step(tmp_path / "keep", "Keep")
+    retained, samples = first_step(tmp_path / "keep", "Keep")
     masked, same = first_step(tmp_path / "mask", "Mask")
     assert samples == same
     cut_off = sum(sample["finishReason"] == "length" for sample in samples)
     assert 0 < cut_off < len(samples) == 32
     assert all(sample["responseTokens"] == 3 for sample in samples if sample["finishReason"] == "length")
-    for step in (kept, masked):
+    for step in (retained, masked):
         assert step["truncated_share"] == cut_off / 32
-        assert step["reward"] == kept["reward"], "a reward counts, cut off or not"
+        assert step["reward"] == retained["reward"], "a reward counts, cut off or not"
     # On the first step ratio and correction are 1: the loss is minus the mean advantage of the tokens in it.
-    for step, counted in ((kept, samples), (masked, [s for s in samples if s["finishReason"] == "stop"])):
+    for step, counted in ((retained, samples), (masked, [s for s in samples if s["finishReason"] == "stop"])):
         tokens = sum(sample["responseTokens"] for sample in counted)
         mean = sum(sample["advantage"] * sample["responseTokens"] for sample in counted) / tokens
         assert abs(step["loss"] + mean) < 1e-3

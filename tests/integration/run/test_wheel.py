@@ -87,7 +87,7 @@ def test_the_wheel_alone_names_the_extra_that_it_lacks(wheel: Path, tmp_path: Pa
         assert not (tmp_path / "out").exists()
 
 
-def test_the_wheel_says_what_it_is(wheel: Path, tmp_path: Path) -> None:
+def test_the_wheel_states_what_it_is(wheel: Path, tmp_path: Path) -> None:
     made = Installed(tmp_path, wheel).metadata
     described = made.metadata
     assert described["License-Expression"] == "Apache-2.0"

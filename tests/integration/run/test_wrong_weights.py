@@ -43,7 +43,7 @@ def roles(kind: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["Torch", pytest.param("SGLang", marks=pytest.mark.long)])
-def test_weights_that_an_engine_has_not_taken_are_loaded_anew_and_one_that_lies_on_is_ended(
+def test_weights_that_an_engine_has_not_taken_are_loaded_again_and_one_that_lies_on_is_ended(
     tmp_path: Path, kind: str
 ) -> None:
     """Also where its rank dies between finding it and ending it: the next rank finds it again."""
@@ -105,7 +105,7 @@ def test_an_engine_that_computes_the_models_own_version_otherwise_fails_the_job_
         job.assert_epoch(1)
 
 
-def test_what_the_engine_says_is_believed_where_the_job_says_so(tmp_path: Path) -> None:
+def test_what_the_engine_states_is_believed_where_the_job_states_it(tmp_path: Path) -> None:
     manifest = make_simulated(tmp_path, rollout={"numRollouts": 20}, weightSync={"verify": "None"})
     with RunningJob(tmp_path, at_leisure(manifest, tmp_path), {FOLDER: str(tmp_path)}) as job:
         job.wait_for_step(3)

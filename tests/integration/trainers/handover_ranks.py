@@ -36,15 +36,15 @@ def main(folder: Path, group: DataParallelGroup, mesh: DeviceMesh, source: str, 
         trainer.load(folder.parent / source)
     else:
         trainer.restore(folder.parent / source)
-    said: list[str | None] = []
+    message: list[str | None] = []
     if poisoned:
-        said.append(train(trainer, poison(rows_of(0, group.rank, group.world), group)).skipped)
+        message.append(train(trainer, poison(rows_of(0, group.rank, group.world), group)).skipped)
     losses = []
     for step in range(0 if source == "v0.safetensors" else SAVED_AT, STEPS):
         if step == SAVED_AT:
             save_part(trainer, group.rank, folder / "saved")
         losses.append(train(trainer, rows_of(step, group.rank, group.world)).loss)
-    (folder / f"rank{group.rank}.json").write_text(json.dumps([losses, said]))
+    (folder / f"rank{group.rank}.json").write_text(json.dumps([losses, message]))
 
 
 def spec_of(backend: TrainerBackend, dtype: str = "float32") -> RLJobSpec:

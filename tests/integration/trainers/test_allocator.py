@@ -32,7 +32,7 @@ def faults(mode: str) -> int:
 
 @pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator")
-def test_memory_that_tensors_freed_is_not_mapped_anew() -> None:
+def test_memory_that_tensors_freed_is_not_mapped_again() -> None:
     pages_of_a_block = (40 << 20) // resource.getpagesize()
     assert faults("keep") < 0.5 * pages_of_a_block
     assert faults("default") > 9.5 * pages_of_a_block  # else the setting would be of no use here

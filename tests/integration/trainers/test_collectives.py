@@ -24,18 +24,18 @@ def both_ranks(folder: Path, does: str) -> list[tuple[int, str]]:
 
 
 def test_a_rank_that_is_blocked_in_the_library_gives_signs_of_life_until_the_block_ends(tmp_path: Path) -> None:
-    for code, words in both_ranks(tmp_path, "come late"):
-        assert (code, words) == (0, "[16.0, 16.0]\n")
+    for code, text in both_ranks(tmp_path, "come late"):
+        assert (code, text) == (0, "[16.0, 16.0]\n")
 
 
 def test_a_rank_that_leaves_breaks_the_others_block_by_name(tmp_path: Path) -> None:
-    (code, words), _ = both_ranks(tmp_path, "leave")
+    (code, text), _ = both_ranks(tmp_path, "leave")
     assert code == 3
-    assert "GroupBroken: data-parallel group: rank 0 of 2 could not go through the second forward" in words
-    assert "It waited for rank 1, last seen in a first sum." in words
+    assert "GroupBroken: data-parallel group: rank 0 of 2 could not go through the second forward" in text
+    assert "It waited for rank 1, last seen in a first sum." in text
 
 
 def test_an_error_that_is_not_of_the_group_stays_what_it_is(tmp_path: Path) -> None:
-    (code, words), _ = both_ranks(tmp_path, "fail alone")
+    (code, text), _ = both_ranks(tmp_path, "fail alone")
     assert code == 1
-    assert "RuntimeError: inconsistent tensor size" in words
+    assert "RuntimeError: inconsistent tensor size" in text

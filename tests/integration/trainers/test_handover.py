@@ -71,8 +71,8 @@ def world_of(world: int, folder: Path, source: str, dtype: str, poisoned: str = 
 
 
 def told(work: Path, rank: int) -> tuple[list[float], Sequence[str | None]]:
-    losses, said = json.loads((work / f"rank{rank}.json").read_text())
-    return losses, said
+    losses, message = json.loads((work / f"rank{rank}.json").read_text())
+    return losses, message
 
 
 def test_four_ranks_train_what_one_rank_of_flat_trains(four: Path, unbroken: list[float]) -> None:

@@ -117,8 +117,8 @@ class Members(RuleBasedStateMachine):
         self.model.restore()
         point = self.admin.raise_epoch(Epoch(self.epoch), f"d{self.epoch}", "a rule", None)
         assert point.version == self.model.recorded
-        kept = sum(group.state == "put" for group in self.model.groups.values())
-        assert point.kept_groups == kept
+        retained = sum(group.state == "put" for group in self.model.groups.values())
+        assert point.kept_groups == retained
         roles = (Role.ROLLOUT, Role.ROLLOUT, Role.ACTOR_FWD, Role.ACTOR_FWD, Role.ACTOR)
         self.members = [self.new_member(role, place) for place, role in enumerate(roles)]
 

@@ -200,12 +200,12 @@ def _left_over(control: Control) -> list[str]:
 
 def _bytes(control: Control, servers: Servers) -> list[str]:
     """Units hold what the control state names, what a live life may yet commit, and nothing else."""
-    kept = [chunk for r in control.partitions for chunk in control.chunks(r).values()]
+    retained = [chunk for r in control.partitions for chunk in control.chunks(r).values()]
     garbage = [chunk for r in control.places("q:garbage") for chunk in control.chunks(r).values()]
-    here = [chunk for chunk in kept if control.units.get(chunk.unit) == chunk.unit_generation]
+    here = [chunk for chunk in retained if control.units.get(chunk.unit) == chunk.unit_generation]
     present = {index: _keys_on(servers, index) for index in range(len(servers.units))}
     found = [f"chunk {chunk} is not on its unit" for chunk in here if chunk.key not in present.get(chunk.unit, set())]
-    named = Counter((chunk.unit, chunk.key) for chunk in [*kept, *garbage, *control.dead])
+    named = Counter((chunk.unit, chunk.key) for chunk in [*retained, *garbage, *control.dead])
     found += [f"chunk {key} of unit {unit} is named {times} times" for (unit, key), times in named.items() if times > 1]
     for unit, keys in present.items():
         orphans = [key for key in keys if (unit, key) not in named and key.split(":")[1] not in control.live]

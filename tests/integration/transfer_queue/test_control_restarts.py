@@ -85,7 +85,7 @@ def test_a_lost_tail_is_noticed_and_stays_noticed_until_a_restore(make_job: Make
     assert job.admin.sweeper.sweep().orphans > 0
 
 
-def test_with_a_lost_tail_only_rows_whose_bytes_exist_are_kept(make_job: MakeJob) -> None:
+def test_with_a_lost_tail_only_rows_whose_bytes_exist_are_retained(make_job: MakeJob) -> None:
     job = make_job(batch=1, staleness=1)
     job.put(job.tickets(2))
     mark = job.servers.sync_control()
@@ -139,7 +139,7 @@ def test_garbage_goes_with_the_rows_that_a_lost_tail_takes(make_job: MakeJob) ->
         assert admin.keys("p:*") == []
 
 
-def test_leases_count_anew_when_the_server_is_opened(make_job: MakeJob) -> None:
+def test_leases_count_again_when_the_server_is_opened(make_job: MakeJob) -> None:
     job = make_job(timing=QueueTiming(lease_seconds=0.0))
     job.put(job.tickets(2))
     forward = job.client(Role.ACTOR_FWD)

@@ -48,7 +48,7 @@ def test_everybody_of_the_old_epoch_is_fenced(make_job: MakeJob) -> None:
         job.admin.record(life, weight(0), "0", {}, "late")
 
 
-def test_groups_of_recorded_weights_are_kept_and_trained_again(make_job: MakeJob) -> None:
+def test_groups_of_recorded_weights_are_retained_and_trained_again(make_job: MakeJob) -> None:
     job = make_job(staleness=1)
     job.put(job.tickets(4))
     job.derive(0)
@@ -72,7 +72,7 @@ def test_what_unrecorded_weights_made_goes_and_its_prompts_come_back_in_order(ma
     assert [(ticket.rollout_id, ticket.group, ticket.prompt_index) for ticket in again] == [(1, 0, 2), (1, 1, 3)]
 
 
-def test_kept_rows_lose_what_dead_weights_derived_and_what_was_derived_from_that(make_job: MakeJob) -> None:
+def test_retained_rows_lose_what_dead_weights_derived_and_what_was_derived_from_that(make_job: MakeJob) -> None:
     job = make_job(staleness=1)
     job.put(job.tickets(4))
     first = job.restore
@@ -117,7 +117,7 @@ def test_a_version_trained_again_is_not_the_lost_one(make_job: MakeJob) -> None:
     assert record.ancestry == {"1": 0, "2": -1}
 
 
-def test_rejected_predecessors_stand_with_a_kept_group_and_return_with_a_dropped_one(make_job: MakeJob) -> None:
+def test_rejected_predecessors_stand_with_a_retained_group_and_return_with_a_dropped_one(make_job: MakeJob) -> None:
     job = make_job(staleness=0, batch=2)
     first, second = job.tickets(2)
     first = job.rollout.redraw(first, "a test")
@@ -142,7 +142,7 @@ def test_prompts_that_were_passed_over_stand_and_return_as_rejected_ones_do(make
     assert [job.rollout.pass_over(ticket).prompt_index] == [3]
 
 
-def test_a_forward_result_of_the_old_epoch_is_refused_and_its_rows_are_claimed_anew(make_job: MakeJob) -> None:
+def test_a_forward_result_of_the_old_epoch_is_refused_and_its_rows_are_claimed_again(make_job: MakeJob) -> None:
     job = make_job()
     job.put(job.tickets(2))
     old = job.client(Role.ACTOR_FWD)

@@ -106,9 +106,9 @@ def test_a_unit_that_was_away_when_the_job_began_is_used_once_it_is_there(num_un
         try:
             late.start()
             assert job.admin.upkeep.probe() == [num_units - 1]
-            told: list[LostRows] = []
-            assert job.admin.upkeep.declare_lost(num_units - 1, told.append) == LostRows()
-            assert told == []
+            reported: list[LostRows] = []
+            assert job.admin.upkeep.declare_lost(num_units - 1, reported.append) == LostRows()
+            assert reported == []
             assert job.admin.upkeep.probe() == []
             assert put_big(job, job.tickets(2)) == [True, True]
             with late.admin() as admin:
@@ -119,7 +119,7 @@ def test_a_unit_that_was_away_when_the_job_began_is_used_once_it_is_there(num_un
             servers.stop()
 
 
-def test_a_unit_that_kept_its_rows_has_lost_none() -> None:
+def test_a_unit_that_retained_its_rows_has_lost_none() -> None:
     """Ours keep nothing on disk; where one does, its mark is there after a kill, and so are the rows."""
     with tempfile.TemporaryDirectory(prefix="rlj-") as folder:
         keeping = Servers(Path(folder), 1, unit_options=KEEPING)

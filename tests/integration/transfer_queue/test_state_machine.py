@@ -35,7 +35,7 @@ def line(servers: Servers) -> Iterator[LossyLine]:
 
 @pytest.mark.timeout(36000)  # all the steps that one asks for
 @pytest.mark.parametrize("dealing", list(ClaimPolicy))
-def test_the_queue_does_what_the_model_says(
+def test_the_queue_does_what_the_model_states(
     servers: Servers, line: LossyLine, monkeypatch: pytest.MonkeyPatch, dealing: ClaimPolicy
 ) -> None:
     names = Names()

@@ -129,18 +129,18 @@ def test_a_new_life_of_the_same_rank_ends_the_earlier_one(make_job: MakeJob) -> 
 
 def test_a_ticket_that_two_beats_do_not_list_comes_back(make_job: MakeJob) -> None:
     job = make_job()
-    kept, lost = job.tickets(2)
+    retained, lost = job.tickets(2)
     incarnation = job.incarnation(job.rollout)
-    job.admin.beats([InWork(incarnation, [kept.id], [])])
-    job.admin.beats([InWork(incarnation, [kept.id, lost.id], [])])
-    job.admin.beats([InWork(incarnation, [kept.id], [])])
+    job.admin.beats([InWork(incarnation, [retained.id], [])])
+    job.admin.beats([InWork(incarnation, [retained.id, lost.id], [])])
+    job.admin.beats([InWork(incarnation, [retained.id], [])])
     assert job.put([lost]) == [True]
     job.admin.beats([InWork(incarnation, [], [])])
     job.admin.beats([InWork(incarnation, [], [])])
-    assert job.put([kept]) == [False]
+    assert job.put([retained]) == [False]
 
 
-def test_a_rejected_group_is_drawn_anew_under_the_same_reservation(make_job: MakeJob) -> None:
+def test_a_rejected_group_is_drawn_again_under_the_same_reservation(make_job: MakeJob) -> None:
     job = make_job(attempts=2)
     first, second = job.tickets(2)
     drawn = job.rollout.redraw(first, "all rewards are equal")

@@ -15,30 +15,30 @@ from tests.integration.children import die_with_tests
 
 ANSWERS_WITHIN_SECONDS = 60.0
 Say = Callable[[str], None]
-Hear = Callable[[], str]
+Receive = Callable[[], str]
 
 
 class Victim:
     """`work(say, hear)` in a process of its own; what it raises is its last line."""
 
-    def __init__(self, work: Callable[[Say, Hear], None]) -> None:
-        self._from, says = os.pipe()
-        hears, self._to = os.pipe()
+    def __init__(self, work: Callable[[Say, Receive], None]) -> None:
+        self._from, states = os.pipe()
+        receives, self._to = os.pipe()
         self._buffer = b""
         self.pid = os.fork()
         if self.pid == 0:
-            _live(work, says, hears)
-        os.close(says)
-        os.close(hears)
+            _live(work, states, receives)
+        os.close(states)
+        os.close(receives)
 
     def heard(self) -> str:
         """The next line that it says."""
         while b"\n" not in self._buffer:
             ready, _, _ = select.select([self._from], [], [], ANSWERS_WITHIN_SECONDS)
             assert ready, f"process {self.pid} said nothing for {ANSWERS_WITHIN_SECONDS:.0f} s"
-            said = os.read(self._from, 4096)
-            assert said, f"process {self.pid} ended without a word; it had said {self._buffer!r}"
-            self._buffer += said
+            message = os.read(self._from, 4096)
+            assert message, f"process {self.pid} ended without a word; it had said {self._buffer!r}"
+            self._buffer += message
         line, self._buffer = self._buffer.split(b"\n", 1)
         return line.decode()
 
@@ -62,7 +62,7 @@ class Victim:
 
 
 @contextmanager
-def victim(work: Callable[[Say, Hear], None]) -> Iterator[Victim]:
+def victim(work: Callable[[Say, Receive], None]) -> Iterator[Victim]:
     """Killed at the end, whatever happens."""
     made = Victim(work)
     try:
@@ -71,12 +71,12 @@ def victim(work: Callable[[Say, Hear], None]) -> Iterator[Victim]:
         made.kill()
 
 
-def _live(work: Callable[[Say, Hear], None], says: int, hears: int) -> None:
+def _live(work: Callable[[Say, Receive], None], states: int, receives: int) -> None:
     try:
         die_with_tests()
-        with os.fdopen(says, "w", buffering=1) as out, os.fdopen(hears) as heard:
+        with os.fdopen(states, "w", buffering=1) as out, os.fdopen(receives) as received:
             try:
-                work(lambda line: print(line, file=out), lambda: heard.readline().strip())
+                work(lambda line: print(line, file=out), lambda: received.readline().strip())
             except Exception as error:
                 print(f"{type(error).__name__}: {error}", file=out)
     finally:

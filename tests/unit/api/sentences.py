@@ -133,7 +133,7 @@ CROSS_FIELD = [
     pytest.param({"spec.restartPolicy": {"failureRules": [{"name": "oom", "action": "FailJob"}]}}, "spec.restartPolicy.failureRules[0].exitCodes: neither exitCodes nor podReasons says which failures the rule oom is for. Give at least one.", id="restart: a rule for no failure"),
 ]  # fmt: skip
 
-SAID_BY_PYTHON_ALONE = [
+STATED_BY_PYTHON_ALONE = [
     pytest.param({"spec.roles.rollout": {"engine": {"env": {"A=B": "1"}}}}, "spec.roles.rollout.engine.env: 'A=B' is no name of a variable. Give letters, digits and _, and no digit first.", id="a variable that is none"),
     pytest.param({"spec.model.config.tokenizer.alphabet": "abca"}, "spec.model.config.tokenizer.alphabet: the character 'a' is in it twice. Write each once.", id="model: an alphabet with twins"),
 ]  # fmt: skip

@@ -7,7 +7,7 @@ import yaml
 
 from rljob_api.manifest import ManifestError, parse_manifest
 from tests.unit.api.manifests import changed
-from tests.unit.api.sentences import CROSS_FIELD, SAID_BY_PYTHON_ALONE, SINGLE_FIELDS, SYNTAX
+from tests.unit.api.sentences import CROSS_FIELD, SINGLE_FIELDS, STATED_BY_PYTHON_ALONE, SYNTAX
 
 
 def _problems(manifest: dict[str, Any]) -> list[str]:
@@ -16,7 +16,7 @@ def _problems(manifest: dict[str, Any]) -> list[str]:
     return list(refused.value.problems)
 
 
-@pytest.mark.parametrize(("changes", "sentence"), [*SINGLE_FIELDS, *CROSS_FIELD, *SAID_BY_PYTHON_ALONE])
+@pytest.mark.parametrize(("changes", "sentence"), [*SINGLE_FIELDS, *CROSS_FIELD, *STATED_BY_PYTHON_ALONE])
 def test_each_problem_has_its_sentence(changes: dict[str, Any], sentence: str) -> None:
     assert _problems(changed(changes)) == [sentence]
 
@@ -27,7 +27,7 @@ def test_a_missing_field_is_named() -> None:
     assert _problems(manifest) == ["spec.training.globalBatchSize: is missing. Give an integer from 1 to 1000000000."]
 
 
-def test_all_problems_are_told_at_once_in_the_order_of_the_fields() -> None:
+def test_all_problems_are_reported_at_once_in_the_order_of_the_fields() -> None:
     broken = changed({"spec.mode": "Sync", "spec.model": {}, "spec.rollout.batchSize": 0})
     assert [problem.split(":")[0] for problem in _problems(broken)] == [
         "spec.mode",

@@ -167,7 +167,7 @@ VOLUME = st.fixed_dictionaries(
     volume=VOLUME,
     has_begun=st.booleans(),
 )
-def test_python_and_cel_say_the_same(
+def test_python_and_cel_state_the_same(
     replicas: int, roles: dict[str, Any], rollout: dict[str, Any], volume: dict[str, Any], has_begun: bool
 ) -> None:
     manifest = changed(

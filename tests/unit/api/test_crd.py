@@ -31,7 +31,7 @@ def _nodes(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[s
 @pytest.mark.parametrize(
     ("file", "text"), [("crds/rljob.dev_rljobs.yaml", crd_text()), ("docs/spec.md", reference())], ids=["crd", "docs"]
 )
-def test_the_committed_file_is_what_the_models_say(file: str, text: str) -> None:
+def test_the_committed_file_is_what_the_models_state(file: str, text: str) -> None:
     assert (ROOT / file).read_text() == text, "run make crd docs"
 
 
@@ -98,7 +98,7 @@ def test_the_columns_are_these() -> None:
     assert wide == ["EPOCH", "ROLLOUTS", "WANTED", "WEIGHTS", "CHECKPOINT", "SAMPLES/S", "STALENESS", "QUEUE"]
 
 
-def test_every_list_says_how_it_is_merged() -> None:
+def test_every_list_states_how_it_is_merged() -> None:
     for path, node in _nodes(SCHEMA):
         if node.get("type") == "array":
             assert node["x-kubernetes-list-type"] in ("atomic", "map"), path
@@ -116,16 +116,16 @@ def test_parameters_of_a_dataset_are_not_pruned() -> None:
     assert gym["properties"]["parameters"]["x-kubernetes-preserve-unknown-fields"] is True
 
 
-def _said_to_be_of_a_cluster(schema: dict[str, Any], path: str = "") -> Iterator[str]:
+def _stated_to_be_of_a_cluster(schema: dict[str, Any], path: str = "") -> Iterator[str]:
     for name, part in schema.get("properties", {}).items():
         if "On a cluster only." in " ".join(part["description"].split()):
             yield f"{path}{name}"
         else:
-            yield from _said_to_be_of_a_cluster(part, f"{path}{name}.")
+            yield from _stated_to_be_of_a_cluster(part, f"{path}{name}.")
 
 
-def test_fields_of_a_cluster_are_those_that_say_so() -> None:
-    assert sorted(CLUSTER_ONLY) == sorted(_said_to_be_of_a_cluster(spec_schema()))
+def test_fields_of_a_cluster_are_those_that_state_it() -> None:
+    assert sorted(CLUSTER_ONLY) == sorted(_stated_to_be_of_a_cluster(spec_schema()))
 
 
 def test_fields_of_a_cluster_are_found_where_they_are_given() -> None:

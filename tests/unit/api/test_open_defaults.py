@@ -95,7 +95,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("changes", "sentence"), REFUSED)
-def test_what_would_be_wrong_either_way_has_to_be_said(changes: dict[str, Any], sentence: str) -> None:
+def test_what_would_be_wrong_either_way_has_to_be_stated(changes: dict[str, Any], sentence: str) -> None:
     assert resolve(spec_of(changes), JobPlace.MACHINE).problems == (sentence,)
 
 
@@ -113,8 +113,8 @@ def test_a_stored_job_keeps_its_roles_its_engine_and_its_revision() -> None:
     """An actorFwd and every `gpus` are written in; the engine's kind is not."""
     given = {"replicas": 1, "gpus": 0, "threads": 1}
     old = spec_of({"spec.roles": dict.fromkeys(("actor", "actorFwd", "reference"), given) | {"rollout": {"gpus": 1}}})
-    kept = resolve(old, JobPlace.CLUSTER, RetainedDefaults.of(old))
-    assert roles_of(kept) == {
+    retained = resolve(old, JobPlace.CLUSTER, RetainedDefaults.of(old))
+    assert roles_of(retained) == {
         "actor": CPU,
         "actor_fwd": CPU,
         "reference": CPU,
@@ -122,7 +122,7 @@ def test_a_stored_job_keeps_its_roles_its_engine_and_its_revision() -> None:
         "advantages": CPU,
         "engine": "Torch",
     }
-    assert revision(kept.spec) == revision(old)
+    assert revision(retained.spec) == revision(old)
 
 
 BF16 = {"spec.model.dtype": "bfloat16"}
@@ -164,10 +164,10 @@ def test_logits_of_a_job_that_began_stay_as_they_were(stored: RLJobSpec, expecte
     assert not [change for change in refused_changes(stored, again) if change.field.startswith("model")]
 
 
-def test_a_share_that_the_actor_lacks_by_now_is_dealt_anew() -> None:
+def test_a_share_that_the_actor_lacks_by_now_is_dealt_again() -> None:
     four = {"spec.roles.actor": {"gpus": 4}, "spec.roles.rollout": {"gpus": 1}}
-    kept = RetainedDefaults.of(resolve(spec_of(four), JobPlace.MACHINE).spec)
-    two = resolve(spec_of({**four, "spec.roles.actor": {"gpus": 2}}), JobPlace.MACHINE, kept)
+    retained = RetainedDefaults.of(resolve(spec_of(four), JobPlace.MACHINE).spec)
+    two = resolve(spec_of({**four, "spec.roles.actor": {"gpus": 2}}), JobPlace.MACHINE, retained)
     assert roles_of(two)["reference"] == (2, "actor")
 
 
@@ -179,9 +179,11 @@ def test_on_a_cluster_no_device_is_shared() -> None:
 
 
 def test_what_was_resolved_before_wins_on_a_cluster_too() -> None:
-    kept = RetainedDefaults(has_proximal_role=True, engine=EngineKind.TORCH)
+    retained = RetainedDefaults(has_proximal_role=True, engine=EngineKind.TORCH)
     found = roles_of(
-        resolve(spec_of({"spec.roles.rollout": {"gpus": 1}, "spec.roles.actor": {"gpus": 1}}), JobPlace.CLUSTER, kept)
+        resolve(
+            spec_of({"spec.roles.rollout": {"gpus": 1}, "spec.roles.actor": {"gpus": 1}}), JobPlace.CLUSTER, retained
+        )
     )
     assert (found["actor_fwd"], found["engine"]) == (CPU, "Torch")
 

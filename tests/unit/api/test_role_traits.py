@@ -22,7 +22,7 @@ def test_every_role_has_a_row_and_a_field() -> None:
     assert {field.alias for field in RolesSpec.model_fields.values()} == {field_name(role) for role in Role}
 
 
-def test_the_words_of_the_table() -> None:
+def test_the_texts_of_the_table() -> None:
     assert (LEADING_ROLE, TICKET_ROLE, SCALED_ROLE) == (Role.ACTOR, Role.ROLLOUT, Role.ROLLOUT)
     assert [role for role in Role if TRAITS[role].saves] == [Role.ACTOR]
     assert [role for role in Role if TRAITS[role].has_engines] == [Role.ROLLOUT]
@@ -36,10 +36,10 @@ def test_the_words_of_the_table() -> None:
 
 
 @pytest.mark.parametrize("role", list(Role))
-def test_the_restart_table_says_the_default_of_its_role(role: Role) -> None:
-    said = RestartTableSpec.model_fields[role.value].description
+def test_the_restart_table_states_the_default_of_its_role(role: Role) -> None:
+    message = RestartTableSpec.model_fields[role.value].description
     traits = TRAITS[role]
-    assert said == f"Default {traits.scope}" + (", and nothing else." if traits.fixed_because else ".")
+    assert message == f"Default {traits.scope}" + (", and nothing else." if traits.fixed_because else ".")
 
 
 def test_the_restart_table_has_a_row_for_every_role() -> None:

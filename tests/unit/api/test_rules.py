@@ -148,7 +148,7 @@ def test_python_and_cel_accept_the_same_manifests(manifest: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize(("changes", "sentence"), CROSS_FIELD)
-def test_cel_says_the_same_sentence(changes: dict[str, Any], sentence: str) -> None:
+def test_cel_states_the_same_sentence(changes: dict[str, Any], sentence: str) -> None:
     assert _refused_by_cel(changed(changes)) >= {sentence}
 
 

@@ -32,7 +32,7 @@ def test_the_same_run(changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("field", OF_THE_RUN)
-def test_another_run_is_told_by_the_field_that_differs(field: str) -> None:
+def test_another_run_is_reported_by_the_field_that_differs(field: str) -> None:
     other = spec({field: CHANGES[field]})
     assert run_digest(other) != run_digest(spec({}))
     (change,) = run_differences(spec({}), other)
@@ -48,7 +48,7 @@ def test_the_digest_stays() -> None:
     assert run_digest(spec({})) == "3c5af4322731", "claims that were kept by earlier versions are taken for other runs"
 
 
-def test_a_claim_keeps_the_spec_without_the_wishes_of_the_day() -> None:
+def test_a_claim_keeps_the_spec_without_the_requests_of_the_day() -> None:
     asked = {"suspend": True, "restartRequest": {"id": "again"}, "seed": 3}
     assert read_retained_spec(retained_spec(spec(asked))) == spec({"seed": 3})
 

@@ -48,7 +48,7 @@ def test_a_status_of_a_run_that_wrote_unix_seconds_is_read() -> None:
 @pytest.mark.parametrize(
     "field", [STATUS["startedAt"], STATUS["restart"]["properties"]["decidedAt"]], ids=["startedAt", "decidedAt"]
 )
-def test_the_definition_says_so(field: dict[str, str]) -> None:
+def test_the_definition_states_it(field: dict[str, str]) -> None:
     assert (field["type"], field["format"]) == ("string", "date-time")
 
 

@@ -29,7 +29,7 @@ def test_shape(role: Role, replicas: int, gpus: int, expected: RoleTopology) -> 
     assert shape(role, replicas, gpus) == expected
 
 
-def test_without_gpus_a_pod_has_as_many_ranks_as_the_user_says() -> None:
+def test_without_gpus_a_pod_has_as_many_ranks_as_the_user_states() -> None:
     assert shape(Role.ACTOR, 2, 0, 2) == RoleTopology(2, 2, 0, Grouping.GANG)
     assert shape(Role.ROLLOUT, 1, 0, 3) == RoleTopology(1, 3, 3, Grouping.INDEPENDENT)
     assert shape(Role.ACTOR, 1, 4, 4) == shape(Role.ACTOR, 1, 4)

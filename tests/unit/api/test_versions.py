@@ -65,7 +65,7 @@ def test_an_unknown_phase_condition_or_field_hides_nothing_of_a_status() -> None
     assert status.phase == "Rebalancing"
 
 
-def test_known_words_are_read_as_such() -> None:
+def test_known_reasons_are_read_as_such() -> None:
     assert RLJobStatus.model_validate({"phase": "Running"}).phase is Phase.RUNNING
 
 
@@ -129,7 +129,7 @@ def test_messages_are_read_without_what_is_not_known() -> None:
     assert "topology" not in desired.model_dump()
 
 
-def test_kinds_of_a_later_version_are_words() -> None:
+def test_kinds_of_a_later_version_are_plain_text() -> None:
     event = {"id": 1, "kind": "GangLevelled", "at": 0.0, "epoch": 1, "message": "m"}
     failure = {"id": "f", "kind": "CollectiveBroken", "pod": {"role": "actor", "replica": 0}, "epoch": 1}
 

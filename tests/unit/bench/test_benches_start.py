@@ -26,7 +26,7 @@ SECONDS = 600
         pytest.param("trl_grpo", "--steps", id="trl_grpo"),
     ],
 )
-def test_a_bench_says_how_it_is_called(
+def test_a_bench_states_how_it_is_called(
     name: str, option: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Run here, where torch and transformers are imported already: that takes longer than the rest together."""

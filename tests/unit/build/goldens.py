@@ -31,7 +31,7 @@ GOLDENS: dict[Path, Callable[[], list[Manifest]]] = {
 def goldens() -> dict[str, Any]:
     """Object -> in what it differs from which earlier one."""
     seen: dict[str, Any] = {}
-    told: dict[str, Any] = {}
+    reported: dict[str, Any] = {}
     for file, make in GOLDENS.items():
         job = yaml.safe_load(file.read_text())
         for manifest in make():
@@ -39,10 +39,10 @@ def goldens() -> dict[str, Any]:
             title = f"{file.stem}: {manifest['kind']} {whole['metadata']['name']}"
             differences = {like: _difference(earlier, whole) for like, earlier in seen.items()}
             like = min(differences, key=lambda each: len(str(differences[each])), default=None)
-            told[title] = whole if like is None else {LIKE: like, **differences[like]}
+            reported[title] = whole if like is None else {LIKE: like, **differences[like]}
             assert title not in seen
             seen[title] = whole
-    return told
+    return reported
 
 
 def text() -> str:

@@ -20,12 +20,12 @@ def claim(job: RLJob, found: Found = Found.NOTHING, owner: Owner = OWNER) -> Man
     return next(each for each in made if each["kind"] == "PersistentVolumeClaim")
 
 
-def on_delete(word: str | None) -> RLJob:
-    return changed(quickstart(), checkpoint={"volume": {"onDelete": word}})
+def on_delete(text: str | None) -> RLJob:
+    return changed(quickstart(), checkpoint={"volume": {"onDelete": text}})
 
 
 @pytest.mark.parametrize(
-    ("word", "found", "stays"),
+    ("text", "found", "stays"),
     [
         pytest.param(None, Found.NOTHING, True, id="nothing is said"),
         pytest.param("Retain", Found.NOTHING, True, id="it stays"),
@@ -35,12 +35,12 @@ def on_delete(word: str | None) -> RLJob:
         pytest.param("Delete", Found.PROMISED, False, id="it was promised to go and is to"),
     ],
 )
-def test_it_has_an_owner_if_it_is_to_go(word: str | None, found: Found, stays: bool) -> None:
-    owners = claim(on_delete(word), found)["metadata"].get("ownerReferences", [])
+def test_it_has_an_owner_if_it_is_to_go(text: str | None, found: Found, stays: bool) -> None:
+    owners = claim(on_delete(text), found)["metadata"].get("ownerReferences", [])
     assert [each["uid"] for each in owners] == ([] if stays else [OWNER.uid])
 
 
-def test_it_says_whose_it_is_and_what_is_on_it() -> None:
+def test_it_states_whose_it_is_and_what_is_on_it() -> None:
     notes = claim(quickstart())["metadata"]["annotations"]
     assert notes[cluster.ANNOTATION_RUN] == run_digest(quickstart().spec)
     assert notes[cluster.ANNOTATION_RUN_OF] == OWNER.uid
@@ -67,14 +67,14 @@ def test_one_that_stays_has_the_digest_of_one_that_goes() -> None:
         pytest.param({"rollout": {"numRollouts": 7}}, id="another spec"),
     ],
 )
-def test_what_it_says_is_written_anew(fields: dict[str, Any]) -> None:
+def test_what_it_states_is_written_again(fields: dict[str, Any]) -> None:
     before, after = claim(quickstart()), claim(changed(quickstart(), **fields))
     assert _note(before, cluster.ANNOTATION_RETAINED) != _note(after, cluster.ANNOTATION_RETAINED)
     later = claim(quickstart(), owner=Owner(OWNER.namespace, "another-uid"))
     assert _note(before, cluster.ANNOTATION_RETAINED) != _note(later, cluster.ANNOTATION_RETAINED)
 
 
-def test_a_very_long_spec_is_not_kept() -> None:
+def test_a_very_long_spec_is_not_retained() -> None:
     patch = {"metadata": {"annotations": {"example.org/long": "x" * 200_000}}}
     notes = claim(changed(quickstart(), roles={"actor": {"template": patch}}))["metadata"]["annotations"]
     assert cluster.ANNOTATION_SPEC not in notes

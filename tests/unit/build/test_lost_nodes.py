@@ -31,7 +31,7 @@ NOT_READY, UNREACHABLE = "node.kubernetes.io/not-ready", "node.kubernetes.io/unr
         ),
     ],
 )
-def test_what_a_template_says_of_lost_nodes_stands(given: list[dict[str, Any]], added: list[str]) -> None:
+def test_what_a_template_states_of_lost_nodes_stands(given: list[dict[str, Any]], added: list[str]) -> None:
     tolerations = bounded(given)
 
     assert tolerations[: len(given)] == given

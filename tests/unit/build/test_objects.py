@@ -114,9 +114,9 @@ def test_a_worker_asks_for_cpu(given: dict[str, Any], expected: dict[str, str] |
     assert unit.get("cpu") == (expected or {}).get("cpu")
 
 
-def test_control_state_is_kept_as_the_spec_says() -> None:
-    kept = build(quickstart())["StatefulSet/quickstart-control"]["spec"]
-    assert kept["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Delete", "whenScaled": "Retain"}
+def test_control_state_is_retained_as_the_spec_states() -> None:
+    retained = build(quickstart())["StatefulSet/quickstart-control"]["spec"]
+    assert retained["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Delete", "whenScaled": "Retain"}
     job = changed(quickstart(), transferQueue={"redis": {"persistence": {"kind": "EmptyDir"}}})
     lost = build(job)["StatefulSet/quickstart-control"]["spec"]
     assert "volumeClaimTemplates" not in lost
@@ -139,7 +139,7 @@ def test_the_operators_patch_reaches_each_pod_with_the_containers_it_has() -> No
     assert {"name": "LOG_LEVEL", "value": "debug"} in variables
 
 
-def test_the_coordinator_is_reached_by_the_operator_and_by_whoever_the_proxy_is() -> None:
+def test_the_coordinator_is_reached_by_the_operator_and_by_the_proxy() -> None:
     inside = build(rich(), options=RICH_OPTIONS)["NetworkPolicy/rich-coordinator"]["spec"]["ingress"][1]
     assert inside["from"] == [
         {

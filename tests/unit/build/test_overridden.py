@@ -103,7 +103,7 @@ def test_resources_of_a_role_win_over_the_administrators(given: dict[str, Any], 
         ),
     ],
 )
-def test_what_the_job_says_otherwise_is_said(
+def test_what_the_job_states_otherwise_is_stated(
     fields: dict[str, Any], options: OperatorOptions, sentences: list[str]
 ) -> None:
     fields = {"algorithm": {"kl": {"coefficient": 0}}, **fields}

@@ -41,7 +41,7 @@ def test_the_coordinator_tolerates_what_the_actor_tolerates() -> None:
     assert _pod(job, _COORDINATOR)["tolerations"] == bounded(tolerations)
 
 
-def test_shared_storage_binds_nobody_to_a_node() -> None:
+def test_shared_storage_binds_no_one_to_a_node() -> None:
     job = changed(quickstart(), checkpoint={"volume": {"accessMode": "ReadWriteMany"}})
     assert "affinity" not in _pod(job, _ACTOR)
     assert "affinity" not in _pod(job, _COORDINATOR)
@@ -68,7 +68,7 @@ def test_other_roles_keep_nothing() -> None:
     assert _run_volume(_pod(quickstart(), "Deployment/quickstart-rollout")) == {"name": "run", "emptyDir": {}}
 
 
-def test_a_memory_limit_bounds_the_shared_memory_and_a_patch_may_say_otherwise() -> None:
+def test_a_memory_limit_bounds_the_shared_memory_and_a_patch_may_state_otherwise() -> None:
     job = changed(quickstart(), roles={"actor": {"resources": {"limits": {"memory": "7Gi"}}}})
     sizes = {
         name: next(volume for volume in _pod(which, name)["volumes"] if volume["name"] == "shm")["emptyDir"]

@@ -49,7 +49,7 @@ def test_replicas(
     assert tuple(objects[name]["spec"]["replicas"] for name in parts) == expected
 
 
-def test_a_role_that_comes_later_starts_with_what_the_spec_says() -> None:
+def test_a_role_that_comes_later_starts_with_what_the_spec_states() -> None:
     status = make_status(rollout=1, actor=1)
     assert build(quickstart(), status)["Deployment/quickstart-reference"]["spec"]["replicas"] == 1
 

@@ -101,7 +101,7 @@ def test_an_object_carries_the_digest_of_what_is_applied() -> None:
     assert changed == {"Deployment/quickstart-rollout"}
 
 
-def test_an_object_says_what_it_was_built_for() -> None:
+def test_an_object_states_what_it_was_built_for() -> None:
     built_for = cluster.ANNOTATION_BUILT_FOR
     objects, faster = build(quickstart()), build(changed(quickstart(), training={"optimizer": {"learningRate": 0.5}}))
     assert len({_note(found, built_for) for found in objects.values()}) == 1

@@ -43,8 +43,8 @@ def test_a_half_trained_step_is_void_once_it_is_trained_again() -> None:
 
 def test_an_epoch_between_voids_only_what_came_before_it() -> None:
     log = make_log(range(3), epoch=1) + make_log(range(2, 3), epoch=2) + make_log(range(1, 3), epoch=3)
-    kept = standing_samples(log)
-    assert sorted({(line.epoch, line.step) for line in kept}) == [(1, 0), (3, 1), (3, 2)]
+    retained = standing_samples(log)
+    assert sorted({(line.epoch, line.step) for line in retained}) == [(1, 0), (3, 1), (3, 2)]
 
 
 @pytest.mark.parametrize(

@@ -191,10 +191,10 @@ FILES = [
 ]
 
 
-@pytest.mark.parametrize(("content", "said"), FILES)
-def test_a_file_that_is_no_jsonl_is_known_by_its_beginning(folder: Path, content: bytes, said: str) -> None:
+@pytest.mark.parametrize(("content", "message"), FILES)
+def test_a_file_that_is_no_jsonl_is_known_by_its_beginning(folder: Path, content: bytes, message: str) -> None:
     (folder / "prompts.jsonl").write_bytes(content)
-    assert said in told(folder, {})[0]
+    assert message in told(folder, {})[0]
 
 
 def custom(name: str, module: str = "graders") -> dict[str, Any]:
@@ -226,8 +226,8 @@ TRIALS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "level", "said"), TRIALS)
-def test_a_reward_that_fails_on_the_first_rows_is_known(folder: Path, name: str, level: Level, said: str) -> None:
+@pytest.mark.parametrize(("name", "level", "message"), TRIALS)
+def test_a_reward_that_fails_on_the_first_rows_is_known(folder: Path, name: str, level: Level, message: str) -> None:
     """Here in this process; that there is one of its own `rljob reward` shows below."""
     module = f"graders_{name}"  # of a name that this process has imported there can be no other
     (folder / f"{module}.py").write_text(REWARDS if name in REWARDS else f"import {name}\n")
@@ -238,7 +238,7 @@ def test_a_reward_that_fails_on_the_first_rows_is_known(folder: Path, name: str,
     (found,) = findings_of(Trial(problem, tuple(answer["rows"])), name)
     assert found.level is level
     assert found.text.startswith("spec.rollout.reward.custom.function: ")
-    assert said in found.text
+    assert message in found.text
 
 
 def test_static_runs_no_code(folder: Path) -> None:
@@ -259,9 +259,9 @@ def test_the_command_shows_what_answers_are_worth(folder: Path) -> None:
     (folder / "graders.py").write_text(REWARDS + "\nscore = broken\n")
     done = CliRunner().invoke(cli, ["reward", str(folder / "job.yaml"), "--output", "json"])
     assert done.exit_code == 64
-    said = json.loads(done.stdout)
-    assert "graders.py, line 15)" in said["problems"][0]
-    assert said["rows"][0]["answers"][0]["error"] is not None
+    message = json.loads(done.stdout)
+    assert "graders.py, line 15)" in message["problems"][0]
+    assert message["rows"][0]["answers"][0]["error"] is not None
 
 
 WARNINGS = [
@@ -286,15 +286,15 @@ WARNINGS = [
 ]
 
 
-@pytest.mark.parametrize(("rows", "changes", "said"), WARNINGS)
+@pytest.mark.parametrize(("rows", "changes", "message"), WARNINGS)
 def test_what_a_person_would_want_to_know_is_a_warning(
-    folder: Path, rows: str, changes: dict[str, Any], said: str
+    folder: Path, rows: str, changes: dict[str, Any], message: str
 ) -> None:
     (folder / "prompts.jsonl").write_text(rows)
     write_model(folder, {}, chat_template=TEMPLATE)
     found = [text for text in told(folder, changes, "warnings") if ".engine.kind: " not in text]
     assert len(found) == 1
-    assert said in found[0]
+    assert message in found[0]
 
 
 MISTRAL = {"model_type": "mistral", "sliding_window": 64}
@@ -323,7 +323,7 @@ def test_a_sliding_window_that_sglang_does_not_have_is_a_warning_where_it_would_
         assert "the model in model has a sliding window of 64 tokens, which SGLang does not have for " in found[0]
 
 
-def test_a_template_that_is_said_to_stay_out_is_no_warning(folder: Path) -> None:
+def test_a_template_that_is_stated_to_stay_out_is_no_warning(folder: Path) -> None:
     write_model(folder, {}, chat_template=TEMPLATE)
     assert told(folder, {**FOLDER, "spec.data.applyChatTemplate": False}, "warnings") == []
 
@@ -374,7 +374,7 @@ def test_all_problems_come_in_one_pass_each_with_its_line(folder: Path) -> None:
     ]
 
 
-def test_nothing_is_said_of_what_depends_on_a_refused_field(folder: Path) -> None:
+def test_nothing_is_stated_of_what_depends_on_a_refused_field(folder: Path) -> None:
     """With a batch size that is none, and a key that is none, no row lacks the default's key."""
     (folder / "prompts.jsonl").write_text('{"question": "1=", "label": 1}\n')
     problems = told(folder, {"spec.rollout.batchSize": "many", "spec.data.promptKey": 5})

@@ -94,7 +94,7 @@ def test_a_template_keeps_what_it_had_and_a_clone_of_a_clone_mounts_once() -> No
     assert [mount["name"] for mount in _mounts(patched)] == ["data", "parent-checkpoints"]
 
 
-def test_a_folder_outside_the_job_s_volume_is_named_and_mounted_by_nobody() -> None:
+def test_a_folder_outside_the_job_s_volume_is_named_and_mounted_by_no_one() -> None:
     made = clone(_resource({"spec.checkpoint": {"path": "/shared/saved"}}), "next", from_checkpoint=True)
     job = _read(made)
     assert job.spec.model.path == f"/shared/saved/{FOLDER}"
@@ -123,7 +123,7 @@ def test_a_long_name_stays_within_its_limit() -> None:
         pytest.param("Next", None, 'metadata.name: "Next" is not of the right form.', id="a name that is none"),
     ],
 )
-def test_what_cannot_be_cloned_is_told(name: str, training: dict[str, Any] | None, sentence: str) -> None:
+def test_what_cannot_be_cloned_is_reported(name: str, training: dict[str, Any] | None, sentence: str) -> None:
     with pytest.raises(CloneProblem) as refused:
         clone(_resource({}, training), name, from_checkpoint=True)
     assert str(refused.value).startswith(sentence)
@@ -132,8 +132,8 @@ def test_what_cannot_be_cloned_is_told(name: str, training: dict[str, Any] | Non
 def _claim(notes: dict[str, str] | None = None, **metadata: Any) -> KeptClaim | None:
     """The claim of `demo`, as an earlier job has left it."""
     spec = retained_spec(RLJobSpec.model_validate(changed({"spec.seed": 3, "spec.checkpoint.path": "saved"})["spec"]))
-    said = {ANNOTATION_RUN: "r", ANNOTATION_RUN_OF: "u0", ANNOTATION_SPEC: spec}
-    annotations = {name: text for name, text in {**said, **(notes or {})}.items() if text}
+    message = {ANNOTATION_RUN: "r", ANNOTATION_RUN_OF: "u0", ANNOTATION_SPEC: spec}
+    annotations = {name: text for name, text in {**message, **(notes or {})}.items() if text}
     return read_claim("demo", {"metadata": {"namespace": "team", "annotations": annotations, **metadata}})
 
 
@@ -171,11 +171,11 @@ def test_the_spec_alone_is_cloned_from_a_claim_too() -> None:
 
 
 def test_a_claim_that_stays_asks_nothing_of_the_old_job() -> None:
-    kept = _claim({ANNOTATION_RUN_OF: "u"})
-    assert kept is not None
+    retained = _claim({ANNOTATION_RUN_OF: "u"})
+    assert retained is not None
     assert any(
         note.startswith("It lies on the claim demo-checkpoints: keep that")
-        for note in clone(_resource({}), "next", from_checkpoint=True, kept=kept).notes
+        for note in clone(_resource({}), "next", from_checkpoint=True, kept=retained).notes
     )
     goes = _claim({ANNOTATION_RUN_OF: "u"}, ownerReferences=[{"kind": "RLJob"}])
     assert any("which goes with" in note for note in clone(_resource({}), None, from_checkpoint=True, kept=goes).notes)
@@ -193,7 +193,7 @@ def test_a_claim_that_stays_asks_nothing_of_the_old_job() -> None:
         ),
     ],
 )
-def test_a_claim_that_cannot_be_cloned_from_is_told(
+def test_a_claim_that_cannot_be_cloned_from_is_reported(
     notes: dict[str, str], resource: dict[str, Any] | None, sentence: str
 ) -> None:
     with pytest.raises(CloneProblem) as refused:

@@ -50,7 +50,7 @@ def _run(folder: Path, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch)
     return result.exit_code, result.stderr
 
 
-def test_a_run_says_which_fields_mean_nothing_on_one_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_states_which_fields_mean_nothing_on_one_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     changes = {"spec.image": "i", "spec.roles.actor": {"resources": {"limits": {"cpu": "2"}}}}
     assert _run(tmp_path, changes, monkeypatch) == (
         0,
@@ -58,11 +58,11 @@ def test_a_run_says_which_fields_mean_nothing_on_one_machine(tmp_path: Path, mon
     )
 
 
-def test_a_plain_manifest_runs_without_a_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plain_manifest_runs_without_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert _run(tmp_path, {}, monkeypatch) == (0, "")
 
 
 def test_a_suspended_job_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code, said = _run(tmp_path, {"spec.suspend": True}, monkeypatch)
+    code, message = _run(tmp_path, {"spec.suspend": True}, monkeypatch)
     assert code == EXIT_BAD_MANIFEST
-    assert said.endswith(": spec.suspend: true asks that nothing runs. Set it to false; Ctrl-C stops a run.\n")
+    assert message.endswith(": spec.suspend: true asks that nothing runs. Set it to false; Ctrl-C stops a run.\n")

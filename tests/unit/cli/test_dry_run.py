@@ -108,7 +108,7 @@ def test_programs_get_the_same_as_json(folder: Path) -> None:
     assert devices["fake-4"]["kvTokens"] == devices["fake-4"]["leftBytes"] // 147_456
 
 
-def test_what_does_not_fit_is_said(folder: Path) -> None:
+def test_what_does_not_fit_is_stated(folder: Path) -> None:
     sharing = {"gpus": 1, "shareDevicesWith": "actor"}
     torch = {**sharing, "engine": {"kind": "Torch"}}
     roles = {"actor": {"gpus": 1}, "rollout": torch, "actorFwd": sharing, "reference": sharing}
@@ -140,7 +140,7 @@ def test_engines_of_more_devices_than_there_are_for_them_are_refused(folder: Pat
     )
 
 
-def test_roles_that_do_not_say_where_share_the_devices_of_the_actor(folder: Path) -> None:
+def test_roles_that_do_not_state_where_share_the_devices_of_the_actor(folder: Path) -> None:
     roles = {"actor": {"gpus": 4}, "rollout": {"gpus": 4}, "reference": {}}
     spec: dict[str, Any] = JOB["spec"]  # type: ignore[assignment] # a job's
     (folder / "job.yaml").write_text(yaml.safe_dump({**JOB, "spec": {**spec, "roles": roles}}))

@@ -47,7 +47,7 @@ def test_they_are_valid_once_the_model_is_there(folder: Path, name: str) -> None
 
 
 @pytest.mark.parametrize("name", [ONE_MACHINE, TWO_NODES])
-def test_without_the_model_they_say_so_and_nothing_else(name: str) -> None:
+def test_without_the_model_they_state_it_and_nothing_else(name: str) -> None:
     done = CliRunner().invoke(cli, ["validate", str(EXAMPLES / name)], env={"RLJOB_DEVICES": "fake:8"})
     if "is valid." in done.output:
         pytest.skip("the model was fetched")

@@ -59,10 +59,10 @@ def test_what_stays_as_a_run_began_is_named_where_a_new_one_would_get_something_
         "spec.model.headDtype: bfloat16, as the job began; a new job would get float32, the default with gpus. It"
         " cannot change once the job exists.",
     ]
-    said: dict[str, Any] = {"spec.roles.actorFwd": None, "spec.roles.reference": {"gpus": 0}}
-    said |= {"spec.roles.rollout": {"gpus": 1, "engine": {"kind": "Torch"}}, "spec.model.dtype": "float32"}
-    assert warned({**gpus, **said}) == []
-    (alone,) = warned({**said, "spec.roles.actor": {"gpus": 2}, "spec.roles.rollout": {}})
+    message: dict[str, Any] = {"spec.roles.actorFwd": None, "spec.roles.reference": {"gpus": 0}}
+    message |= {"spec.roles.rollout": {"gpus": 1, "engine": {"kind": "Torch"}}, "spec.model.dtype": "float32"}
+    assert warned({**gpus, **message}) == []
+    (alone,) = warned({**message, "spec.roles.actor": {"gpus": 2}, "spec.roles.rollout": {}})
     assert alone.endswith(
         "spec.roles.rollout.gpus: 0, as the job began; a new job would have to say it. Give roles.rollout.gpus to say"
         " which is meant."

@@ -45,8 +45,8 @@ def test_ctrl_c_before_anything_was_started_is_an_interruption(tmp_path: Path) -
     process = subprocess.Popen([sys.executable, "-m", "rljob_cli", "run", str(manifest)], stderr=subprocess.PIPE)
     with manifest.open("w"):  # opened as soon as the command reads it
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
-    assert (process.returncode, said) == (EXIT_INTERRUPTED, b"")
+        _, message = process.communicate(timeout=60)
+    assert (process.returncode, message) == (EXIT_INTERRUPTED, b"")
 
 
 def test_exit_codes_are_what_scripts_rely_on() -> None:
@@ -111,17 +111,17 @@ def test_a_bad_manifest_exits_with_64_and_its_sentences_on_stderr(tmp_path: Path
 
 def test_programs_get_the_problems_as_json(tmp_path: Path, good: Path) -> None:
     result = CliRunner().invoke(cli, ["validate", str(good), "--output", "json"])
-    told = json.loads(result.stdout)
-    assert (result.exit_code, told["valid"], told["problems"], told["warnings"]) == (0, True, [], [])
-    assert told["defaults"][0].endswith(
+    reported = json.loads(result.stdout)
+    assert (result.exit_code, reported["valid"], reported["problems"], reported["warnings"]) == (0, True, [], [])
+    assert reported["defaults"][0].endswith(
         "job.yaml:17: spec.roles.actorFwd: null, since one optimizer step is made per rollout, which has the log-probs"
         " itself"
     )
     path = _written(tmp_path, changed({"spec.mode": "Sync"}))
     result = CliRunner().invoke(cli, ["validate", str(path), "--output", "json"])
-    told = json.loads(result.stdout)
-    assert (result.exit_code, told["valid"]) == (EXIT_BAD_MANIFEST, False)
-    (problem,) = told["problems"]
+    reported = json.loads(result.stdout)
+    assert (result.exit_code, reported["valid"]) == (EXIT_BAD_MANIFEST, False)
+    (problem,) = reported["problems"]
     assert problem.endswith('spec.mode: "Sync" is not a known value. Known here: FullyAsync.')
 
 
@@ -132,7 +132,7 @@ def test_render_prints_defaults_and_leaves_paths_as_they_are(good: Path) -> None
     assert spec["training"]["optimizer"]["weightDecay"] == 0.0
 
 
-def test_render_says_how_often_a_model_of_this_size_is_saved(good: Path, tmp_path: Path) -> None:
+def test_render_states_how_often_a_model_of_this_size_is_saved(good: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(cli, ["render", str(good)])
     assert "    everySteps: null # 1, by the model's size\n" in result.output
     elsewhere = yaml.safe_load(good.read_text())

@@ -38,7 +38,7 @@ def fields(
     return [text.split(": ")[1] for text in json.loads(done.stdout)[kind]]
 
 
-SAID = [
+STATED = [
     pytest.param(
         {**TYPO, **ABSENT}, ["spec.roles.actor.gpu", "spec.model.path", "spec.data.prompts"], id="files beside a role"
     ),
@@ -83,8 +83,8 @@ SAID = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "expected"), SAID)
-def test_is_said_in_the_same_pass(folder: Path, changes: dict[str, Any], expected: list[str]) -> None:
+@pytest.mark.parametrize(("changes", "expected"), STATED)
+def test_is_stated_in_the_same_pass(folder: Path, changes: dict[str, Any], expected: list[str]) -> None:
     assert fields(folder, changes) == expected
 
 
@@ -115,7 +115,7 @@ UNSAID = [
 
 
 @pytest.mark.parametrize(("changes", "kind", "expected"), UNSAID)
-def test_of_what_depends_on_a_refused_field_nothing_is_said(
+def test_of_what_depends_on_a_refused_field_nothing_is_stated(
     folder: Path, changes: dict[str, Any], kind: str, expected: list[str]
 ) -> None:
     (folder / "prompts.jsonl").write_text('{"question": "1=", "answer": "1"}\n{"question": "2=", "answer": "2"}\n')

@@ -177,8 +177,8 @@ def test_a_twin_that_could_not_be_made_now_is_not_checked(
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
         (tmp_path / "model" / name).write_text(json.dumps({"model_type": "opt"}))
     served = {"spec.model": {"path": "model"}, "spec.roles.rollout.engine.kind": "SGLang"}
-    said = NotProven.now({"model_type": "opt"}, "[Errno 28] No space") if code == EXIT_NOT_PROVEN else "Killed"
-    (tmp_path / "python").write_text(f'#!/bin/sh\necho "{said}" >&2\nexit {code}\n')
+    message = NotProven.now({"model_type": "opt"}, "[Errno 28] No space") if code == EXIT_NOT_PROVEN else "Killed"
+    (tmp_path / "python").write_text(f'#!/bin/sh\necho "{message}" >&2\nexit {code}\n')
     (tmp_path / "python").chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     job = parse_manifest(yaml.safe_dump(changed({**served, "spec.data.prompts": "/dev/null"})), "job.yaml")

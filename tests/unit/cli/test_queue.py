@@ -59,11 +59,11 @@ def test_endpoints_that_are_damaged_are_named(tmp_path: Path) -> None:
 
 
 def test_a_coordinator_that_is_gone_is_named(tmp_path: Path) -> None:
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))  # and does not listen: nobody else gets the port meanwhile
+    with socket.socket() as no_one:
+        no_one.bind(("127.0.0.1", 0))  # and does not listen: nobody else gets the port meanwhile
         endpoints = Endpoints(
             job="test",
-            coordinator=f"http://127.0.0.1:{nobody.getsockname()[1]}",
+            coordinator=f"http://127.0.0.1:{no_one.getsockname()[1]}",
             token="t",
             control_redis="unix://:p@/none",
             storage_units=[],
@@ -76,13 +76,11 @@ def test_a_coordinator_that_is_gone_is_named(tmp_path: Path) -> None:
     assert done.stderr.endswith("See whether `rljob run` still runs there.\n")
 
 
-@pytest.mark.parametrize("words", [["actor_train", "ref_log_probs"], ["train_1", "train_2"]])
-def test_more_than_one_task_or_partition_is_refused(words: list[str], tmp_path: Path) -> None:
-    done = rljob("peek", str(tmp_path), *words)
+@pytest.mark.parametrize("text", [["actor_train", "ref_log_probs"], ["train_1", "train_2"]])
+def test_more_than_one_task_or_partition_is_refused(text: list[str], tmp_path: Path) -> None:
+    done = rljob("peek", str(tmp_path), *text)
     assert done.exit_code == EXIT_BAD_MANIFEST
-    assert (
-        done.stderr == f"WHAT: {' '.join(words)} is more than one task and one partition. Name at most one of each.\n"
-    )
+    assert done.stderr == f"WHAT: {' '.join(text)} is more than one task and one partition. Name at most one of each.\n"
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -147,6 +147,6 @@ def test_a_row_is_shown(row: QueueRow, expected: list[str]) -> None:
     assert peek_text(QueuePeek(rows=[row], more=False)).splitlines() == expected
 
 
-def test_rows_that_are_not_shown_are_told() -> None:
+def test_rows_that_are_not_shown_are_reported() -> None:
     assert peek_text(QueuePeek(rows=[make_row()], more=True)).endswith("... and more: see --first and --limit.")
     assert peek_text(QueuePeek(rows=[], more=False)) == "There is no such row."

@@ -59,8 +59,8 @@ def test_a_template_that_the_operator_would_refuse_is_refused(tmp_path: Path) ->
     document["spec"]["roles"]["rollout"] = {"template": {"metadata": {"name": "mine"}}}
     manifest = tmp_path / "job.yaml"
     manifest.write_text(yaml.safe_dump(document))
-    said = _run(str(manifest), "--kubernetes", code=EXIT_BAD_MANIFEST)
-    assert said.startswith("roles.rollout.template.metadata.name: cannot be patched.")
+    message = _run(str(manifest), "--kubernetes", code=EXIT_BAD_MANIFEST)
+    assert message.startswith("roles.rollout.template.metadata.name: cannot be patched.")
 
 
 def test_options_without_kubernetes_are_a_wrong_use() -> None:

@@ -161,7 +161,7 @@ def test_an_epoch_voids_the_rollouts_from_its_first_one_on() -> None:
         ),
     ],
 )
-def test_what_cannot_be_shown_says_why(
+def test_what_cannot_be_shown_states_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], arguments: list[str], sentence: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

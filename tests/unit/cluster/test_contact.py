@@ -2,7 +2,7 @@
 
 import pytest
 
-from rljob_operator.cluster.coordinators import LONGEST_WORDS, CoordinatorContact, shown
+from rljob_operator.cluster.coordinators import LONGEST_MESSAGE, CoordinatorContact, shown
 from rljob_operator.coordinator_client.link import CoordinatorRefused, CoordinatorTooLong, CoordinatorUnreachable
 from rljob_operator.core import NoContact, Reason
 
@@ -47,13 +47,13 @@ def test_an_answer_that_is_not_taken_is_another_reason(error: CoordinatorRefused
 
 
 @pytest.mark.parametrize(
-    ("said", "line"),
+    ("message", "line"),
     [
         ("a\n\tb\x1b[31m  c\u202e", "a b [31m c"),
-        ("x" * (LONGEST_WORDS + 1), "x" * (LONGEST_WORDS - 3) + "..."),
-        ("x" * LONGEST_WORDS, "x" * LONGEST_WORDS),
+        ("x" * (LONGEST_MESSAGE + 1), "x" * (LONGEST_MESSAGE - 3) + "..."),
+        ("x" * LONGEST_MESSAGE, "x" * LONGEST_MESSAGE),
     ],
     ids=["what a terminal would obey", "too long", "just as long as it may be"],
 )
-def test_what_somebody_else_said_is_one_line_that_can_be_read(said: str, line: str) -> None:
-    assert shown(said) == line
+def test_what_another_stated_is_one_line_that_can_be_read(message: str, line: str) -> None:
+    assert shown(message) == line

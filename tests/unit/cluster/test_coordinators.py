@@ -20,7 +20,7 @@ from tests.unit.core.worlds import REPLICAS, START, key, make_coordinator, make_
 KEY = JobKey("ns", "job")
 PATIENCE = "rljob_operator.cluster.coordinators.PATIENCE_SECONDS"
 FIRST_PATIENCE = "rljob_operator.cluster.coordinators.FIRST_PATIENCE_SECONDS"
-LOOK_BACK = "rljob_operator.cluster.coordinators.LOOK_BACK"
+EARLIER_EVENTS = "rljob_operator.cluster.coordinators.EARLIER_EVENTS"
 FOR_EVER = 3600.0
 
 
@@ -29,7 +29,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who answers is waited for, however slow the machine; a test of one that is slow says so."""
     for name in (PATIENCE, FIRST_PATIENCE):
         monkeypatch.setattr(name, FOR_EVER)
-    monkeypatch.setattr(LOOK_BACK, 0)
+    monkeypatch.setattr(EARLIER_EVENTS, 0)
 
 
 class Answers:
@@ -44,8 +44,8 @@ class Answers:
         self.asked_for_events: list[str] = []
         self.may_answer = asyncio.Event()
         self.may_answer.set()
-        self.may_tell = asyncio.Event()
-        self.may_tell.set()
+        self.may_report = asyncio.Event()
+        self.may_report.set()
         self.is_told = asyncio.Event()
         """Set when there is no page left."""
 
@@ -57,7 +57,7 @@ class Answers:
             answer = self._statuses.pop(0)
         else:
             self.asked_for_events.append(path)
-            await self.may_tell.wait()
+            await self.may_report.wait()
             if not self._pages:
                 self.is_told.set()
                 await asyncio.Event().wait()
@@ -85,8 +85,8 @@ class Woken:
 
 
 def page(*kinds: EventKind, first: int = 1) -> EventPage:
-    told = [CoordinatorEvent(id=first + n, kind=kind, at=0.0, epoch=1, message="") for n, kind in enumerate(kinds)]
-    return EventPage(events=told, oldest=1)
+    reported = [CoordinatorEvent(id=first + n, kind=kind, at=0.0, epoch=1, message="") for n, kind in enumerate(kinds)]
+    return EventPage(events=reported, oldest=1)
 
 
 def status(last_event: int = 0, failures: int = 0, server: ServerState = ServerState.OPEN) -> CoordinatorStatus:
@@ -137,14 +137,14 @@ def test_a_failure_among_steps_is_an_alarm_and_steps_alone_are_progress() -> Non
     assert answers.listened_after() == [0, 2, 4]
 
 
-def test_where_nothing_happens_nobody_is_woken() -> None:
+def test_where_nothing_happens_no_one_is_woken() -> None:
     urgencies, answers = listened(page(), None, page())
     assert urgencies == []
     waits = [float(path.split("wait=")[1].split("&")[0]) for path in answers.asked_for_events]
     assert all(0 < wait <= WAIT_SECONDS for wait in waits)
 
 
-def test_what_was_told_before_the_first_status_is_not_asked_for() -> None:
+def test_what_was_reported_before_the_first_status_is_not_asked_for() -> None:
     async def test(coordinator: JobCoordinator, answers: Answers, woken: Woken) -> None:
         assert await coordinator.status() is not None
         await answers.is_told.wait()
@@ -155,7 +155,7 @@ def test_what_was_told_before_the_first_status_is_not_asked_for() -> None:
     with_coordinator(lambda: Answers([status(last_event=7)], [after_the_status]), test)
 
 
-def test_nobody_listens_before_there_is_a_status() -> None:
+def test_no_one_listens_before_there_is_a_status() -> None:
     async def test(coordinator: JobCoordinator, answers: Answers, woken: Woken) -> None:
         assert await coordinator.status() is None
         assert answers.asked_for_events == []
@@ -177,12 +177,12 @@ def test_a_coordinator_that_has_not_read_its_state_yet_is_not_asked_for_all_that
     with_coordinator(lambda: Answers([opening, opened, opening], [None]), test)
 
 
-def test_a_coordinator_that_numbers_its_events_again_from_below_is_heard() -> None:
+def test_a_coordinator_that_numbers_its_events_again_from_below_is_received() -> None:
     async def test(coordinator: JobCoordinator, answers: Answers, woken: Woken) -> None:
-        answers.may_tell.clear()
+        answers.may_report.clear()
         for _ in range(2):
             await coordinator.status()
-        answers.may_tell.set()
+        answers.may_report.set()
         await answers.is_told.wait()
         assert answers.listened_after() == [7, 3, 4]
         assert woken.urgencies == [Urgency.ALARM]
@@ -191,7 +191,7 @@ def test_a_coordinator_that_numbers_its_events_again_from_below_is_heard() -> No
     with_coordinator(lambda: Answers(statuses, [None, page(EventKind.FAILURE_REPORTED, first=4)]), test)
 
 
-def test_what_an_earlier_operator_may_not_have_told_is_heard_and_told_if_it_is_recent(
+def test_what_an_earlier_operator_may_not_have_reported_is_received_and_reported_if_it_is_recent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def test(coordinator: JobCoordinator, answers: Answers, woken: Woken) -> None:
@@ -201,7 +201,7 @@ def test_what_an_earlier_operator_may_not_have_told_is_heard_and_told_if_it_is_r
         assert [event.message for event in coordinator.take_unreported(RLJobStatus())] == ["recent"]
         assert coordinator.take_unreported(RLJobStatus()) == []
 
-    monkeypatch.setattr(LOOK_BACK, 3)
+    monkeypatch.setattr(EARLIER_EVENTS, 3)
     kinds = (EventKind.UNIT_LOST, "old"), (EventKind.UNIT_LOST, "recent"), (EventKind.STEP_TRAINED, "step")
     now = time.time()
     before = [
@@ -214,7 +214,7 @@ def test_what_an_earlier_operator_may_not_have_told_is_heard_and_told_if_it_is_r
 @pytest.mark.parametrize(
     ("failures", "expected"), [(0, Urgency.PROGRESS), (1, Urgency.ALARM), (None, Urgency.PROGRESS)], ids=str
 )
-def test_an_answer_that_comes_late_is_an_alarm_only_if_it_tells_of_a_failure(
+def test_an_answer_that_comes_late_is_an_alarm_only_if_it_reports_a_failure(
     monkeypatch: pytest.MonkeyPatch, failures: int | None, expected: Urgency
 ) -> None:
     """None: it is an error."""
@@ -326,18 +326,18 @@ def test_one_that_does_not_answer_is_asked_later_and_later_until_it_does() -> No
     with_coordinator(lambda: Answers([None, None, None, status(), None]), test)
 
 
-def test_events_that_are_too_long_to_be_heard_are_passed_over_with_the_next_status() -> None:
+def test_events_that_are_too_long_to_be_received_are_passed_over_with_the_next_status() -> None:
     """The status says what has come of them; to ask for them again would never end."""
 
     async def test(coordinator: JobCoordinator, answers: Answers, woken: Woken) -> None:
-        answers.may_tell.clear()
+        answers.may_report.clear()
         await coordinator.status()
-        answers.may_tell.set()
+        answers.may_report.set()
         while len(answers.asked_for_events) < 2:
             await asyncio.sleep(0)
-        answers.may_tell.clear()
+        answers.may_report.clear()
         await coordinator.status()
-        answers.may_tell.set()
+        answers.may_report.set()
         await answers.is_told.wait()
         assert answers.listened_after()[-1] == 900
 

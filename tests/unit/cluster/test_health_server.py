@@ -32,7 +32,7 @@ class WatchOfAge:
         return self._age
 
 
-def test_a_dead_watch_and_a_job_without_turns_are_told() -> None:
+def test_a_dead_watch_and_a_job_without_turns_are_reported() -> None:
     checks = Checks(watches=[WatchOfAge("pods in a", 1), WatchOfAge("pods in b", WATCH_LIMIT_SECONDS + 1)])
     assert checks.problems() == ["the watch of pods in b has given no sign of life for 151 s"]
 

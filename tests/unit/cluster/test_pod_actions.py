@@ -80,7 +80,7 @@ def _waiting(uid: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("turns", "made_anew"),
+    ("turns", "made_again"),
     [
         pytest.param([[LOST, WAITS], [_waiting("u3")], [_waiting("u4")]], [1, 1, 0], id="the one made anew, once more"),
         pytest.param([[LOST], [LOST, WAITS], [WAITS]], [0, 0, 1], id="one that is listed late"),
@@ -89,8 +89,8 @@ def _waiting(uid: str) -> dict[str, Any]:
         pytest.param([[LOST, make_pod(name="waits", uid="u2", phase="Pending")], [WAITS]], [0, 1], id="not tried yet"),
     ],
 )
-def test_a_pod_that_waits_is_made_anew_for_a_burial_and_not_again_and_again(
-    turns: list[list[dict[str, Any]]], made_anew: list[int]
+def test_a_pod_that_waits_is_made_again_for_a_burial_and_not_again_and_again(
+    turns: list[list[dict[str, Any]]], made_again: list[int]
 ) -> None:
     api = ApiOfAnswers({NODE: SILENT, f"DELETE 0 {POD}": {}, f"DELETE 1 {OTHER}": {}})
     actions = Actions(cast(Api, api), KEY, "uid")
@@ -101,4 +101,4 @@ def test_a_pod_that_waits_is_made_anew_for_a_burial_and_not_again_and_again(
         asyncio.run(actions.release_lost([view_pod(pod) for pod in pods]))
         seen.append(api.asked.count(f"DELETE 1 {OTHER}"))
 
-    assert seen == made_anew
+    assert seen == made_again

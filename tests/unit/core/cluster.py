@@ -241,8 +241,8 @@ class Cluster:
     def _silence(self) -> NoContact | None:
         if self.silent_since is None:
             return None
-        words = "operator op asks GET http://c/v1/status: no answer"
-        return NoContact(self.silent_since, self.silent_for, words, self.silent_since)
+        text = "operator op asks GET http://c/v1/status: no answer"
+        return NoContact(self.silent_since, self.silent_for, text, self.silent_since)
 
     def _apply(self) -> None:
         """Deployments: as many pods as the status has; of too many, marked ones go first, then the oldest."""

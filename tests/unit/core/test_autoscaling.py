@@ -111,15 +111,15 @@ def train(world: Cluster, steps: int, *, starved: float = 0.0, idle: float = 0.0
 
 def told(decisions: list[Decision]) -> list[str]:
     """Events of scaling."""
-    words = (Reason.SCALED_UP, Reason.SCALED_DOWN)
-    return [event.message for decision in decisions for event in decision.events if event.reason in words]
+    text = (Reason.SCALED_UP, Reason.SCALED_DOWN)
+    return [event.message for decision in decisions for event in decision.events if event.reason in text]
 
 
 def names(count: int) -> list[str]:
     return [f"rollout-{n}" for n in range(count)]
 
 
-def test_a_job_begins_with_the_fewest_and_says_what_it_wants() -> None:
+def test_a_job_begins_with_the_fewest_and_states_what_it_wants() -> None:
     world = make_scaled()
     assert world.roster(Role.ROLLOUT) == names(2)
     assert world.status.scaling == ScalingStatus(replicas=2, desired=2, selector="role=rollout")
@@ -183,7 +183,7 @@ def test_a_replica_without_a_place_asks_for_no_more_and_goes_when_it_is_not_need
     assert is_true(world.status, ConditionType.READY)
 
 
-def test_a_restart_begins_the_judgement_anew() -> None:
+def test_a_restart_begins_the_judgement_again() -> None:
     world = make_scaled()
     train(world, 4, starved=0.5)
     assert world.status.scaling.up_since is not None
@@ -197,7 +197,7 @@ def test_a_restart_begins_the_judgement_anew() -> None:
     assert len(told(train(world, 1, starved=0.9))) == 1
 
 
-def test_an_operator_that_begins_anew_goes_on_where_the_last_one_was() -> None:
+def test_an_operator_that_begins_again_goes_on_where_the_last_one_was() -> None:
     """All that it knows is in the status, as the API server gives it back."""
     world = make_scaled()
     decisions = []
@@ -207,7 +207,7 @@ def test_an_operator_that_begins_anew_goes_on_where_the_last_one_was() -> None:
     assert len(told(decisions)) == 1
 
 
-def test_a_coordinator_that_counts_anew_is_not_compared_with_what_it_counted_before() -> None:
+def test_a_coordinator_that_counts_again_is_not_compared_with_what_it_counted_before() -> None:
     world = make_scaled()
     train(world, 5)
     assert world.demand is not None
@@ -219,10 +219,10 @@ def test_a_coordinator_that_counts_anew_is_not_compared_with_what_it_counted_bef
 def test_while_the_coordinator_does_not_answer_nothing_is_decided_nor_forgotten() -> None:
     world = make_scaled()
     train(world, 5, starved=0.5)
-    kept = world.status.scaling
+    retained = world.status.scaling
     world.answers = False
     world.turn(STEP_SECONDS)
-    assert world.status.scaling == kept
+    assert world.status.scaling == retained
 
 
 def test_while_the_queue_drains_nothing_is_judged() -> None:
@@ -240,7 +240,7 @@ def test_other_bounds_are_followed_at_once() -> None:
     assert decision.status.scaling.reason == "BoundsChanged"
 
 
-def test_without_autoscaling_the_spec_says_how_many_and_nothing_is_left_of_it() -> None:
+def test_without_autoscaling_the_spec_states_how_many_and_nothing_is_left_of_it() -> None:
     world = make_scaled()
     train(world, 6, starved=0.5)
     world.settle()

@@ -96,8 +96,8 @@ def test_pods_whose_node_is_called_lost_one_after_another_are_one_cause() -> Non
     assert world.status.restart.opened == 2
 
     world.end(world.pod(Role.REFERENCE), PodEnding.NODE_LOST)
-    told = [event for event in world.turn().events if event.reason is Reason.NODE_LOST]
-    assert [event.scope for event in told] == [None]
+    reported = [event for event in world.turn().events if event.reason is Reason.NODE_LOST]
+    assert [event.scope for event in reported] == [None]
     assert world.settle().status.phase is Phase.RUNNING
     assert (world.status.restart.epoch, world.status.restart.global_restarts) == (2, 1)
 
@@ -200,8 +200,8 @@ def test_a_restarted_container_gets_its_next_order_in_the_same_turn() -> None:
     world.pod(Role.REFERENCE).restarts = 1
     decision = world.turn()
     (order,) = actions_of(decision, SetDesired)
-    (told,) = [pod for pod in order.desired.pods if pod.pod.role is Role.REFERENCE]
-    assert told.generation == 1
+    (reported,) = [pod for pod in order.desired.pods if pod.pod.role is Role.REFERENCE]
+    assert reported.generation == 1
     assert not actions_of(decision, CreatePod)
     assert world.replica(Role.REFERENCE).life.endswith("/1")
 
@@ -223,7 +223,7 @@ def test_a_replacement_begins_the_order_that_no_other_pod_may_begin() -> None:
     assert (second.pod_uid, second.generation) == (world.pods[-1].uid, 1)
 
 
-def test_a_container_that_is_back_before_its_platform_says_so_begins_once_in_the_new_epoch() -> None:
+def test_a_container_that_is_back_before_its_platform_states_it_begins_once_in_the_new_epoch() -> None:
     world = make_cluster()
     actor = world.pod(Role.ACTOR)
     # What the platform tells; the next launcher has come already.
@@ -326,7 +326,7 @@ def test_a_suspended_job_saves_first_and_goes_on_in_a_new_epoch() -> None:
     assert world.settle().status.phase is Phase.RUNNING
 
 
-def test_a_job_whose_secret_is_lost_says_so_once_and_is_cured_by_a_suspension() -> None:
+def test_a_job_whose_secret_is_lost_states_it_once_and_is_cured_by_a_suspension() -> None:
     world = make_cluster()
     world.secret_is_lost = True
     decision = world.turn()
@@ -476,7 +476,7 @@ def test_ready_names_pending_pods_with_the_reason_of_their_platform() -> None:
     assert "actor-0 (0/1 nodes are available: 1 Insufficient nvidia.com/gpu.)" in world.message(ConditionType.READY)
 
 
-def test_the_reason_is_the_platforms_word_then_none_then_that_of_the_last_restart() -> None:
+def test_the_reason_is_the_platforms_then_none_then_that_of_the_last_restart() -> None:
     world = Cluster(starts=PodState.PENDING)
     world.turn()
     assert world.status.reason == ""
@@ -526,7 +526,7 @@ def test_a_job_that_waits_for_its_pods_is_looked_at_less_and_less_often(waited: 
     assert decide(observed, later).look_again_at == pytest.approx(later + looks_after)
 
 
-def test_a_spec_that_is_refused_leaves_the_job_to_the_one_before_and_only_accepted_says_so() -> None:
+def test_a_spec_that_is_refused_leaves_the_job_to_the_one_before_and_only_accepted_states_it() -> None:
     world = make_cluster()
     good = AcceptedStatus(generation=1, digest="d1")
     world.request = replace(world.request, accepted=good, refusal=RefusedSpec(2, "spec.x: is wrong. Mend it."))

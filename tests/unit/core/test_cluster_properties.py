@@ -98,7 +98,7 @@ EVICTION = ("is taken away", PodEnding.EVICTED), 0, 1.0
 @given(SCHEDULES, POLICIES)
 @example([(("suspends", True), 0, 1.0), (("suspends", False), 0, 1.0)], make_policy())
 @example([EVICTION, (("scales", 1), 0, 1.0), EVICTION], make_policy())
-def test_every_decision_is_bounded_and_says_nothing_new_when_asked_again(
+def test_every_decision_is_bounded_and_states_nothing_new_when_asked_again(
     schedule: list[tuple[tuple[str, object], int, float]], policy: object
 ) -> None:
     world = make_cluster(policy=policy)

@@ -56,7 +56,7 @@ def told(observed: Observed, ranks: Sequence[Told], *failed: int, **fields: Any)
 
 def report(pod: PodKey, process: RankProcess) -> Failure:
     code = process.exit_code
-    said = "It waited for somebody." if code == BROKEN else "gone."
+    message = "It waited for somebody." if code == BROKEN else "gone."
     return Failure(
         id=f"uid-{pod}/0/{process.incarnation}",
         kind=FailureKind.RANK_EXITED,
@@ -66,7 +66,7 @@ def report(pod: PodKey, process: RankProcess) -> Failure:
         generation=process.generation,
         incarnation=process.incarnation,
         exit_code=code,
-        message=f"{pod}.{process.rank} exited with code {code}: {said}",
+        message=f"{pod}.{process.rank} exited with code {code}: {message}",
         at=START,
     )
 

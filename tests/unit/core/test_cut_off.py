@@ -78,7 +78,7 @@ def test_it_is_looked_again_when_the_first_is_given_up() -> None:
     assert world.turn().look_again_at == pytest.approx(world.now + 22)
 
 
-def test_a_pod_that_does_not_hear_of_a_new_epoch_is_not_called_late() -> None:
+def test_a_pod_that_does_not_learn_of_a_new_epoch_is_not_called_late() -> None:
     """Its order is there, and it cannot ask for it: that is known by its silence already."""
     world = make_cluster(policy=make_policy(coordinatorAbsenceSeconds=250))
     part(world, [Role.REFERENCE], 20.0)

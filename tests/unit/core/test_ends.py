@@ -116,8 +116,8 @@ def test_an_ended_job_waits_for_its_launchers_but_not_for_one_that_is_stopped() 
 
 def test_exit_code_64_fails_the_job_at_once_with_the_sentence_of_the_rank() -> None:
     observed = make_running()
-    words = "Traceback (most recent call last):\n  ...\nspec.model.path: /m has no config.json.\n\n"
-    failure = make_failure(observed.status, key(Role.ACTOR), exit_code=64, last_words=words)
+    text = "Traceback (most recent call last):\n  ...\nspec.model.path: /m has no config.json.\n\n"
+    failure = make_failure(observed.status, key(Role.ACTOR), exit_code=64, last_words=text)
     decision = decide(with_failures(observed, failure), NOW)
     assert decision.status.phase is Phase.FAILED
     assert decision.events[-1].reason is Reason.CONFIGURATION_ERROR
@@ -132,9 +132,11 @@ def test_exit_code_64_of_an_earlier_epoch_fails_nothing() -> None:
 
 def test_a_reported_failure_fails_the_job_with_its_own_sentence() -> None:
     observed = make_running()
-    said = "group 3 of train_7 was drawn 8 times (rollout.maxAttempts)"
-    failure = make_failure(observed.status, key(Role.ROLLOUT), kind=FailureKind.REPORTED, exit_code=None, message=said)
-    assert decide(with_failures(observed, failure), NOW).events[-1].message == said
+    message = "group 3 of train_7 was drawn 8 times (rollout.maxAttempts)"
+    failure = make_failure(
+        observed.status, key(Role.ROLLOUT), kind=FailureKind.REPORTED, exit_code=None, message=message
+    )
+    assert decide(with_failures(observed, failure), NOW).events[-1].message == message
 
 
 HOPELESS: list[Any] = [
@@ -216,7 +218,7 @@ def test_an_engine_that_cannot_start_in_a_job_where_one_was_up_costs_its_pod(
     assert (event.reason, event.scope, counted) == (Reason.ENGINE_CANNOT_START, Scope.GLOBAL, 1)
 
 
-def test_an_engine_that_was_up_under_another_spec_says_nothing_of_this_one() -> None:
+def test_an_engine_that_was_up_under_another_spec_states_nothing_of_this_one() -> None:
     observed = was_up(make_running())
     observed = carried_out(observed, decide(replace(observed, request=UserRequest(revision="r2")), NOW))
     observed = settle(replace(observed, request=UserRequest(revision="r2")), NOW)
@@ -225,7 +227,7 @@ def test_an_engine_that_was_up_under_another_spec_says_nothing_of_this_one() -> 
     assert decision.status.phase is Phase.FAILED
 
 
-def test_an_engine_of_the_epoch_before_says_nothing_of_a_spec_whose_order_its_pod_has_not_taken() -> None:
+def test_an_engine_of_the_epoch_before_states_nothing_of_a_spec_whose_order_its_pod_has_not_taken() -> None:
     observed = make_running()
     status = decide(replace(observed, request=UserRequest(revision="r2")), NOW).status
     old = with_engine(observed, EngineState.RUNNING).coordinator
@@ -250,9 +252,9 @@ def test_an_interrupted_job_lets_the_actor_save_first_and_restarts_nothing() -> 
     decision = decide(with_failures(observed, make_failure(observed.status, key(Role.ROLLOUT))), NOW)
     assert decision.status.phase is Phase.DRAINING
     (order,) = actions_of(decision, SetDesired)
-    told = {pod.pod.role: pod.phase for pod in order.desired.pods}
-    assert told.pop(Role.ACTOR) is PodPhase.DRAIN
-    assert set(told.values()) == {PodPhase.RUN}
+    reported = {pod.pod.role: pod.phase for pod in order.desired.pods}
+    assert reported.pop(Role.ACTOR) is PodPhase.DRAIN
+    assert set(reported.values()) == {PodPhase.RUN}
     assert not actions_of(decision, RaiseEpoch)
 
 
@@ -308,7 +310,7 @@ def test_an_actor_that_does_not_save_in_time_is_not_waited_for() -> None:
     assert decision.events[-1].message == "the actor had not saved after 60 s"
 
 
-def test_an_actor_that_says_how_long_it_saves_is_waited_for() -> None:
+def test_an_actor_that_states_how_long_it_saves_is_waited_for() -> None:
     """It announces what its bytes take; without another sign of life that ends, too."""
     observed = replace(make_running(), interrupted_at=NOW)
     late = NOW + DRAIN_LIMIT_SECONDS + 100
@@ -382,7 +384,7 @@ def test_an_infrastructure_process_that_does_not_stay_up_is_spaced_out_and_then_
     assert failed.events[-1].message == expected
 
 
-def test_ends_of_long_ago_say_nothing_about_a_process_that_dies_now() -> None:
+def test_ends_of_long_ago_state_nothing_about_a_process_that_dies_now() -> None:
     exits = (*[NOW - WINDOW_SECONDS - 1] * MAX_ENDS, NOW)
     dead = ProcessFact("coordinator", 5, alive=False, exits=exits, exit_code=1)
     decision = decide(replace(make_running(), infrastructure=(dead,)), NOW)

@@ -39,7 +39,7 @@ def test_rows_that_went_are_reported_once(rows: int | None, remembered: int, is_
     assert not actions_of(decision, RaiseEpoch)
 
 
-def test_a_silent_coordinator_tells_nothing() -> None:
+def test_a_silent_coordinator_reports_nothing() -> None:
     decision = decide(replace(make_full(8, 4), coordinator=None), START + 5)
     assert told(decision) == []
     assert decision.status.training.rows_dropped == 4

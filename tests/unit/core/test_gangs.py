@@ -34,7 +34,7 @@ def actors(status: RLJobStatus) -> list[tuple[int, bool, float]]:
     return [(pod.generation, pod.ready, pod.ordered_at) for key, pod in pods(status) if key.role is Role.ACTOR]
 
 
-def test_a_pod_that_begins_anew_takes_its_peers_along() -> None:
+def test_a_pod_that_begins_again_takes_its_peers_along() -> None:
     now = START + 7
     status = with_one_generation(make_status([0, 0, 1, 3, 0, 0, 2]), now)
     assert actors(status) == [(3, False, now), (3, True, START), (3, False, now)]

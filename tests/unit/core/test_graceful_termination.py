@@ -65,7 +65,7 @@ def test_no_actor_is_waited_for_longer_than_before_a_suspension() -> None:
     assert cluster.epoch == 2
 
 
-def test_an_actor_that_says_how_long_it_saves_is_waited_for() -> None:
+def test_an_actor_that_states_how_long_it_saves_is_waited_for() -> None:
     cluster = make_cluster()
     actor = cluster.pod(Role.ACTOR)
     actor.deaf, actor.busy_seconds, actor.waiting = True, 300.0, "the checkpoint in flight"

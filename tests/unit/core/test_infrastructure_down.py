@@ -13,8 +13,8 @@ from tests.unit.core.worlds import make_policy
 CRASH = "CrashLoopBackOff: back-off 5m0s restarting failed container"
 
 
-def away(name: str, since: float, reason: str, words: str) -> ProcessFact:
-    return ProcessFact(name, None, alive=True, down_since=since, reason=reason, waits_for=words)
+def away(name: str, since: float, reason: str, text: str) -> ProcessFact:
+    return ProcessFact(name, None, alive=True, down_since=since, reason=reason, waits_for=text)
 
 
 def test_a_job_that_cannot_start_names_the_infrastructure_that_it_waits_for() -> None:
@@ -23,8 +23,8 @@ def test_a_job_that_cannot_start_names_the_infrastructure_that_it_waits_for() ->
 
     world.settle()
 
-    said = "the epoch is not open yet; waiting for control (Unschedulable: unbound claims)"
-    assert world.message(ConditionType.READY) == said
+    message = "the epoch is not open yet; waiting for control (Unschedulable: unbound claims)"
+    assert world.message(ConditionType.READY) == message
     assert (world.status.phase, world.status.reason) == (Phase.STARTING, "Unschedulable")
 
 
@@ -54,17 +54,17 @@ def test_a_job_whose_infrastructure_does_not_come_back_is_not_ready_until_it_doe
 
 def test_infrastructure_that_comes_and_goes_does_not_put_a_stall_off() -> None:
     world = make_cluster(policy=make_policy(stallTimeoutSeconds=600))
-    told: list[Reason] = []
+    reported: list[Reason] = []
     for _ in range(4):
         world.infrastructure = [away("storage-0", world.now, "CrashLoopBackOff", CRASH)]
-        told += [event.reason for seconds in (1, 100, 100) for event in world.turn(seconds).events]
+        reported += [event.reason for seconds in (1, 100, 100) for event in world.turn(seconds).events]
         world.infrastructure = [ProcessFact("storage-0", None, alive=True)]
-        told += [event.reason for event in world.turn().events]
-        if Reason.STALLED in told:
+        reported += [event.reason for event in world.turn().events]
+        if Reason.STALLED in reported:
             break
 
-    assert told.count(Reason.STALLED) == 1
-    assert told.count(Reason.READY) >= 2
+    assert reported.count(Reason.STALLED) == 1
+    assert reported.count(Reason.READY) >= 2
 
 
 def test_rollouts_that_are_wanted_join_while_infrastructure_is_down() -> None:

@@ -31,4 +31,4 @@ def test_a_pod_that_takes_the_place_of_one_that_did_not_begin_its_orders_is_give
         tries += [event.message for event in world.turn(5).events if "has not started a rank" in event.message]
         assert world.now < START + 3600
 
-    assert ["the pod is replaced" in said for said in tries] == [False, True, False, True]
+    assert ["the pod is replaced" in message for message in tries] == [False, True, False, True]

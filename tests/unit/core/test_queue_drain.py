@@ -47,7 +47,7 @@ def test_a_drained_job_that_does_not_advance_is_not_stalled() -> None:
         pytest.param(START + 561, True, id="then it is stalled"),
     ],
 )
-def test_the_end_of_a_drain_begins_the_time_of_a_stall_anew(now: float, stalls: bool) -> None:
+def test_the_end_of_a_drain_begins_the_time_of_a_stall_again(now: float, stalls: bool) -> None:
     before = decide(make_draining(), START + 400)
     observed = replace(make_draining(None, START + 500), status=before.status)
     decision = decide(observed, now)

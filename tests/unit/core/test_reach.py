@@ -30,15 +30,15 @@ def cut_off(world: Cluster, since: float | None = None, reason: Reason = Reason.
     world.silent_since, world.silent_for = world.now if since is None else since, reason
 
 
-def test_a_job_whose_coordinator_answers_says_so_without_an_event() -> None:
+def test_a_job_whose_coordinator_answers_states_it_without_an_event() -> None:
     world = Cluster()
-    told = [event.reason for _ in range(6) for event in world.turn(0.1).events]
+    reported = [event.reason for _ in range(6) for event in world.turn(0.1).events]
     assert said(world, REACHABLE) == ("True", "Answers")
-    assert Reason.COORDINATOR_REACHABLE not in told
+    assert Reason.COORDINATOR_REACHABLE not in reported
 
 
 @pytest.mark.parametrize("reason", [Reason.COORDINATOR_UNREACHABLE, Reason.COORDINATOR_REFUSED, Reason.SECRET_LOST])
-def test_a_silence_is_reported_once_then_nobody_knows_how_the_job_is_and_it_heals_alone(reason: Reason) -> None:
+def test_a_silence_is_reported_once_then_no_one_knows_how_the_job_is_and_it_heals_alone(reason: Reason) -> None:
     world = make_cluster()
     before = world.status.restart
     cut_off(world, reason=reason)
@@ -68,11 +68,11 @@ def test_a_silence_is_reported_once_then_nobody_knows_how_the_job_is_and_it_heal
     assert (world.status.phase, world.status.restart) == (Phase.RUNNING, before)
 
 
-def test_a_job_that_never_reached_its_coordinator_is_starting_and_says_why() -> None:
+def test_a_job_that_never_reached_its_coordinator_is_starting_and_states_why() -> None:
     world = Cluster()
     cut_off(world)
-    told = [event.reason for seconds in (1, 11, LIMIT) for event in world.turn(seconds).events]
-    assert told == [Reason.ACCEPTED, Reason.STARTED, Reason.COORDINATOR_UNREACHABLE]
+    reported = [event.reason for seconds in (1, 11, LIMIT) for event in world.turn(seconds).events]
+    assert reported == [Reason.ACCEPTED, Reason.STARTED, Reason.COORDINATOR_UNREACHABLE]
     assert said(world, READY) == ("False", "CoordinatorUnreachable")
     assert world.message(READY) == "the epoch is not open yet; operator op asks GET http://c/v1/status: no answer"
     assert (world.status.phase, world.status.reason) == (Phase.STARTING, "CoordinatorUnreachable")
@@ -113,10 +113,10 @@ def test_a_pod_that_its_platform_ends_meanwhile_is_restarted_all_the_same() -> N
     assert (world.status.restart.epoch, world.status.phase) == (2, Phase.RUNNING)
 
 
-def test_where_the_pod_is_down_both_conditions_say_so_with_one_word_at_one_time() -> None:
+def test_where_the_pod_is_down_both_conditions_state_it_with_one_reason_at_one_time() -> None:
     world = make_cluster()
-    words = "CrashLoopBackOff: back-off 5m0s"
-    down = ProcessFact("coordinator", None, alive=True, down_since=world.now, reason=words[:16], waits_for=words)
+    text = "CrashLoopBackOff: back-off 5m0s"
+    down = ProcessFact("coordinator", None, alive=True, down_since=world.now, reason=text[:16], waits_for=text)
     world.infrastructure = [down]
     cut_off(world, reason=Reason.INFRASTRUCTURE_DOWN)
 
@@ -136,7 +136,7 @@ def test_a_coordinator_without_a_pod_is_waited_for_by_name() -> None:
     assert said(world, READY) == ("False", "InfrastructureDown")
 
 
-def test_an_operator_that_was_started_meanwhile_goes_on_from_what_was_told() -> None:
+def test_an_operator_that_was_started_meanwhile_goes_on_from_what_was_reported() -> None:
     world = make_cluster()
     cut_off(world)
     world.turn(12)
@@ -162,13 +162,13 @@ def test_a_suspended_job_has_no_coordinator_to_reach() -> None:
 def test_a_job_that_may_not_be_asked_is_not_called_well_for_ever(since: float) -> None:
     world = make_cluster()
     no_contact = NoContact(world.now - since, Reason.NAME_TAKEN, "its name may be taken", world.now - since)
-    said = with_lost_contact(world.status, no_contact, LIMIT, world.now)
+    message = with_lost_contact(world.status, no_contact, LIMIT, world.now)
     if not since:
-        assert said == world.status
+        assert message == world.status
         return
-    world.status = said
-    assert said.phase is Phase.UNKNOWN
-    conditions = [find(said, kind) for kind in (READY, REACHABLE)]
+    world.status = message
+    assert message.phase is Phase.UNKNOWN
+    conditions = [find(message, kind) for kind in (READY, REACHABLE)]
     assert [(each.status, each.reason) for each in conditions if each] == [
         ("Unknown", "NameTaken"),
         ("False", "NameTaken"),

@@ -129,7 +129,7 @@ def test_all_signs_of_one_pods_death_are_one_failure(
     assert [row.failures for row in decision.status.roles if row.name is Role.REFERENCE] == [failures]
 
 
-def test_an_in_place_restart_starts_one_pod_anew_and_leaves_the_others_alone() -> None:
+def test_an_in_place_restart_starts_one_pod_again_and_leaves_the_others_alone() -> None:
     observed = make_running(IN_PLACE_ROLLOUT)
     _, decision = fail(observed, key(Role.ROLLOUT, 1), NOW)
     (order,) = actions_of(decision, SetDesired)
@@ -203,7 +203,7 @@ def test_a_failure_while_the_new_epoch_starts_counts() -> None:
     assert decision.status.restart.counted_towards_max == 2
 
 
-def test_lost_rows_of_training_restart_the_job_whatever_the_table_says() -> None:
+def test_lost_rows_of_training_restart_the_job_whatever_the_table_states() -> None:
     observed = make_running(make_policy(table={"rollout": "InPlace"}))
     failure = make_failure(observed.status, key(Role.ROLLOUT), kind=FailureKind.ROWS_LOST, exit_code=None, generation=7)
     decision = decide(with_failures(observed, failure), NOW)

@@ -41,7 +41,7 @@ def test_more_replicas_join_the_running_job() -> None:
     assert [world.replica(Role.ROLLOUT, n).generation for n in range(4)] == [0] * 4
 
 
-def test_a_replica_joins_once_nobody_has_an_order_for_its_number() -> None:
+def test_a_replica_joins_once_no_one_has_an_order_for_its_number() -> None:
     world = make_cluster(replicas={Role.ROLLOUT: 2, Role.ACTOR: 1})
     scale(world, 1)
     world.settle()
@@ -118,7 +118,7 @@ def test_scaling_up_again_revives_a_replica_that_drains() -> None:
     assert not any(pod.marked for pod in world.pods)
 
 
-def test_during_a_restart_nobody_begins_to_drain_and_its_last_decision_begins_it() -> None:
+def test_during_a_restart_no_one_begins_to_drain_and_its_last_decision_begins_it() -> None:
     world = make_cluster()
     world.pod(Role.ACTOR).deaf = True
     world.ask(restart_request=RestartRequestSpec(id="a"))

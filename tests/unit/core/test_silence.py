@@ -52,7 +52,7 @@ REFERENCE = key(Role.REFERENCE)
         pytest.param({"registered": False}, None, id="a rank that has just been ordered may still register"),
     ],
 )
-def test_a_rank_hangs_when_it_is_silent_without_a_word(fields: dict[str, Any], expected: str | None) -> None:
+def test_a_rank_hangs_when_it_is_silent_without_notice(fields: dict[str, Any], expected: str | None) -> None:
     decision = decide(with_pod(make_running(), REFERENCE, **fields), NOW)
     hangs = [event for event in decision.events if event.reason is Reason.HANG]
     assert bool(hangs) == (expected is not None)
@@ -125,12 +125,12 @@ def test_an_epoch_does_not_wait_for_a_launcher_that_is_stopped() -> None:
     assert decision.status.restart == first.status.restart.model_copy(
         update={"opened": Epoch(2), "opened_at": decision.status.restart.opened_at}
     )
-    told = [event for event in decision.events if event.reason is Reason.LAUNCHER_LOST]
-    assert [event.message for event in told] == [
+    reported = [event for event in decision.events if event.reason is Reason.LAUNCHER_LOST]
+    assert [event.message for event in reported] == [
         "the launcher of reference-0 is stopped (SIGSTOP) and does not take the order of epoch 2; it is replaced, and "
         "does not count: its job was restarted already"
     ]
-    assert [event.scope for event in told] == [None]
+    assert [event.scope for event in reported] == [None]
 
 
 def test_a_launcher_that_never_registers_is_replaced() -> None:

@@ -55,7 +55,7 @@ def test_without_a_deadline_it_waits_for_ever() -> None:
     assert world.failure() is None
 
 
-def test_suspended_time_does_not_count_and_a_resumed_job_has_its_time_anew() -> None:
+def test_suspended_time_does_not_count_and_a_resumed_job_has_its_time_again() -> None:
     world = pending()
     world.turn(LIMIT - 10)
     world.ask(suspend=True)
@@ -135,7 +135,7 @@ def test_restarts_within_one_spell_give_no_time_but_a_back_off_does() -> None:
         pytest.param(True, True, id="its coordinator has no pod that runs"),
     ],
 )
-def test_nothing_counts_that_nobody_can_know(away: bool, fails: bool) -> None:
+def test_nothing_counts_that_no_one_can_know(away: bool, fails: bool) -> None:
     world = well()
     world.end(world.pod(Role.REFERENCE), PodEnding.EVICTED)
     world.turn(0.1)
@@ -149,7 +149,7 @@ def test_nothing_counts_that_nobody_can_know(away: bool, fails: bool) -> None:
     assert (world.failure() is not None) is fails
 
 
-def test_time_in_which_nobody_could_know_is_not_held_against_a_job_that_is_heard_of_again() -> None:
+def test_time_in_which_no_one_could_know_is_not_held_against_a_job_that_is_learned_of_again() -> None:
     world = well()
     world.starts = PodState.PENDING
     world.end(world.pod(Role.REFERENCE), PodEnding.EVICTED)

@@ -51,9 +51,9 @@ def test_the_replacement_of_a_pod_that_had_not_run_is_reported_once() -> None:
     world = make_cluster(stops=False)
     world.end(placed_on_a_lost_node(world, Role.REFERENCE), PodEnding.NODE_LOST)
 
-    told = [event for _ in range(4) for event in world.turn().events if event.reason is Reason.NODE_LOST]
+    reported = [event for _ in range(4) for event in world.turn().events if event.reason is Reason.NODE_LOST]
 
-    assert [event.message.partition("; ")[2] for event in told] == [
+    assert [event.message.partition("; ")[2] for event in reported] == [
         "it had not run yet, and another one takes its place"
     ]
 
@@ -101,7 +101,7 @@ def test_an_actor_that_was_lost_after_its_epoch_was_opened_unseen_restarts_the_j
     assert (world.status.restart.epoch, world.status.restart.counted_towards_max) == (3, 0)
 
 
-def test_an_epoch_that_was_opened_unseen_and_lost_nobody_goes_on() -> None:
+def test_an_epoch_that_was_opened_unseen_and_lost_no_one_goes_on() -> None:
     world = opened_unseen()
     world.settle()
 

@@ -28,7 +28,7 @@ def in_vain(world: Cluster) -> int:
     return world.status.infrastructure[0].restarts_in_vain
 
 
-def test_a_job_that_never_becomes_ready_for_it_fails_with_its_last_words() -> None:
+def test_a_job_that_never_becomes_ready_for_it_fails_with_its_last_message() -> None:
     world = starting()
     for times in range(1, MAX_IN_VAIN + 1):
         crashed(world, times)
@@ -43,7 +43,7 @@ def test_a_job_that_never_becomes_ready_for_it_fails_with_its_last_words() -> No
     )
 
 
-def test_who_was_killed_has_said_nothing_about_it() -> None:
+def test_who_was_killed_has_stated_nothing_about_it() -> None:
     world = starting()
     crashed(world, MAX_IN_VAIN + 1, exit_code=-9)
     world.turn()

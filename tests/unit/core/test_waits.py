@@ -41,16 +41,16 @@ SHORT = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu."
 BESIDE = "0/2 nodes are available: 2 node(s) didn't match pod affinity rules."
 
 
-def kept_from_nodes() -> Observed:
+def retained_from_nodes() -> Observed:
     """The rollouts' nodes have no GPUs left; coordinator and actor wait to be beside them."""
     observed = starting().observe()
-    words = {Role.ROLLOUT: SHORT, Role.ACTOR: BESIDE}
+    text = {Role.ROLLOUT: SHORT, Role.ACTOR: BESIDE}
     pods = tuple(
         replace(
-            fact, reason="Unschedulable" if fact.pod.role is Role.ROLLOUT else "Other", last_words=words[fact.pod.role]
+            fact, reason="Unschedulable" if fact.pod.role is Role.ROLLOUT else "Other", last_words=text[fact.pod.role]
         )
         for fact in observed.pods
-        if fact.pod.role in words
+        if fact.pod.role in text
     )
     beside = ProcessFact("coordinator", None, alive=True, down_since=1.0, reason="Other", waits_for=BESIDE)
     return replace(observed, pods=pods, infrastructure=(beside,))
@@ -85,7 +85,7 @@ ROWS: list[Any] = [
         id="a volume of the infrastructure",
     ),
     param(
-        lambda: kept_from_nodes(),
+        lambda: retained_from_nodes(),
         "Unschedulable",
         f"{NOT_OPEN}; waiting for rollout-0 and rollout-1 ({SHORT}), coordinator ({BESIDE}), actor-0 ({BESIDE})",
         id="what is missing comes before who waits to be beside it",

@@ -96,14 +96,14 @@ def test_keys_are_those_of_the_spec(tmp_path: Path) -> None:
         pytest.param('{"prompt": "a~"}', r"'~' .* line 1\)", id="a character that the tokenizer does not know"),
     ],
 )
-def test_a_broken_file_is_told_with_line_and_cure(text: str, sentence: str, tmp_path: Path) -> None:
+def test_a_broken_file_is_reported_with_line_and_cure(text: str, sentence: str, tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text(text)
     with pytest.raises(ValueError, match=sentence):
         make_source(str(path)).at(0)
 
 
-def test_a_missing_file_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"data\.prompts: .*none\.jsonl cannot be read \(No such file or directory\)"):
         make_source(str(tmp_path / "none.jsonl"))
 

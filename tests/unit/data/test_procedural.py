@@ -104,6 +104,6 @@ def test_its_own_score_is_the_reward() -> None:
         ),
     ],
 )
-def test_what_it_refuses_is_told(data: DataSpec, sentence: str) -> None:
+def test_what_it_refuses_is_reported(data: DataSpec, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         make_source(data)

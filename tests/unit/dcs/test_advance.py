@@ -39,7 +39,7 @@ def test_what_a_life_did_counts_after_its_end() -> None:
     assert advance.age_seconds() == 3
 
 
-def test_an_epoch_begins_with_lives_that_have_told_nothing() -> None:
+def test_an_epoch_begins_with_lives_that_have_reported_nothing() -> None:
     clock = Clock(50.0)
     advance = Advance(clock)
     advance.receive(make_beat("a", 7))

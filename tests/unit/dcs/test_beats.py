@@ -73,7 +73,7 @@ def test_those_that_come_meanwhile_are_carried_out_together() -> None:
     asyncio.run(scene())
 
 
-def test_what_nobody_could_carry_out_is_said_to_all_who_asked_and_to_nobody_after_them() -> None:
+def test_what_could_not_be_carried_out_is_reported_to_all_who_asked_and_to_none_after_them() -> None:
     async def scene() -> None:
         thread, carried = HeldThread(), Carried()
         refusals = [not_open("away")]

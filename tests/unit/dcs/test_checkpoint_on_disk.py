@@ -120,7 +120,7 @@ def flip_a_digest(path: Path) -> None:
     path.write_text(json.dumps(record))
 
 
-def test_a_folder_whose_checksums_prove_it_is_as_good_as_it_is_whatever_the_record_says(root: Path) -> None:
+def test_a_folder_whose_checksums_prove_it_is_as_good_as_it_is_whatever_the_record_states(root: Path) -> None:
     flip_a_digest(root / "record.json")
     verify_all(root)
     (root / FOLDER / "RECORDED").touch()
@@ -150,7 +150,7 @@ def test_a_record_file_that_gives_an_io_error_is_not_taken_for_none(root: Path) 
 
 
 @pytest.mark.parametrize("content", ["100 m in 9.58 s", '{"record": 9.58}'])
-def test_a_file_that_is_no_record_is_kept_beside_the_record_that_takes_its_name(root: Path, content: str) -> None:
+def test_a_file_that_is_no_record_is_retained_beside_the_record_that_takes_its_name(root: Path, content: str) -> None:
     record = read_record(root)
     assert record is not None
     write_record(root, record)

@@ -64,8 +64,8 @@ def test_what_stays_has_its_reference(steps: list[int], keep: int, every: int) -
             prune(root, record(root, recorded[-1]), EPOCH, Retention(keep, every), [current])
         stay = {version for version in recorded if version % every == 0} | set(recorded[-keep:])
         assert {path.name for path in root.glob("*-e*")} == {folder_name(one, EPOCH, INCARNATION) for one in stay}
-        kept = {path.name for path in (root / REFERENCE_FOLDER).iterdir()}
-        assert kept == {reference_of(version) for version in stay}
+        retained = {path.name for path in (root / REFERENCE_FOLDER).iterdir()}
+        assert retained == {reference_of(version) for version in stay}
 
 
 def references(root: Path) -> set[int]:

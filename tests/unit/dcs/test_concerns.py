@@ -28,6 +28,6 @@ DEAD, OTHER = (
     ],
 )
 def test_concerns(fields: dict[str, Any], expected: tuple[bool, bool]) -> None:
-    told = {"id": "f", "pod": POD, "epoch": 2, "generation": 1, "message": "m", "at": 0.0}
-    failure = Failure.model_validate({**told, **fields})
+    reported = {"id": "f", "pod": POD, "epoch": 2, "generation": 1, "message": "m", "at": 0.0}
+    failure = Failure.model_validate({**reported, **fields})
     assert (concerns(failure, DEAD), concerns(failure, OTHER)) == expected

@@ -49,14 +49,14 @@ def test_the_next_life_counts_from_nothing_and_the_last_one_stays_counted() -> N
     assert sums(demand) == {"rljob_actor_loop_seconds_total": 13.0}
 
 
-def test_a_coordinator_that_began_anew_does_not_count_what_was_before_it() -> None:
+def test_a_coordinator_that_began_again_does_not_count_what_was_before_it() -> None:
     demand = Demand(lambda: 5.0)
     demand.receive(make_beat(Role.ACTOR, "a", loop_seconds=1000.0))
     demand.receive(make_beat(Role.ACTOR, "a", loop_seconds=1002.0))
     assert sums(demand) == {"rljob_actor_loop_seconds_total": 2.0}
 
 
-def test_a_step_is_told_with_what_the_sums_were_when_it_ended() -> None:
+def test_a_step_is_reported_with_what_the_sums_were_when_it_ended() -> None:
     times = iter([5.0, 17.0])
     demand = Demand(lambda: next(times))
     assert demand.at_step is None

@@ -37,7 +37,7 @@ def beat(state: RankState = RankState.READY, **changes: object) -> Beat:
 
 
 @pytest.mark.parametrize(
-    ("told", "age", "still", "is_idle"),
+    ("reported", "age", "still", "is_idle"),
     [
         pytest.param(beat(), 0.5, 0.5, True, id="it has nothing"),
         pytest.param(beat(tickets=[7]), 0.5, 0.5, False, id="it works"),
@@ -48,5 +48,5 @@ def beat(state: RankState = RankState.READY, **changes: object) -> Beat:
         pytest.param(beat(holds=None), 0, 0, False, id="its engine has no weights"),
     ],
 )
-def test_what_a_beat_says_of_its_rank(told: Beat, age: float, still: float, is_idle: bool) -> None:
-    assert replica_of(told, age) == Replica("a" * 12, still, is_idle=is_idle)
+def test_what_a_beat_states_of_its_rank(reported: Beat, age: float, still: float, is_idle: bool) -> None:
+    assert replica_of(reported, age) == Replica("a" * 12, still, is_idle=is_idle)

@@ -11,9 +11,9 @@ LONG = 600.0
 FIRST, SECOND = "actor-0", "actor-1"
 
 
-def run(scene: Callable[[Notifier], Awaitable[None]]) -> None:
+def run(context: Callable[[Notifier], Awaitable[None]]) -> None:
     async def in_loop() -> None:
-        await scene(Notifier(asyncio.get_running_loop()))
+        await context(Notifier(asyncio.get_running_loop()))
 
     asyncio.run(in_loop())
 

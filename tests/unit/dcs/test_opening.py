@@ -20,7 +20,7 @@ BOTH = frozenset({"a", "b"})
 
 
 @pytest.mark.parametrize(
-    ("closed", "registered", "heard_at", "waited", "expected"),
+    ("closed", "registered", "received_at", "waited", "expected"),
     [
         pytest.param(OLD, BOTH, {"a": 99, "b": 99.5}, 0.1, ["a", "b"], id="who spoke lately is waited for"),
         pytest.param(OLD, BOTH, {"a": 100.05, "b": 99.5}, 0.1, ["b"], id="who has spoken since is not"),
@@ -34,26 +34,26 @@ BOTH = frozenset({"a", "b"})
     ],
 )
 def test_launchers_awaited(
-    closed: Closed, registered: frozenset[str], heard_at: dict[str, float], waited: float, expected: list[str]
+    closed: Closed, registered: frozenset[str], received_at: dict[str, float], waited: float, expected: list[str]
 ) -> None:
-    words = {launcher: SeqReport(at, 0) for launcher, at in heard_at.items()}
-    assert launchers_awaited(closed, registered, words, waited, ON_ONE_MACHINE) == expected
+    reports = {launcher: SeqReport(at, 0) for launcher, at in received_at.items()}
+    assert launchers_awaited(closed, registered, reports, waited, ON_ONE_MACHINE) == expected
 
 
 @given(
-    heard=st.dictionaries(st.sampled_from("abcd"), st.floats(90, 110)),
+    received=st.dictionaries(st.sampled_from("abcd"), st.floats(90, 110)),
     is_new=st.booleans(),
     waited=st.floats(0, 20),
     patience=st.sampled_from([ON_ONE_MACHINE, ACROSS_MACHINES]),
 )
 def test_waiting_ends_and_only_for_registered_launchers(
-    heard: dict[str, float], is_new: bool, waited: float, patience: OpeningPatience
+    received: dict[str, float], is_new: bool, waited: float, patience: OpeningPatience
 ) -> None:
     closed, registered = Closed(SINCE, is_new), frozenset("abc")
-    words = {launcher: SeqReport(at, 0) for launcher, at in heard.items()}
-    awaited = launchers_awaited(closed, registered, words, waited, patience)
+    reports = {launcher: SeqReport(at, 0) for launcher, at in received.items()}
+    awaited = launchers_awaited(closed, registered, reports, waited, patience)
     assert set(awaited) <= registered
-    assert not any(heard.get(launcher, 0) >= SINCE for launcher in awaited)
+    assert not any(received.get(launcher, 0) >= SINCE for launcher in awaited)
     assert waited < patience.silent_one_seconds or awaited == []
 
 

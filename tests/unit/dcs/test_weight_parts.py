@@ -32,7 +32,7 @@ def tell(before: Gathering | None, part: WeightPart, *, epoch: int = 1, owner: s
 
 
 @pytest.mark.parametrize(
-    ("told", "there"),
+    ("reported", "there"),
     [
         pytest.param([make_part(0)], [0], id="one of three"),
         pytest.param([make_part(0), make_part(0)], [0], id="one of three told twice"),
@@ -42,14 +42,14 @@ def tell(before: Gathering | None, part: WeightPart, *, epoch: int = 1, owner: s
         pytest.param([make_part(0), make_part(1, version=0, lineage=2)], [1], id="a later lineage begins anew"),
     ],
 )
-def test_parts_come_together(told: list[WeightPart], there: list[int]) -> None:
+def test_parts_come_together(reported: list[WeightPart], there: list[int]) -> None:
     gathering: Gathering | None = None
-    for part in told:
+    for part in reported:
         gathering = tell(gathering, part)
     assert gathering is not None
     assert sorted(gathering.parts) == there
     assert gathering.is_whole == (len(there) == 3)
-    assert gathering.first.id == told[-1].id
+    assert gathering.first.id == reported[-1].id
 
 
 def test_a_part_of_an_older_weight_is_history() -> None:
@@ -86,7 +86,7 @@ def test_a_probe_comes_with_any_of_the_parts() -> None:
 
 
 @given(order=st.lists(st.integers(0, 2), max_size=8))
-def test_a_weight_is_whole_when_and_only_when_every_part_was_told(order: list[int]) -> None:
+def test_a_weight_is_whole_when_and_only_when_every_part_was_reported(order: list[int]) -> None:
     gathering: Gathering | None = None
     for index in order:
         gathering = tell(gathering, make_part(index), owner=f"owner of {index}")

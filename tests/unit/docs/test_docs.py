@@ -56,8 +56,8 @@ def commands() -> list[tuple[Path, list[str]]]:
     """Every `$ ...` of a console block, and every command in the text that is more than a name."""
     shown = [(page, line[2:]) for page, body in blocks("console") for line in body.splitlines() if line[:2] == "$ "]
     inline = [(page, command) for page in PAGES for command in _INLINE.findall(page.read_text())]
-    words = [(page, shlex.split(command, comments=True)) for page, command in shown + inline]
-    return [(page, command) for page, command in words if command[0] in ("rljob", "make")]
+    text = [(page, shlex.split(command, comments=True)) for page, command in shown + inline]
+    return [(page, command) for page, command in text if command[0] in ("rljob", "make")]
 
 
 def named(found: list[tuple[Path, list[str]]]) -> list[object]:

@@ -43,11 +43,11 @@ STARTED_BY = {
     "scripts/images": "tests/cluster/test_images.py::test_the_worker_image_runs_a_job_by_itself",
     "scripts/install": "Makefile::install",
     "scripts/run_targets.py": "Makefile::test",
-    "scripts/test-gpu": "tests/integration/bench/test_gpu_without_gpu.py::test_without_a_gpu_the_target_says_so",
-    "tests.bench.cluster_restart": "tests/unit/bench/test_benches_start.py::test_a_bench_says_how_it_is_called",
+    "scripts/test-gpu": "tests/integration/bench/test_gpu_without_gpu.py::test_without_a_gpu_the_target_states_it",
+    "tests.bench.cluster_restart": "tests/unit/bench/test_benches_start.py::test_a_bench_states_how_it_is_called",
     "tests.bench.coordinator": "tests/integration/bench/test_smallest_benches.py::test_the_coordinator",
     "tests.bench.fsdp": "tests/integration/bench/test_smallest_benches.py::test_training_of_transformers_models",
-    "tests.bench.operator_scale": "tests/unit/bench/test_benches_start.py::test_a_bench_says_how_it_is_called",
+    "tests.bench.operator_scale": "tests/unit/bench/test_benches_start.py::test_a_bench_states_how_it_is_called",
     "tests.bench.queue": "tests/integration/bench/test_smallest_benches.py::test_the_queue",
     "tests.bench.quickstart": (
         "tests/integration/bench/test_smallest_benches.py::test_samples_per_second_of_the_quickstart"

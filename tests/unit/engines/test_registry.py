@@ -24,7 +24,7 @@ def test_each_backend_is_found_by_its_kind() -> None:
     }
 
 
-def test_an_engine_is_started_with_what_the_spec_says_of_its_role() -> None:
+def test_an_engine_is_started_with_what_the_spec_states_of_its_role() -> None:
     assert settings_of(SPEC, Role.ROLLOUT) == EngineSettings(SPEC.model, Dtype.FLOAT32, threads=3)
     engine = {"kind": "SGLang", "args": ["--a"], "env": {"B": "c"}, "python": "/p", "tensorParallel": 2}
     spec = RLJobSpec.model_validate(changed({"spec.roles.rollout": {"gpus": 4, "engine": engine}})["spec"])

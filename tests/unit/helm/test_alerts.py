@@ -32,19 +32,19 @@ def test_an_alert_asks_for_series_that_are_exported(rule: dict[str, Any]) -> Non
 def test_an_alert_asks_for_the_operator_of_this_release_alone(rule: dict[str, Any]) -> None:
     for asked in asked_by(rule["expr"]):
         if asked.name in of_operator():
-            word = "RELEASE" if asked.name.startswith("rljob_operator_job_") else "OPERATOR"
-            assert asked.selector.split(",")[0] == word, f"{asked.name} would count other operators too"
+            text = "RELEASE" if asked.name.startswith("rljob_operator_job_") else "OPERATOR"
+            assert asked.selector.split(",")[0] == text, f"{asked.name} would count other operators too"
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_words_of_an_alert_are_the_code_s(rule: dict[str, Any]) -> None:
+def test_texts_of_an_alert_are_the_code_s(rule: dict[str, Any]) -> None:
     for asked in asked_by(rule["expr"]):
-        for label, words in re.findall(r'(\w+)=~?"([^"]*)"', asked.selector):
-            assert {*words.split("|")} <= WORDS.get(label, {*words.split("|")}), words
+        for label, text in re.findall(r'(\w+)=~?"([^"]*)"', asked.selector):
+            assert {*text.split("|")} <= WORDS.get(label, {*text.split("|")}), text
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_an_alert_says_what_is_the_matter_and_what_to_do(rule: dict[str, Any]) -> None:
+def test_an_alert_states_what_is_the_matter_and_what_to_do(rule: dict[str, Any]) -> None:
     assert rule["annotations"].keys() == {"summary", "description"}
     assert rule["labels"]["severity"] in ("critical", "warning")
 

@@ -45,7 +45,7 @@ def test_a_dashboard_asks_for_what_is_exported(board: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("panel", PANELS)
-def test_a_panel_says_what_it_shows_and_in_which_unit(panel: dict[str, Any]) -> None:
+def test_a_panel_states_what_it_shows_and_in_which_unit(panel: dict[str, Any]) -> None:
     assert panel["title"]
     assert panel["description"].endswith(".")
     if panel["type"] == "state-timeline":  # its values are yes and no

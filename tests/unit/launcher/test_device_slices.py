@@ -35,7 +35,7 @@ def test_cuda_shows_the_slice_and_no_more(monkeypatch: pytest.MonkeyPatch, devic
     assert os.environ["CUDA_VISIBLE_DEVICES"] == seen
 
 
-def test_a_process_that_started_cuda_forks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_started_cuda_forks_no_one(monkeypatch: pytest.MonkeyPatch) -> None:
     started = SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: True))
     monkeypatch.setitem(sys.modules, "torch", started)
     with pytest.raises(CudaBeforeForkError):
@@ -54,7 +54,7 @@ def test_a_process_without_devices_needs_no_cuda(monkeypatch: pytest.MonkeyPatch
     assert "torch" not in sys.modules
 
 
-def test_a_process_with_devices_that_torch_does_not_show_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_with_devices_that_torch_does_not_show_states_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a")
     none = SimpleNamespace(__version__="2.0", cuda=SimpleNamespace(is_available=lambda: False))
     monkeypatch.setitem(sys.modules, "torch", none)
@@ -72,6 +72,6 @@ def test_a_container_uses_as_many_as_the_scheduler_gave_it(monkeypatch: pytest.M
         container_devices(FIELD, 4)
 
 
-def test_devices_that_nobody_lists_are_numbered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_that_no_one_lists_are_numbered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLJOB_DEVICES", "fake:0")
     assert container_devices(FIELD, 2) == ("0", "1")

@@ -79,7 +79,7 @@ def test_lives_take_over_from_each_other(tmp_path: Path, monkeypatch: pytest.Mon
     assert waited == [Tenant(os.getpid(), started_at(os.getpid()) or 0, "GPU-a")]
 
 
-def test_nobody_waits_for_devices_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_one_waits_for_devices_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvml, "holders", lambda: pytest.fail("the driver was asked"))
     for devices in ((), ("fake-0",), ("fake-0",)):
         take_over("actor-0.0", devices, tmp_path / "logs")

@@ -90,7 +90,7 @@ def test_a_job_that_is_missing_or_not_understood_is_named(root: Path) -> None:
         read(root).job()
 
 
-def test_roles_are_words_of_the_api() -> None:
+def test_roles_are_names_of_the_api() -> None:
     assert role_of({"RLJOB_ROLE": "actor_fwd"}) is Role.ACTOR_FWD
     with pytest.raises(ValueError, match=r"RLJOB_ROLE: 'actor-fwd' is not a role. Use one of rollout, actor"):
         role_of({"RLJOB_ROLE": "actor-fwd"})

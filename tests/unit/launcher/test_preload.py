@@ -120,6 +120,8 @@ def test_what_cannot_be_imported_ends_the_parent_for_good(capfd: pytest.CaptureF
     ours, theirs = socket.socketpair()
     assert serve(theirs.detach(), Bodies(), load) == EXIT_BAD_MANIFEST
     ours.close()
-    said = capfd.readouterr().err
-    assert said.count("\n") == 1
-    assert "cannot import what a job needs: libcudart.so.13: cannot open shared object file. Mend the install" in said
+    message = capfd.readouterr().err
+    assert message.count("\n") == 1
+    assert (
+        "cannot import what a job needs: libcudart.so.13: cannot open shared object file. Mend the install" in message
+    )

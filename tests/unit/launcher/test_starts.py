@@ -14,7 +14,7 @@ def test_each_start_counts_one_more(tmp_path: Path) -> None:
     assert [path.name for path in folder.iterdir()] == [FILE]
 
 
-def test_half_a_number_begins_anew(tmp_path: Path) -> None:
+def test_half_a_number_begins_again(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text("")
     assert count_start(tmp_path) == 0
 

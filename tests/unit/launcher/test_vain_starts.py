@@ -23,7 +23,7 @@ TAKEN = "OSError: [Errno 98] Address already in use"
         pytest.param([SCHEDULER.format(1)] * 20, MAX_BY_ONE_CAUSE, id="but one that has ended by itself will again"),
         pytest.param([TAKEN] * 20, MAX_STARTS, id="so does a port"),
         pytest.param([None] * 20, MAX_STARTS, id="killed without a word, perhaps by somebody"),
-        pytest.param([f"KeyError: '{word}'" for word in "abcdefghijkl"], MAX_STARTS, id="another one each time"),
+        pytest.param([f"KeyError: '{text}'" for text in "abcdefghijkl"], MAX_STARTS, id="another one each time"),
         pytest.param([LACKS] * (MAX_BY_ONE_CAUSE - 1), None, id="not often enough"),
     ],
 )

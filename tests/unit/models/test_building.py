@@ -87,7 +87,7 @@ def test_a_folder_as_transformers_itself_saves_it_is_a_model_path(tmp_path: Path
     assert tensor_shapes(make_config(ModelSpec(path=str(tmp_path)))) == tensor_shapes(make_config(spec))
 
 
-def test_what_config_json_says_beyond_our_fields_is_kept_but_for_the_dtype(tmp_path: Path) -> None:
+def test_what_config_json_states_beyond_our_fields_is_retained_but_for_the_dtype(tmp_path: Path) -> None:
     save(tmp_path / "read", make_spec())
     file = tmp_path / "read" / "config.json"
     given = {**json.loads(file.read_bytes()), "torch_dtype": "float16", "rope_theta": 5e5, "note": "kept"}
@@ -246,6 +246,6 @@ def test_a_blob_comes_back_bitwise_and_outlives_its_file(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_header_of_a_blob_tells_its_metadata(tmp_path: Path) -> None:
+def test_the_header_of_a_blob_reports_its_metadata(tmp_path: Path) -> None:
     write_blob(tmp_path / "w", {"a": torch.zeros(3, 4)}, {"version": "7"})
     assert blob_metadata(tmp_path / "w") == {"format": "pt", "version": "7"}

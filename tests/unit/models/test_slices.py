@@ -55,15 +55,15 @@ def test_what_any_number_of_ranks_wrote_is_read_whole(
 
 
 @pytest.mark.parametrize(
-    ("shapes", "words"),
+    ("shapes", "text"),
     [
         pytest.param({**SHAPES, "a": (4, 6)}, r"exp_avg of a has shape \[\(6, 4\)\], not \[4, 6\]", id="another shape"),
         pytest.param({**SHAPES, "d": (1,)}, r"exp_avg of d has shape \[\], not \[1\]", id="a tensor more"),
         pytest.param({"a": (6, 4), "b": (5,)}, "exp_avg of c is not of this model", id="a tensor less"),
     ],
 )
-def test_another_model_is_named(tmp_path: Path, shapes: dict[str, tuple[int, ...]], words: str) -> None:
-    with pytest.raises(ValueError, match=f"is of another model \\({words}\\)"):
+def test_another_model_is_named(tmp_path: Path, shapes: dict[str, tuple[int, ...]], text: str) -> None:
+    with pytest.raises(ValueError, match=f"is of another model \\({text}\\)"):
         write(tmp_path, cut(2, 0)).check(EXP_AVG, shapes)
 
 

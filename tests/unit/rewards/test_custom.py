@@ -141,7 +141,7 @@ def test_a_coroutine_from_a_plain_function_is_refused(make: Make) -> None:
 @pytest.mark.parametrize(
     "error", [KeyError("label"), TimeoutError("their server"), SystemExit(3), asyncio.CancelledError()], ids=repr
 )
-def test_what_it_raises_is_told_with_the_prompt(
+def test_what_it_raises_is_reported_with_the_prompt(
     error: BaseException, runner_of: Callable[..., Runner], make: Make
 ) -> None:
     def fail(answers: Sequence[Answer]) -> list[float]:
@@ -165,7 +165,7 @@ def test_what_it_raises_is_told_with_the_prompt(
         pytest.param(UnicodeError("torn"), False, id="a text may be another"),
     ],
 )
-def test_a_function_may_say_that_it_never_can(
+def test_a_function_may_state_that_it_never_can(
     error: Exception, is_final: bool, runner_of: Callable[..., Runner], make: Make
 ) -> None:
     def fail(answers: Sequence[Answer]) -> list[float]:

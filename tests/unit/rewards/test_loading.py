@@ -101,12 +101,12 @@ def test_installed_functions_need_no_folder() -> None:
         ),
     ],
 )
-def test_what_cannot_be_loaded_is_told(function: str, sentence: str, folder: Path) -> None:
+def test_what_cannot_be_loaded_is_reported(function: str, sentence: str, folder: Path) -> None:
     with pytest.raises(ValueError, match=rf"rollout\.reward\.custom\.\w+: .*{sentence}"):
         load_function(make_spec(function, folder))
 
 
-def test_a_missing_folder_is_told(tmp_path: Path) -> None:
+def test_a_missing_folder_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"rollout\.reward\.custom\.path: .*nowhere is not a folder"):
         load_function(make_spec("my_rewards:reward", tmp_path / "nowhere"))
 

@@ -80,7 +80,7 @@ def test_an_answer_keeps_the_score_that_it_had_before_a_retry() -> None:
     assert asked.scoring.score_groups(groups("a")) == [[Score(1), Score(2)]]
 
 
-def test_what_stays_without_a_score_is_not_valid_and_says_why() -> None:
+def test_what_stays_without_a_score_is_not_valid_and_states_why() -> None:
     asked = scoring(Scripted([[1, None]], [[1, None]]), policy(retries=1))
     assert asked.scoring.score_groups(groups("a")) == [[Score(1), Score(0.0, str(AWAY))]]
     assert asked.counters["samples_unscored"] == 1

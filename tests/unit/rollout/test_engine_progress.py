@@ -86,11 +86,11 @@ def test_the_time_in_which_the_process_was_frozen_does_not_count() -> None:
     clock.now += 1000  # without requests no look is made
     with progress.request(TICKETS), progress.request(TICKETS):
         clock.now += 1
-        assert progress.look() == progress.look() == 1
+        assert progress.poll() == progress.poll() == 1
         clock.now += FROZEN_SECONDS + 1
-        assert progress.look() == progress.look() == 0, "of two requests, the first that looks finds it"
+        assert progress.poll() == progress.poll() == 0, "of two requests, the first that looks finds it"
         clock.now += FROZEN_SECONDS
-        assert progress.look() == FROZEN_SECONDS
+        assert progress.poll() == FROZEN_SECONDS
 
 
 @given(st.lists(st.floats(0.1, 59.9), min_size=1, max_size=50))
@@ -121,7 +121,7 @@ def test_an_engine_that_never_ends_a_sample_makes_no_progress_for_ever() -> None
     assert progress.tokens == 100
 
 
-def test_an_answer_may_be_begun_anew_a_few_times() -> None:
+def test_an_answer_may_be_begun_again_a_few_times() -> None:
     progress = make_progress()
     for number in range(2 * CREDITED_BEGINNINGS):
         with progress.request([make_ticket(0, 0, number=number)]) as made:

@@ -193,14 +193,14 @@ def test_an_engine_with_other_weights(
         assert (rank.ended, follower.news.qsize()) == (ended, news)
 
 
-def test_a_mismatch_says_how_far_where_and_what_to_change(tmp_path: Path) -> None:
+def test_a_mismatch_states_how_far_where_and_what_to_change(tmp_path: Path) -> None:
     with following(MovedEngine([], scores=[-7.0] * 2), tmp_path, timeout_seconds=60, staged=FIRST) as (follower, _):
         wait_for(lambda: follower.error)
-        said = str(follower.error)
+        message = str(follower.error)
     for part in (
         "compute version 0 of the model differently: 1 of 1 log-probs of the probe differ, by up to 6; 0.1 is allowed",
         "token 2 of 2 (id 2: the engine says -7.0000, the trainer -1.0000)",
         "Set roles.rollout.engine.kind",
         "weightSync.verify to None",
     ):
-        assert part in said
+        assert part in message

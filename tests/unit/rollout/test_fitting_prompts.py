@@ -63,8 +63,8 @@ def test_every_prompt_fits_and_none_that_does_is_left_out(lengths: list[int], co
     assert sorted(source.asked) == list(range(queue.next)), "each prompt is made once"
     assert [(each.ticket.group, each.ticket.attempt) for each in fitting] == [(group, 2) for group in range(count)]
     assert all(each.prompt == source.at(each.ticket.prompt_index) for each in fitting)
-    kept = {each.prompt.index for each in fitting}
-    assert kept == {index for index in range(queue.next) if len(source.at(index).token_ids) <= 5}
+    retained = {each.prompt.index for each in fitting}
+    assert retained == {index for index in range(queue.next) if len(source.at(index).token_ids) <= 5}
     assert counters.get(PASSED_OVER, 0) == queue.next - count
 
 

@@ -144,7 +144,7 @@ def test_other_groups_rollouts_attempts_and_jobs_draw_other_samples() -> None:
     assert all(0 <= seed < 2**44 for seed in seeds)
 
 
-def test_a_request_is_what_the_spec_says_within_what_the_model_can_hold() -> None:
+def test_a_request_is_what_the_spec_states_within_what_the_model_can_hold() -> None:
     engine = SwappedOnceEngine()
     generated([replace(TICKET, prompt_index=4), replace(TICKET, prompt_index=8)], engine)
     short, long = engine.params

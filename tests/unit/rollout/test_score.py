@@ -103,6 +103,6 @@ def test_a_sample_without_a_score_is_a_row_that_is_not_valid() -> None:
 
 
 @pytest.mark.parametrize("num_valid", [0, 1])
-def test_a_group_without_two_scores_is_to_be_drawn_anew(num_valid: int) -> None:
+def test_a_group_without_two_scores_is_to_be_drawn_again(num_valid: int) -> None:
     (outcome,) = ScoreStage(PartlyScored(num_valid), decode).run([make_group(TICKET, 4)])
     assert outcome == Unscored(TICKET, f"{num_valid} of its 2 samples could be scored. the grader is away")

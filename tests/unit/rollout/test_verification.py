@@ -38,7 +38,7 @@ def test_its_tokens_are_of_the_vocabulary_and_fit_the_model(vocabulary: int, pos
 
 
 @pytest.mark.parametrize(
-    ("found", "said"),
+    ("found", "message"),
     [
         pytest.param([-0.5, -20.0], None, id="the same"),
         pytest.param([-0.50009, -20.0019], None, id="within the bound, which grows with a log-prob"),
@@ -48,13 +48,13 @@ def test_its_tokens_are_of_the_vocabulary_and_fit_the_model(vocabulary: int, pos
         pytest.param([-0.5], "it scored 1 tokens of 2", id="too few"),
     ],
 )
-def test_a_difference_is_said_in_words(found: list[float], said: str | None) -> None:
+def test_a_difference_is_stated_as_text(found: list[float], message: str | None) -> None:
     problem = difference(found, PROBE, 1e-4)
-    assert problem is None if said is None else problem is not None and str(problem).startswith(said)
+    assert problem is None if message is None else problem is not None and str(problem).startswith(message)
 
 
 @pytest.mark.parametrize(
-    ("found", "said"),
+    ("found", "message"),
     [
         pytest.param(
             [-0.5, -20.5],
@@ -70,18 +70,18 @@ def test_a_difference_is_said_in_words(found: list[float], said: str | None) -> 
         pytest.param([-0.5], "it scored 1 tokens of 2", id="too few"),
     ],
 )
-def test_a_difference_names_the_tokens(found: list[float], said: str) -> None:
+def test_a_difference_names_the_tokens(found: list[float], message: str) -> None:
     problem = difference(found, PROBE, 1e-4)
     assert problem is not None
-    assert problem.where == said
+    assert problem.where == message
 
 
 @pytest.mark.parametrize(
     ("version", "found", "answer"),
     [
-        pytest.param(3, [[-0.7, -20.0]], Answer.LOAD_ANEW, id="a later version is loaded once more"),
+        pytest.param(3, [[-0.7, -20.0]], Answer.RELOAD, id="a later version is loaded once more"),
         pytest.param(3, [[-0.7, -20.0]] * 2, Answer.GIVE_UP, id="and then its process is ended"),
-        pytest.param(0, [[-0.7, -20.0]], Answer.START_ANEW, id="of the first version another process is asked"),
+        pytest.param(0, [[-0.7, -20.0]], Answer.RESTART, id="of the first version another process is asked"),
         pytest.param(0, [[-0.7, -20.0]] * 2, Answer.MISMATCH, id="which says the same"),
         pytest.param(0, [[-0.7, -20.0], [-0.9, -20.0]], Answer.GIVE_UP, id="or something else: neither has taken it"),
         pytest.param(0, [[NAN, NAN], [NAN, NAN]], Answer.GIVE_UP, id="or nothing that can be compared"),
@@ -123,7 +123,7 @@ class FixedTrainer:
 
 
 @pytest.mark.parametrize(("second", "is_made"), [(-2.0, True), (NAN, False), (float("-inf"), False)])
-def test_weights_of_which_nothing_finite_can_be_said_have_no_probe(second: float, is_made: bool) -> None:
+def test_weights_of_which_nothing_finite_can_be_stated_have_no_probe(second: float, is_made: bool) -> None:
     trainer = cast("Trainer", FixedTrainer(-0.5, second))
     made = TrainerProbe(trainer, [3, 1, 2])()
     assert made == (Probe(tokens=[3, 1, 2], log_probs=[-0.5, -2.0]) if is_made else None)

@@ -49,7 +49,7 @@ def test_every_partition_is_served_under_one_version(interval: int, num_rollouts
     assert served == [(r, r // interval * interval) for r in range(num_rollouts)]
 
 
-def test_results_say_by_which_weights_they_were_made() -> None:
+def test_results_state_by_which_weights_they_were_made() -> None:
     """By that the queue refuses, and a restore drops, what dead weights have made."""
 
     class Batch:

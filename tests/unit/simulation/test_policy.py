@@ -39,7 +39,7 @@ def test_other_weights_are_seen_in_every_log_prob() -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
-def test_tokens_are_drawn_as_often_as_their_log_probs_say(temperature: float) -> None:
+def test_tokens_are_drawn_as_often_as_their_log_probs_state(temperature: float) -> None:
     count = 20_000
     one = some_places(1)
     at = NextTokens(np.repeat(one.liked, count), np.repeat(one.logits, count), VOCAB)

@@ -164,7 +164,7 @@ def test_a_checkpoint_that_lacks_a_ranks_state_is_refused(tmp_path: Path) -> Non
         trainer.restore(folder)
 
 
-def test_the_forward_model_says_of_published_weights_what_the_trainer_says(tmp_path: Path) -> None:
+def test_the_forward_model_states_of_published_weights_what_the_trainer_states(tmp_path: Path) -> None:
     [trainer], rows = make_world(1), make_rows(1)
     model = build_forward_model(spec(), build_tokenizer(spec().model))
     before = model.log_probs(rows.tokens, rows.response_lengths, 1.3).values
@@ -192,7 +192,7 @@ def test_a_loss_that_is_not_finite_skips_the_step_and_names_its_row() -> None:
         trainer.optimizer_step()
 
 
-def test_a_group_of_one_needs_nobody() -> None:
+def test_a_group_of_one_needs_no_one() -> None:
     trainer = build_trainer(spec(), build_tokenizer(spec().model), SingleRank())
     trainer.accumulate(make_rows(3))
     assert trainer.optimizer_step().skipped is None

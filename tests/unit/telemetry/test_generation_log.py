@@ -30,7 +30,7 @@ def rollouts(path: Path) -> list[int]:
     return [json.loads(line)["rollout"] for line in path.read_text().splitlines()]
 
 
-def test_a_long_text_is_kept_without_its_middle() -> None:
+def test_a_long_text_is_retained_without_its_middle() -> None:
     whole, long = "x" * MAX_CHARACTERS, "a" * MAX_CHARACTERS + "bc" + "d" * MAX_CHARACTERS
     line = json.loads(replace(SAMPLE, prompt=whole, response=long).line())
     assert line["prompt"] == whole

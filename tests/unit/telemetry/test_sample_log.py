@@ -31,7 +31,7 @@ def test_lines_are_json_with_the_documented_keys(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "kept"),
+    ("before", "retained"),
     [
         pytest.param(b"", b"", id="an empty file stays empty"),
         pytest.param(b'{"a":1}\n', b'{"a":1}\n', id="whole lines stay"),
@@ -40,10 +40,10 @@ def test_lines_are_json_with_the_documented_keys(tmp_path: Path) -> None:
         pytest.param(b"x\n" + b"y" * 200_000, b"x\n", id="half a line longer than one read goes"),
     ],
 )
-def test_a_torn_line_is_cut_off(tmp_path: Path, before: bytes, kept: bytes) -> None:
+def test_a_torn_line_is_cut_off(tmp_path: Path, before: bytes, retained: bytes) -> None:
     path = tmp_path / "samples.jsonl"
     path.write_bytes(before)
     log = SampleLog(path)
     log.append([make_sample()])
     log.close()
-    assert path.read_bytes() == kept + make_sample().line()
+    assert path.read_bytes() == retained + make_sample().line()

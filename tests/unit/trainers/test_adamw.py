@@ -36,11 +36,11 @@ def test_the_norm_is_that_before_clipping() -> None:
     torch.testing.assert_close(gradient, torch.tensor([0.6, 0.8]))
 
 
-@pytest.mark.parametrize(("limit", "kept"), [(0.0, [3.0, 4.0]), (6.0, [3.0, 4.0])], ids=["off", "below the limit"])
-def test_nothing_is_clipped(limit: float, kept: list[float]) -> None:
+@pytest.mark.parametrize(("limit", "retained"), [(0.0, [3.0, 4.0]), (6.0, [3.0, 4.0])], ids=["off", "below the limit"])
+def test_nothing_is_clipped(limit: float, retained: list[float]) -> None:
     gradient = torch.tensor([3.0, 4.0])
     FlatAdamW(torch.zeros(2), gradient, 2, dataclasses.replace(CONFIG, max_grad_norm=limit)).step(5.0)
-    assert gradient.tolist() == kept
+    assert gradient.tolist() == retained
 
 
 def test_warm_up_is_linear() -> None:

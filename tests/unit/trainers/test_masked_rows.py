@@ -144,20 +144,20 @@ def masked(rows: TrainRows, kept: list[bool], poison: float) -> TrainRows:
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 1000),
-    kept=st.lists(st.booleans(), min_size=NUM_ROWS, max_size=NUM_ROWS),
+    retained=st.lists(st.booleans(), min_size=NUM_ROWS, max_size=NUM_ROWS),
     ends=st.lists(st.integers(0, NUM_ROWS), max_size=2).map(sorted),
     poison=st.sampled_from([0.0, float("nan"), float("inf"), -1e30]),
 )
 def test_masked_rows_are_as_if_they_were_not_there(
-    model: Model, aggregate: Aggregate, seed: int, kept: list[bool], ends: list[int], poison: float
+    model: Model, aggregate: Aggregate, seed: int, retained: list[bool], ends: list[int], poison: float
 ) -> None:
     config = PolicyLossConfig(0.2, 0.28, aggregate, 0.05, losses.k3, 2.0)
     rows = make_rows(seed, num_groups=2)
-    holed = masked(rows, kept, poison)
+    holed = masked(rows, retained, poison)
     edges = [0, *ends, NUM_ROWS]
     shares = [list(range(start, stop)) for start, stop in pairwise(edges) if start < stop]
     found = step(model, config, [select_rows(holed, share) for share in shares])
-    left = [row for row in range(NUM_ROWS) if kept[row]]
+    left = [row for row in range(NUM_ROWS) if retained[row]]
     expected = step(model, config, [select_rows(rows, left)] if left else [])
     for name, value in expected.statistics.items():
         torch.testing.assert_close(found.statistics[name], value, rtol=EXACT, atol=EXACT, check_dtype=False)

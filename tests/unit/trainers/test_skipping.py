@@ -19,9 +19,10 @@ from tests.unit.trainers.rows import make_rows
     ],
 )
 def test_what_is_not_finite_is_skipped(loss: float, norm: float, shown: str) -> None:
-    said = Skipping(1).judge(7, loss, norm, Suspects())
+    message = Skipping(1).judge(7, loss, norm, Suspects())
     assert (
-        said == f"optimizer step 7 has {shown}: the loss of each row of this rank is finite. It is skipped, 1 in a row."
+        message
+        == f"optimizer step 7 has {shown}: the loss of each row of this rank is finite. It is skipped, 1 in a row."
     )
 
 
@@ -47,6 +48,6 @@ def test_rows_are_named_once_in_their_order_and_not_all_of_many() -> None:
     suspects.clear()
     assert suspects.rows() == []
     suspects.add(rows, RowRange(0, 16, 0, ends[-1]), torch.full((ends[-1],), math.nan))
-    said = Skipping(1).judge(1, math.nan, math.nan, suspects)
-    assert said is not None
-    assert "the loss of rows 0, 1, 2, 3, 4, 5, 6, 7 and 8 more is not finite" in said
+    message = Skipping(1).judge(1, math.nan, math.nan, suspects)
+    assert message is not None
+    assert "the loss of rows 0, 1, 2, 3, 4, 5, 6, 7 and 8 more is not finite" in message

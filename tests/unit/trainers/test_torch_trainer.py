@@ -165,12 +165,12 @@ def test_random_state_resumes(folder: Path) -> None:
 def test_staged_copies_are_not_touched_by_later_training(folder: Path) -> None:
     trainer = make_trainer(folder)
     weights, state = trainer.stage_weights(), trainer.stage_state()
-    kept = {name: tensor.clone() for name, tensor in weights.items()}
+    retained = {name: tensor.clone() for name, tensor in weights.items()}
     before = {name: tensor.clone() for name, tensor in state.tensors().items()}
     train(trainer, make_rows(1))
-    assert_same(weights, kept)
+    assert_same(weights, retained)
     assert_same(state.tensors(), before)
-    assert not torch.equal(trainer.stage_weights()["model.norm.weight"], kept["model.norm.weight"])
+    assert not torch.equal(trainer.stage_weights()["model.norm.weight"], retained["model.norm.weight"])
 
 
 def test_staged_weights_are_those_that_a_forward_model_gets_back(folder: Path) -> None:

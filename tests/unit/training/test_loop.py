@@ -167,34 +167,34 @@ drains = st.none() | st.integers(0, 60)
 @given(
     world=st.integers(1, 3),
     late=st.lists(late_rows, min_size=3, max_size=3),
-    told=st.tuples(drains, drains, drains),
+    reported=st.tuples(drains, drains, drains),
     proximal=st.sampled_from([Proximal.QUEUE, Proximal.ROLLOUT]),
 )
 def test_ranks_go_on_together_and_leave_together_where_no_weights_have_moved(
-    world: int, late: list[dict[tuple[int, int], int]], told: tuple[int | None, ...], proximal: Proximal
+    world: int, late: list[dict[tuple[int, int], int]], reported: tuple[int | None, ...], proximal: Proximal
 ) -> None:
-    ranks = [Rank(dict(rows), drains_after) for rows, drains_after in zip(late, told, strict=True)][:world]
+    ranks = [Rank(dict(rows), drains_after) for rows, drains_after in zip(late, reported, strict=True)][:world]
     with pytest.MonkeyPatch.context() as monkeypatch:
         run(ranks, proximal, monkeypatch)
     first = ranks[0].did
     assert all(rank.did == first for rank in ranks), "a rank did what another did not"
     assert first[0] == "begin"
     assert first[-1] == "finish"
-    work = [word for word in first if word in ("step", "finish") or word.startswith("publish")]
+    work = [event for event in first if event in ("step", "finish") or event.startswith("publish")]
     before = work[work.index("finish") - 1] if len(work) > 1 else "publish 0"
     assert before.startswith("publish"), f"it left with weights that are of no version: {work}"
-    if all(drains_after is None for drains_after in told[:world]):
+    if all(drains_after is None for drains_after in reported[:world]):
         assert first.count("step") == ROLLOUTS * PASSES * SLICES // SLICES_PER_STEP
         assert first.count("log-probs") == (ROLLOUTS * SLICES if proximal is Proximal.ROLLOUT else 0)
 
 
 def test_what_is_agreed_is_what_all_can_and_any_must() -> None:
     meeting = Meeting(3)
-    words = [RankVote(True, False, 2), RankVote(False, False, 0), RankVote(True, True, 5)]
+    text = [RankVote(True, False, 2), RankVote(False, False, 0), RankVote(True, True, 5)]
     answers: dict[int, Any] = {}
 
     def say(rank: int) -> None:
-        answers[rank] = agree(Threads(rank, meeting), words[rank], "a slice")
+        answers[rank] = agree(Threads(rank, meeting), text[rank], "a slice")
 
     threads = [threading.Thread(target=say, args=(rank,)) for rank in range(3)]
     for thread in threads:

@@ -23,7 +23,7 @@ WEIGHT = WeightId(lineage=Lineage(1), version=WeightVersion(0))
 
 @pytest.fixture
 def queue() -> Iterator[TransferQueueClient]:
-    nobody = Endpoints(
+    no_one = Endpoints(
         job="test",
         coordinator="http://127.0.0.1:1",
         token="t",
@@ -33,7 +33,7 @@ def queue() -> Iterator[TransferQueueClient]:
         weights_dir="",
     )
     life = Life(key=RankKey(role=Role.ACTOR, replica=0), epoch=Epoch(1), generation=0, incarnation="0" * 12)
-    client = TransferQueueClient(nobody, SHAPE, life)
+    client = TransferQueueClient(no_one, SHAPE, life)
     yield client
     client.close()
 
@@ -52,7 +52,7 @@ def claim_training(queue: TransferQueueClient, num_rows: int, rank: int, size: i
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "message"),
     [
         pytest.param(
             lambda queue: queue.claim_tickets(WEIGHT, 0, 0), "limit: 0 tickets cannot be claimed", id="no ticket"
@@ -90,9 +90,9 @@ def claim_training(queue: TransferQueueClient, num_rows: int, rank: int, size: i
     ],
 )
 def test_a_call_that_makes_no_sense_is_refused_with_its_cure(
-    queue: TransferQueueClient, call: Callable[[TransferQueueClient], object], said: str
+    queue: TransferQueueClient, call: Callable[[TransferQueueClient], object], message: str
 ) -> None:
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         call(queue)
 
 
@@ -100,6 +100,6 @@ def test_nothing_is_left_of_no_partitions(queue: TransferQueueClient) -> None:
     assert queue.claim("score", range(0), 1, timeout=0) == Exhausted()
 
 
-def test_the_return_of_no_tickets_asks_nobody(queue: TransferQueueClient) -> None:
+def test_the_return_of_no_tickets_asks_no_one(queue: TransferQueueClient) -> None:
     queue.return_tickets([], killed=False)
     assert queue.seen_seq == 0

@@ -41,7 +41,7 @@ def group(
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         pytest.param(group(columns={}), r"fields \[\] were given, \['rewards'\] are needed", id="a field is missing"),
         pytest.param(
@@ -56,8 +56,8 @@ def group(
         pytest.param(group(newest=(3, 4, 5)), "newest has 3 rows, a group has 2", id="a weight has no row"),
     ],
 )
-def test_a_group_that_is_not_whole_is_refused(wrong: GroupRows, said: str) -> None:
-    with pytest.raises(ValueError, match=f"^put_groups: {said}"):
+def test_a_group_that_is_not_whole_is_refused(wrong: GroupRows, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^put_groups: {message}"):
         check_group(wrong, SHAPE)
 
 

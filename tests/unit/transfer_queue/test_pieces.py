@@ -31,7 +31,7 @@ def rebuilt(column: Jagged, pieces: list[Piece]) -> list[torch.Tensor]:
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=40), st.integers(1, 3))
-def test_every_row_is_found_where_the_table_says(lengths: list[int], element: int) -> None:
+def test_every_row_is_found_where_the_table_states(lengths: list[int], element: int) -> None:
     column = make_column(lengths, element=element)
     pieces = cut_columns({"tokens": column}, 2, checksums=False)
     assert all(torch.equal(*pair) for pair in zip(rebuilt(column, pieces), column.rows(), strict=True))

@@ -39,7 +39,7 @@ def test_ids_of_chunks_differ_between_lives_and_within_one() -> None:
     assert {len(name) for name in drawn} == {12}
 
 
-def test_what_a_commit_says_is_what_a_claim_reads() -> None:
+def test_what_a_commit_states_is_what_a_claim_reads() -> None:
     count, *packed = field_arguments(PLACEMENT, ChunkIds("00000000000a"), weight(7, 2))
     id_a, line_a, id_b, line_b, rows = (part if isinstance(part, bytes) else str(part).encode() for part in packed)
     assert count == 2
@@ -63,7 +63,7 @@ def test_generated_fields_come_first_and_none_twice() -> None:
     assert shape_fields(SHAPE) == ("tokens", "scores")
 
 
-def test_a_name_that_is_no_word_is_refused() -> None:
+def test_a_name_that_is_no_identifier_is_refused() -> None:
     with pytest.raises(ValueError, match="'to kens' is no name of a field or task"):
         library(dataclasses.replace(SHAPE, generated_fields=("to kens",)))
 

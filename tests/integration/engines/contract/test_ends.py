@@ -37,9 +37,9 @@ async def test_one_sample_is_given_up_and_the_others_go_on(
 ) -> None:
     await load(engine, versions[1].folder, 1)
     given_up = Running(engine, params(LONG, num_samples=server.crowd, seed=1))
-    kept = Running(engine, params(LONG, seed=2))
+    retained = Running(engine, params(LONG, seed=2))
     await (await given_up.began()).give_up()
-    [sample] = await kept.samples()
+    [sample] = await retained.samples()
     assert sample.finish_reason != "abort"
 
 
@@ -112,7 +112,7 @@ async def test_a_server_that_is_killed_while_paused_comes_back_unpaused(
 
 
 @pytest.mark.parametrize("after_seconds", [0.0, pytest.param(0.01, marks=pytest.mark.long), 0.02])
-async def test_a_server_that_is_killed_in_an_update_holds_what_it_says(
+async def test_a_server_that_is_killed_in_an_update_holds_what_it_states(
     server: Contender, engine: Engine, versions: list[Weights], after_seconds: float
 ) -> None:
     await load(engine, versions[1].folder, 1)

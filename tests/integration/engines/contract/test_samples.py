@@ -118,14 +118,14 @@ async def test_the_longest_sample_that_there_is_room_for_is_made_and_a_longer_on
     assert len(await draw(engine, params(1))) == 1
 
 
-async def test_progress_tells_each_token_once(server: Contender, engine: Engine, versions: list[Weights]) -> None:
+async def test_progress_reports_each_token_once(server: Contender, engine: Engine, versions: list[Weights]) -> None:
     await load(engine, versions[1].folder, 1)
-    told: list[int] = []
-    [generation] = await engine.generate([PROMPT], [params(300, num_samples=server.crowd)], progress=told.append)
-    assert sum(told) == sum(len(sample.output_ids) for sample in generation.samples)
+    reported: list[int] = []
+    [generation] = await engine.generate([PROMPT], [params(300, num_samples=server.crowd)], progress=reported.append)
+    assert sum(reported) == sum(len(sample.output_ids) for sample in generation.samples)
 
 
-async def test_progress_is_told_while_tokens_are_made(
+async def test_progress_is_reported_while_tokens_are_made(
     server: Contender, engine: Engine, versions: list[Weights]
 ) -> None:
     """Whoever waits for a long answer sees it grow: word comes again and again before its end."""
@@ -145,7 +145,7 @@ async def test_score_is_the_log_prob_of_each_token_after_the_first(engine: Engin
         assert_log_probs_near(torch.tensor(found), versions[number].log_probs(tokens[:1], tokens[1:]))
 
 
-async def test_a_token_that_the_model_does_not_have_is_refused_and_kills_nobody(
+async def test_a_token_that_the_model_does_not_have_is_refused_and_kills_no_one(
     engine: Engine, versions: list[Weights]
 ) -> None:
     await load(engine, versions[1].folder, 1)
@@ -156,5 +156,5 @@ async def test_a_token_that_the_model_does_not_have_is_refused_and_kills_nobody(
     assert len(await draw(engine, params())) == 1
 
 
-async def test_it_tells_how_many_samples_it_runs_at_once(engine: Engine) -> None:
+async def test_it_reports_how_many_samples_it_runs_at_once(engine: Engine) -> None:
     assert await engine.capacity() >= 1

@@ -73,15 +73,15 @@ async def test_a_refusal_of_a_stream_has_status_200(server: Contender, engine: E
     await connection.close()
 
 
-async def test_a_stream_tells_each_token_s_log_prob_once(server: Contender, engine: Engine) -> None:
+async def test_a_stream_reports_each_token_s_log_prob_once(server: Contender, engine: Engine) -> None:
     connection = Connection(server.url)
-    told = [len(event["output_ids"]) async for event in connection.stream("/generate", body(40))]
+    reported = [len(event["output_ids"]) async for event in connection.stream("/generate", body(40))]
     await connection.close()
-    assert sum(told) == 40
-    assert len(told) > 5
+    assert sum(reported) == 40
+    assert len(reported) > 5
 
 
-async def test_what_there_is_no_room_for_is_cut_without_a_word(server: Contender, engine: Engine) -> None:
+async def test_what_there_is_no_room_for_is_cut_silently(server: Contender, engine: Engine) -> None:
     """So that the client refuses it before."""
     room = await engine.max_tokens()
     connection = Connection(server.url)

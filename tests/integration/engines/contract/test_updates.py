@@ -55,7 +55,7 @@ async def interrupted(server: Contender, engine: Engine, versions: list[Weights]
     return spanning[:3]
 
 
-async def test_retract_computes_the_cache_anew_so_that_later_tokens_are_the_new_weights(
+async def test_retract_computes_the_cache_again_so_that_later_tokens_are_the_new_weights(
     server: Contender, engine: Engine, versions: list[Weights]
 ) -> None:
     for sample in await interrupted(server, engine, versions, Interruption.RETRACT):
@@ -179,7 +179,7 @@ def misshapen(state: dict[str, torch.Tensor]) -> None:
 
 
 @pytest.mark.parametrize("spoil", [missing, unknown, misshapen])
-async def test_weights_of_another_model_are_refused_by_the_tensor_s_name_and_kill_nobody(
+async def test_weights_of_another_model_are_refused_by_the_tensor_s_name_and_kill_no_one(
     server: Contender,
     engine: Engine,
     versions: list[Weights],
@@ -200,7 +200,7 @@ async def test_weights_of_another_model_are_refused_by_the_tensor_s_name_and_kil
     assert await engine.held() == version(2)
 
 
-async def test_a_folder_that_is_not_whole_is_refused_and_kills_nobody(
+async def test_a_folder_that_is_not_whole_is_refused_and_kills_no_one(
     engine: Engine, versions: list[Weights], tmp_path: Path
 ) -> None:
     await load(engine, versions[1].folder, 1)
@@ -228,7 +228,7 @@ async def test_an_update_of_several_parts_is_one_update(
     assert_log_probs_near(torch.tensor(sample.log_probs), versions[2].log_probs(PROMPT, sample.output_ids))
 
 
-async def test_an_update_that_is_given_up_leaves_a_server_that_holds_what_it_says(
+async def test_an_update_that_is_given_up_leaves_a_server_that_holds_what_it_states(
     server: Contender, engine: Engine, versions: list[Weights]
 ) -> None:
     await load(engine, versions[1].folder, 1)

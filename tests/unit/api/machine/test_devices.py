@@ -59,7 +59,7 @@ def test_devices(environment: dict[str, str], expected: list[Device]) -> None:
         ),
     ],
 )
-def test_what_nobody_can_mean_is_refused(environment: dict[str, str], sentence: str) -> None:
+def test_what_no_one_can_mean_is_refused(environment: dict[str, str], sentence: str) -> None:
     with pytest.raises(ValueError, match="^" + re.escape(sentence) + "$"):
         machine_devices(environment)
 

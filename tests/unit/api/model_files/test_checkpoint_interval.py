@@ -78,7 +78,7 @@ def test_a_file_that_is_cut_off_is_named(tmp_path: Path) -> None:
         num_parameters(ModelSpec(path=str(tmp_path / "elsewhere")))
 
 
-def test_what_the_job_says_holds() -> None:
+def test_what_the_job_states_holds() -> None:
     for given_steps, expected in ((None, 1), (7, 7)):
         job = RLJob.model_validate(changed({"spec.checkpoint": {"everySteps": given_steps}}))
         assert checkpoint_interval(job.spec) == expected

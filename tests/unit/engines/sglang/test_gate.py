@@ -21,7 +21,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_while_it_is_closed_nobody_comes_in_and_then_all_do() -> None:
+async def test_while_it_is_closed_no_one_comes_in_and_then_all_do() -> None:
     gate, inside = Gate(), []
 
     async def pass_through(name: int) -> None:
@@ -83,17 +83,17 @@ async def test_one_update_at_a_time() -> None:
     assert order == ["a begins", "a ends", "b begins", "b ends"]
 
 
-async def test_a_recall_ends_the_wait_for_first_tokens_and_nobody_else_s() -> None:
-    gate, told, released = Gate(), [], asyncio.Event()
+async def test_a_recall_ends_the_wait_for_first_tokens_and_no_one_else_s() -> None:
+    gate, reported, released = Gate(), [], asyncio.Event()
 
     async def draw(name: str, first_token: asyncio.Event) -> None:
         try:
             async with gate.unbegun():
                 await first_token.wait()
             await released.wait()
-            told.append(f"{name} ends")
+            reported.append(f"{name} ends")
         except Recalled:
-            told.append(f"{name} is recalled")
+            reported.append(f"{name} is recalled")
 
     has_one = asyncio.Event()
     has_one.set()
@@ -103,7 +103,7 @@ async def test_a_recall_ends_the_wait_for_first_tokens_and_nobody_else_s() -> No
     await settle()
     released.set()
     await asyncio.gather(*drawing)
-    assert told == ["waiting is recalled", "begun ends"]
+    assert reported == ["waiting is recalled", "begun ends"]
 
 
 async def test_who_is_given_up_while_it_has_no_token_is_not_recalled() -> None:

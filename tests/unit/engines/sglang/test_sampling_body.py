@@ -6,7 +6,7 @@ from rljob_workers.engines.sglang.sglang_client import sampling_body
 PARAMS = SamplingParams(0.7, 0.9, 0, 32, (3,), num_samples=4, seed=9, stop=("</answer>",))
 
 
-def test_everything_is_said_and_a_top_k_of_all_is_minus_one() -> None:
+def test_everything_is_stated_and_a_top_k_of_all_is_minus_one() -> None:
     assert sampling_body(PARAMS, None, 16) == {
         "n": 1,
         "max_new_tokens": 32,
@@ -19,5 +19,5 @@ def test_everything_is_said_and_a_top_k_of_all_is_minus_one() -> None:
     }
 
 
-def test_a_seed_is_told_to_a_server_that_heeds_it() -> None:
+def test_a_seed_is_sent_to_a_server_that_heeds_it() -> None:
     assert sampling_body(PARAMS, 11, 16)["sampling_seed"] == 11

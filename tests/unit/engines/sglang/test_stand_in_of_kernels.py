@@ -36,6 +36,6 @@ def test_the_hash_behind_seeds_is_murmur3_of_seed_position_and_column(seed: int,
     assert found.tolist() == [[murmur3(struct.pack("<QII", seed, position, column))]]
 
 
-def test_a_kernel_that_is_called_all_the_same_says_that_it_is_absent() -> None:
+def test_a_kernel_that_is_called_all_the_same_states_that_it_is_absent() -> None:
     with pytest.raises(NotImplementedError, match=r"sgl_kernel\.gelu_cpu has no stand-in on this CPU"):
         sgl_kernel.gelu_cpu()

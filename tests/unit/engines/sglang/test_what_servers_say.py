@@ -46,15 +46,15 @@ WANTED = {"a": (2, 3), "b": (4,)}
 
 
 @pytest.mark.parametrize(
-    ("found", "words"),
+    ("found", "text"),
     [
         ({"a": (2, 3)}, "tensor b is absent there, but of shape [4] in the model"),
         ({**WANTED, "c": (1,)}, "tensor c is of shape [1] there, but absent in the model"),
         ({**WANTED, "b": (5,)}, "tensor b is of shape [5] there, but of shape [4] in the model"),
     ],
 )
-def test_weights_that_do_not_fit_are_named_by_their_first_tensor(found: dict[str, tuple[int, ...]], words: str) -> None:
-    assert misfit(found, WANTED) == words
+def test_weights_that_do_not_fit_are_named_by_their_first_tensor(found: dict[str, tuple[int, ...]], text: str) -> None:
+    assert misfit(found, WANTED) == text
 
 
 def test_weights_that_fit_are_not() -> None:
@@ -87,7 +87,7 @@ def test_what_a_server_lacks_is_named() -> None:
     assert missing_parts(old) == ["/pause_generation", "extra_key of GenerateReqInput", "the pause mode in_place"]
 
 
-def test_a_stream_tells_about_once_a_second_once_the_rate_is_known() -> None:
+def test_a_stream_reports_about_once_a_second_once_the_rate_is_known() -> None:
     pace = Pace()
     assert pace.interval == FIRST_INTERVAL
     pace.learn(300, 10.0)

@@ -23,7 +23,7 @@ def rows_of(lengths: list[tuple[int, int]]) -> tuple[Jagged, torch.Tensor]:
 
 
 @given(ROWS)
-def test_joined_rows_keep_their_order_and_count_anew(lengths: list[tuple[int, int]]) -> None:
+def test_joined_rows_keep_their_order_and_count_again(lengths: list[tuple[int, int]]) -> None:
     tokens, responses = rows_of(lengths)
     inputs = joined_inputs(tokens, responses, CPU)
     expected = [int(token) for row in tokens.rows() for token in row[:-1]]
@@ -34,7 +34,7 @@ def test_joined_rows_keep_their_order_and_count_anew(lengths: list[tuple[int, in
 
 
 @given(ROWS)
-def test_blocks_hold_each_token_once_where_its_slot_says(lengths: list[tuple[int, int]]) -> None:
+def test_blocks_hold_each_token_once_where_its_slot_states(lengths: list[tuple[int, int]]) -> None:
     inputs = joined_inputs(*rows_of(lengths), CPU)
     assert inputs.row_blocks is not None
     ids, blocks = inputs.token_ids[0], inputs.row_blocks

@@ -71,7 +71,7 @@ PASSING = [
 
 @pytest.mark.parametrize("place", ["the twin's own", "the trainer's"])
 @pytest.mark.parametrize(("method", "error"), PASSING)
-def test_what_passes_is_no_proof_and_is_not_kept(
+def test_what_passes_is_no_proof_and_is_not_retained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, error: Exception, place: str
 ) -> None:
     def fails(*_: object, **__: object) -> None:
