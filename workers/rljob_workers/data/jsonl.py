@@ -137,7 +137,7 @@ def _label_of(entry: dict[str, Any], key: str | None) -> Any:  # noqa: ANN401 - 
 
 
 def place_of_prompt(spec: DataSpec, index: int) -> str:
-    """The place of the prompt at `index` of the stream, in words; without its line where the file cannot be read."""
+    """The place of the prompt at `index` of the stream, as a text; without its line where the file cannot be read."""
     if spec.reasoning_gym is not None:
         return f"task {item_at(index, spec.reasoning_gym.size, spec.shuffle_seed)} of {spec.reasoning_gym.dataset}"
     assert spec.prompts is not None

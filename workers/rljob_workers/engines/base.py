@@ -33,17 +33,17 @@ class EngineTimeout(EngineError):
     """No answer within the deadline."""
 
 
-class EngineStandsStill(EngineTimeout):
+class EngineStalled(EngineTimeout):
     """It has requests and has made no token of any for too long."""
 
     def __init__(self, sentence: str, *, found_at: float) -> None:
-        """`found_at` in monotonic seconds: it says nothing of a life that was begun later."""
+        """`found_at` in monotonic seconds: an incarnation that was started later is not meant."""
         super().__init__(sentence)
         self.found_at = found_at
 
 
 class EngineEmptied(EngineError):
-    """The request was aborted with all others: what its engine had made is not wanted."""
+    """The request was aborted with all others: the rank drops what its engine had made."""
 
 
 class EngineRefused(EngineError):
@@ -144,7 +144,7 @@ class Engine(ABC):
     async def update_weights(
         self, folder: Path, weight: WeightId, interruption: Interruption, *, deadline: float
     ) -> None:
-        """Loads a folder of safetensors files; `interruption` says what becomes of samples that run meanwhile.
+        """Loads a folder of safetensors files; `interruption` decides what becomes of samples that run meanwhile.
 
         On any error, and when cancelled, the server holds no weights that count: `held` is not `weight`.
         """
@@ -187,8 +187,8 @@ async def all_or_none(requests: Iterable[Coroutine[Any, Any, _Answer]]) -> list[
     return [task.result() for task in tasks]
 
 
-def sampling_words(params: SamplingParams) -> dict[str, Any]:
-    """Everything is said, so that no default of the server's or of its model's counts."""
+def sampling_fields(params: SamplingParams) -> dict[str, Any]:
+    """Fields of `sampling_params`: all are set, so that no default of the server or of its model counts."""
     return {
         "max_new_tokens": params.max_new_tokens,
         "temperature": params.temperature,

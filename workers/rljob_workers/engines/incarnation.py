@@ -57,10 +57,10 @@ def write_reason(file: Path, incarnation: str, why: str) -> None:
 def read_reason(file: Path, incarnation: str) -> str | None:
     """Why that incarnation was ended; None where no reason was written. Read once it has ended."""
     try:
-        said = json.loads(_reason_file(file).read_text())
+        reason = json.loads(_reason_file(file).read_text())
     except (FileNotFoundError, ValueError):  # cut off, since its writer died
         return None
-    return str(said["why"]) if said.get("incarnation") == incarnation else None
+    return str(reason["why"]) if reason.get("incarnation") == incarnation else None
 
 
 def _reason_file(file: Path) -> Path:
@@ -68,15 +68,15 @@ def _reason_file(file: Path) -> Path:
 
 
 ASK_SECONDS = 5.0
-"""For one answer: a server that is still loading may accept a connection and say nothing."""
+"""For one answer: a server that is still loading may accept a connection and not answer."""
 
 
 PAUSE_SECONDS = 0.1
 
 
 FAILED_STARTS = 12
-"""So many that ended before they were up are enough. An engine that never was up is given up by its launcher before
-that (`launcher.engine_deaths`), by the name of its exception; this holds for one that was, and does not come back."""
+"""So many failed starts are enough. The launcher gives up an engine that never was up before that
+(`launcher.engine_deaths`), by the name of its exception; this holds for one that was, and does not come back."""
 
 
 def await_engine(
@@ -132,10 +132,10 @@ GONE_SECONDS = 10.0
 def end_engine(identity: Path, why: str) -> str | None:
     """SIGKILL of the incarnation that was started last, and waits until its process has ended: it answers no more.
 
-    Its incarnation, or None where that has ended by itself. `why` is what its launcher says of the end.
+    Its incarnation, or None where that has ended by itself. The launcher reports `why` as the reason of the end.
 
     Between its end and the next start the number of its process may be another's, which is no child of the launcher's:
-    a process is held first, then looked at, then ended.
+    a process is held first, then checked, then ended.
     """
     try:
         started = read_identity(identity)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 METADATA = {"format": "pt"}
-"""transformers refuses a safetensors file that does not say what it was written for."""
+"""transformers refuses a safetensors file without the name of its framework."""
 
 
 def write_blob(path: Path, state: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> None:

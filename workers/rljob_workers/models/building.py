@@ -115,7 +115,7 @@ def build_config(model: ModelSpec, tokenizer: PreTrainedTokenizerBase) -> Decode
 
 
 def described_config(model: ModelSpec, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-    """What config.json says of `model`, of whatever family; ValueError where it has no room for the tokenizer."""
+    """The config.json of `model`, of whatever family; ValueError where it has no room for the tokenizer."""
     described = _made_config(model.config, tokenizer) if model.config else _config_file(_path_of(model))
     size = described.get("vocab_size")
     if isinstance(size, int):
@@ -166,8 +166,8 @@ def check_fit(shapes: Mapping[str, tuple[int, ...]], config: DecoderConfig, *, s
         has, needs = shapes.get(name), wanted.get(name, tied.get(name))
         if has != needs:
             raise ValueError(
-                f"model: {source} do not fit: tensor {name} is {_shape_words(has)} there,"
-                f" but {_shape_words(needs)} in the model. Use weights of the same architecture and sizes."
+                f"model: {source} do not fit: tensor {name} is {_described_shape(has)} there,"
+                f" but {_described_shape(needs)} in the model. Use weights of the same architecture and sizes."
             )
 
 
@@ -206,8 +206,8 @@ def policy_files(model: ModelSpec, tokenizer: PreTrainedTokenizerBase) -> dict[s
 def _described_as(
     described: Mapping[str, Any], dtype: torch.dtype, tokenizer: PreTrainedTokenizerBase
 ) -> dict[str, bytes]:
-    kept = {name: value for name, value in described.items() if name != "torch_dtype"}
-    described = {**kept, "dtype": str(dtype).removeprefix("torch.")}
+    others = {name: value for name, value in described.items() if name != "torch_dtype"}
+    described = {**others, "dtype": str(dtype).removeprefix("torch.")}
     with tempfile.TemporaryDirectory() as folder:
         tokenizer.save_pretrained(folder)
         files = {path.name: path.read_bytes() for path in Path(folder).iterdir() if path.is_file()}
@@ -294,5 +294,5 @@ def _weight_files(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
-def _shape_words(shape: tuple[int, ...] | None) -> str:
+def _described_shape(shape: tuple[int, ...] | None) -> str:
     return "absent" if shape is None else f"of shape {list(shape)}"

@@ -1,7 +1,7 @@
 """The state of a trainer in a checkpoint: float32 slices of whole tensors, by Hugging Face's names, and JSON.
 
 Each rank has two files, `{role}-{rank}.safetensors` and `{role}-{rank}.json`. A slice of a `kind` (parameter, exp_avg,
-exp_avg_sq) is the tensor `kind/name`; the JSON says of which global shape it is a part, and from which offset on. So a
+exp_avg_sq) is the tensor `kind/name`; the JSON has the global shape that it is a part of, and its offset. So a
 checkpoint does not depend on how many ranks wrote it. Written by the checkpoint store, read by trainers. No pickle.
 """
 
@@ -20,7 +20,7 @@ from rljob_workers.models.blob import read_blob
 
 PARAMETER, EXP_AVG, EXP_AVG_SQ = "parameter", "exp_avg", "exp_avg_sq"
 STEPS = "optimizer.steps"
-"""The JSON value that says how many optimizer steps were taken."""
+"""The JSON value with the number of optimizer steps taken."""
 _OWN = "own"
 
 
@@ -50,7 +50,7 @@ class StateSlice:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StateShare:
-    """What one rank saves: host copies that nobody changes."""
+    """What one rank saves: host copies that do not change."""
 
     slices: Sequence[StateSlice] = ()
     own: Mapping[str, torch.Tensor] = field(default_factory=dict)
@@ -77,7 +77,7 @@ def state_files(role: str, rank: int) -> tuple[str, str]:
 
 
 class SavedState:
-    """The state in a checkpoint folder, of all ranks that wrote it. Mapped, and copied by whoever reads it."""
+    """The state in a checkpoint folder, of all ranks that wrote it. Mapped: readers copy it."""
 
     def __init__(self, folder: Path, role: str) -> None:
         """Raises ValueError where the folder has no state of this role."""

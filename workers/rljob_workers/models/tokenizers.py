@@ -106,7 +106,7 @@ def _load(folder: Path, field: str) -> PreTrainedTokenizerBase:
 
 
 def _config_beside(folder: Path) -> PreTrainedConfig | None:
-    """What transformers shall know of the model, where the tokenizer itself says which class it is of; else None.
+    """What transformers shall know of the model, where the tokenizer itself names its class; else None.
 
     Then the model's type is all that it asks for. Left to itself it would make the model's config, and for Llama that
     imports all modeling code.

@@ -104,7 +104,7 @@ class PromptLimit:
 
     tokens: int
     field: str
-    """What of the manifest to look at."""
+    """The field of the manifest to change."""
     cure: str
 
     @classmethod

@@ -55,15 +55,15 @@ class EventLoopThread:
         self._loop.close()
 
 
-async def watched(work: Coroutine[Any, Any, _Answer], look: Callable[[], object], *, every: float) -> _Answer:
-    """The answer. `look` is called every so many seconds meanwhile, and may raise to give the work up.
+async def watched(work: Coroutine[Any, Any, _Answer], check: Callable[[], object], *, every: float) -> _Answer:
+    """The answer. `check` is called every so many seconds meanwhile, and may raise to give the work up.
 
     Work that is given up, or whose caller is cancelled, is waited for until it has cleaned up.
     """
     task = asyncio.ensure_future(work)
     try:
         while not (await asyncio.wait({task}, timeout=every))[0]:
-            look()
+            check()
         return task.result()
     finally:
         if not task.done():
@@ -87,19 +87,19 @@ ROLLOUTS_REMEMBERED = 128
 
 
 FROZEN_SECONDS = 10.0
-"""A look that comes so late was made by a process that could not receive tokens meanwhile: that time does not count."""
+"""A poll that comes so late was made by a process that could not receive tokens meanwhile: that time does not count."""
 
 
 class EngineProgress:
     """One engine's tokens, and the time since the last of them while it has requests.
 
     One clock for all requests of an engine, none for each: a request that waits for a place in the server's batch, or
-    that lost its place to others, makes no token for as long as they take, and must not be begun anew for that. One
+    that lost its place to others, makes no token for as long as they take, and must not be begun again for that. One
     that the server has lost for good stands alone in the end, since no rollout is complete without it.
 
     with progress.request(tickets) as made:
         made(num_tokens)        for all that the engine makes
-        progress.look()         every second or so; also the seconds of the stall
+        progress.poll()         every second or so; also the seconds of the stall
     """
 
     def __init__(self, clock: Callable[[], float], tokens_per_ticket: int) -> None:
@@ -109,7 +109,7 @@ class EngineProgress:
         self._lock = threading.Lock()
         self._requests = 0
         self._pauses = 0
-        self._since = self._looked = clock()
+        self._since = self._polled_at = clock()
         self._beginnings: dict[tuple[int, int, int], int] = {}
         self._newest = -1
         self.tokens = 0
@@ -126,11 +126,11 @@ class EngineProgress:
         with self._lock:
             return self._stalled(self._clock())
 
-    def look(self) -> float:
+    def poll(self) -> float:
         """The same, without the time in which this process was frozen; called again and again during a request."""
         with self._lock:
             now = self._clock()
-            late, self._looked = now - self._looked > FROZEN_SECONDS, now
+            late, self._polled_at = now - self._polled_at > FROZEN_SECONDS, now
             if late:
                 self._since = now
             return self._stalled(now)
@@ -146,7 +146,7 @@ class EngineProgress:
         left = sum(self._credit(ticket) for ticket in tickets)
         with self._lock:
             if not self._requests:
-                self._since = self._looked = self._clock()
+                self._since = self._polled_at = self._clock()
             self._requests += 1
 
         def made(num_tokens: int) -> None:

@@ -54,7 +54,7 @@ class WeightFollower:
         self._staged: StagedWeights | None = None
         self._stop = threading.Event()
         self._empty_since: float | None = None
-        self._started_anew_for: Refutation | None = None
+        self._restarted_for: Refutation | None = None
         """Becomes news once the next incarnation of the engine is known to have the weights."""
         self.news: SimpleQueue[str] = SimpleQueue()
         """What was found wrong, a sentence each."""
@@ -111,9 +111,9 @@ class WeightFollower:
         if refuted is not None:
             self._replace_weights(refuted)
             return
-        if self._started_anew_for is not None:
-            self.news.put(f"{self._started_anew_for} It was ended, and its next life has them.")
-            self._started_anew_for = None
+        if self._restarted_for is not None:
+            self.news.put(f"{self._restarted_for} It was ended, and its next life has them.")
+            self._restarted_for = None
         self._on_change()
 
     async def _update(self, staged: StagedWeights) -> None:
@@ -131,7 +131,7 @@ class WeightFollower:
             staged.path, staged.weight, self._interruption, deadline=began + LONGEST_DRAIN_SECONDS
         )
 
-        def look() -> None:
+        def check() -> None:
             if time.monotonic() - max(began, self._engine.progress.last_progress) > self._timeout:
                 raise EngineTimeout(
                     f"the engine neither made a token nor took weights for {self._timeout:.0f} s while it drained "
@@ -139,18 +139,18 @@ class WeightFollower:
                 )
 
         with self._engine.progress.paused():
-            await watched(update, look, every=POLL_SECONDS)
+            await watched(update, check, every=POLL_SECONDS)
 
     def _replace_weights(self, refuted: Refutation) -> None:
-        """Nothing that the engine has made under this version counts; the next turn loads it anew, once."""
+        """Nothing that the engine has made under this version counts; the next turn loads it again, once."""
         self._change(None)
         match refuted.answer:
-            case Answer.LOAD_ANEW:
+            case Answer.RELOAD:
                 self.news.put(f"{refuted} It is loaded anew, and what it made meanwhile is drawn again.")
                 self._on_change()
                 self._empty_engine()
-            case Answer.START_ANEW:
-                self._started_anew_for = refuted
+            case Answer.RESTART:
+                self._restarted_for = refuted
                 self._engine.end(str(refuted))
             case Answer.MISMATCH:
                 raise EngineMismatch(

@@ -25,7 +25,7 @@ from rljob_workers.engines.base import (
     FINISH_CODES,
     Engine,
     EngineEmptied,
-    EngineStandsStill,
+    EngineStalled,
     FinishReason,
     Generation,
     Sample,
@@ -249,8 +249,8 @@ SCORING_THREADS = 32
 """Scores that are waited for at once; most of a slow reward is waiting."""
 
 
-LOOKS_SECONDS = 1.0
-"""How often requests look whether their engine is stalled."""
+CHECK_SECONDS = 1.0
+"""How often requests check whether their engine is stalled."""
 
 
 Outcomes = list[GroupRows | Unscored]
@@ -342,21 +342,21 @@ class GroupsInWork:
         return await asyncio.get_running_loop().run_in_executor(self._scorers, self._score.run, groups)
 
     async def _generated(self, request: _Request) -> list[GeneratedGroup]:
-        """Raises EngineStandsStill when the engine has been stalled for too long."""
+        """Raises EngineStalled when the engine has been stalled for too long."""
         tickets = [each.ticket for each in request.tickets]
 
         def on_samples(num_samples: int) -> None:
             request.in_flight -= num_samples
             self._wake()
 
-        def look() -> None:
-            if (stalled := self._engine.progress.look()) > self._limit:
+        def check() -> None:
+            if (stalled := self._engine.progress.poll()) > self._limit:
                 names = ", ".join(f"{ticket.rollout_id}.{ticket.group}" for ticket in tickets)
-                raise EngineStandsStill(
+                raise EngineStalled(
                     f"the engine has made no token for {stalled:.0f} s; it had groups {names}",
                     found_at=time.monotonic(),
                 )
 
         with self._engine.progress.request(tickets) as on_tokens:
             work = self._generate.run(request.tickets, on_tokens, on_samples)
-            return await watched(work, look, every=LOOKS_SECONDS)
+            return await watched(work, check, every=CHECK_SECONDS)

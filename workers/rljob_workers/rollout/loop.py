@@ -16,7 +16,7 @@ from rljob_api.wire.failures import Hopeless
 from rljob_api.wire.ranks import NoticeKind
 from rljob_workers.dcs.membership.counters import WITHHELD_SECONDS
 from rljob_workers.dcs.membership.session import RankSession
-from rljob_workers.engines.base import EngineError, EngineGone, EngineRefused, EngineStandsStill
+from rljob_workers.engines.base import EngineError, EngineGone, EngineRefused, EngineStalled
 from rljob_workers.rank_loop import TURN_SECONDS, LostTime
 from rljob_workers.rollout.admission import FittingPrompts, PromptedTicket, RolloutShape, limits_of, tickets_to_claim
 from rljob_workers.rollout.engine_access import RankEngine
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 REFUSAL_SECONDS = 30.0
-"""An engine that has refused everything for this long (its logits are not finite, say) will not recover."""
+"""An engine that has refused everything for this long (its logits are not finite, for example) will not recover."""
 
 
 RETRY_SECONDS = 0.1
@@ -85,7 +85,7 @@ class RolloutLoop:
         self._ready = False
         self._waiting: str | None = "the first weights"
         self._engine_ended_at = float("-inf")
-        """When the engine was last ended for standing still, in monotonic seconds."""
+        """When the engine was last ended for a stall, in monotonic seconds."""
         self._refused_since: float | None = None
         """Since when the engine has refused everything."""
         self._claims_again_at = 0.0
@@ -169,7 +169,7 @@ class RolloutLoop:
                 begun = [self._begun.pop(ticket.id) for ticket in tickets]
                 self._unproven.append(Finished(tickets, outcome.result(), min(begun)))
             elif isinstance(error, EngineError):
-                # Only a dead engine makes suspects: a refusal or a timeout says nothing about a prompt.
+                # Only a dead engine makes suspects: a refusal or a timeout is not the fault of a prompt.
                 for ticket in tickets:
                     del self._begun[ticket.id]
                 self._queue.return_tickets(tickets, killed=isinstance(error, EngineGone))
@@ -180,7 +180,7 @@ class RolloutLoop:
 
     def _end_if_stuck(self, errors: Iterable[BaseException | None]) -> None:
         """Once for all requests that have found it, also those collected late: the next incarnation works."""
-        found = (error for error in errors if isinstance(error, EngineStandsStill))
+        found = (error for error in errors if isinstance(error, EngineStalled))
         stuck = next((error for error in found if error.found_at > self._engine_ended_at), None)
         if stuck is None:
             return
@@ -211,7 +211,7 @@ class RolloutLoop:
     def _pause_claims(self, error: EngineError) -> None:
         """Claims again after a while; an engine that only ever refuses ends this rank with the engine's sentence.
 
-        It refuses for a moment when it was started anew. Logged once: what repeats is what the role waits for.
+        It refuses for a moment after a restart. Logged once: what repeats is what the role waits for.
         """
         now = time.monotonic()
         if isinstance(error, EngineRefused):

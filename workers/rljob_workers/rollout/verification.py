@@ -65,9 +65,9 @@ class Difference:
         """On which tokens."""
         if len(self.found) != len(self.probe.log_probs):
             return str(self)
-        said = f"the first that differs is {self._token(self._wrong[0])}"
+        first = f"the first that differs is {self._token(self._wrong[0])}"
         is_first = self._worst == self._wrong[0]
-        return said if is_first else f"{said}, and the one that differs most {self._token(self._worst)}"
+        return first if is_first else f"{first}, and the one that differs most {self._token(self._worst)}"
 
     def repeats(self, earlier: Difference) -> bool:
         """Whether the engine has computed the same log-probs before."""
@@ -114,8 +114,8 @@ class EngineMismatch(Exception):
 class Answer(Enum):
     """What follows when the weights that an engine reports were refuted."""
 
-    LOAD_ANEW = auto()
-    START_ANEW = auto()
+    RELOAD = auto()
+    RESTART = auto()
     """The engine is ended; its next incarnation loads them."""
     MISMATCH = auto()
     GIVE_UP = auto()
@@ -129,7 +129,7 @@ def answer_to(weight: WeightId, found: Sequence[Difference], first: WeightVersio
     dropped it is distinguished from one that computes it differently by a second process: that repeats the log-probs.
     """
     if len(found) == 1:
-        return Answer.START_ANEW if weight.version == first else Answer.LOAD_ANEW
+        return Answer.RESTART if weight.version == first else Answer.RELOAD
     if weight.version == first and found[-1].repeats(found[-2]):
         return Answer.MISMATCH
     return Answer.GIVE_UP

@@ -32,7 +32,7 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 def mixed(values: Words) -> Words:
-    """A number for each that looks like chance."""
+    """A pseudo-random number for each."""
     with np.errstate(over="ignore"):
         values = values + _GAMMA
         values = (values ^ (values >> np.uint64(30))) * _MIX_1
@@ -141,7 +141,7 @@ _PLACES = np.arange(NUM_TENSORS * NUM_ELEMENTS, dtype=np.uint64)
 
 
 def version_0(seed: int) -> Words:
-    """[NUM_TENSORS * NUM_ELEMENTS] of the policy that nobody trained."""
+    """[NUM_TENSORS * NUM_ELEMENTS] of the untrained policy."""
     return joined(np.full_like(_PLACES, seed), _PLACES)
 
 

@@ -140,7 +140,7 @@ class Connection:
 
 
 def sentence_of(raw: bytes) -> str:
-    """What a body says of an error, in any of the shapes that SGLang's endpoints have."""
+    """The error message of a body, in any of the shapes that SGLang's endpoints have."""
     body = _parsed(raw)
     inner = body.get("error", body) if isinstance(body, dict) else body
     return str(inner.get("message", inner)) if isinstance(inner, dict) else str(inner).strip()[:500]
@@ -190,7 +190,7 @@ PAUSE_MODES = ("in_place", "retract")
 """What this client asks for."""
 
 
-_KEPT_FOR_OUTPUT = 5
+_RESERVED_FOR_OUTPUT = 5
 """Tokens of the context that SGLang lets no prompt have. It also makes one token less than the context has room for."""
 
 
@@ -228,7 +228,7 @@ async def ask_facts(connection: Connection, *, deadline: float) -> ServerFacts:
         incremental=bool(info.get("incremental_streaming_output")),
         seeds=bool(info.get("enable_deterministic_inference")),
         capacity=int(state.get("effective_max_running_requests_per_dp") or info["max_running_requests"]),
-        max_tokens=int(info["max_req_input_len"]) + _KEPT_FOR_OUTPUT - 1,
+        max_tokens=int(info["max_req_input_len"]) + _RESERVED_FOR_OUTPUT - 1,
         vocab_size=_vocabulary(folder, connection.url),
         shapes=model_shapes(folder),
     )

@@ -29,7 +29,7 @@ _HEAD = "lm_head.weight"
 
 
 def model_shapes(folder: Path) -> Shapes:
-    """The tensors that each update must have: as the folder's own file says, else as its weights are."""
+    """The tensors that each update must have: those of the folder's own list, else those of its weights."""
     listed = folder / SHAPES_FILE
     if listed.is_file():
         return {name: tuple(shape) for name, shape in json.loads(listed.read_bytes()).items()}
@@ -51,10 +51,10 @@ def stored_shapes(folder: Path) -> Shapes:
 
 
 def misfit(found: Shapes, wanted: Shapes) -> str | None:
-    """What the first difference is, in words; None where all is as it shall be. Pure."""
+    """Describes the first difference; None where there is none. Pure."""
     for name in sorted({*found, *wanted}):
         if found.get(name) != wanted.get(name):
-            there, here = _in_words(found.get(name)), _in_words(wanted.get(name))
+            there, here = _described(found.get(name)), _described(wanted.get(name))
             return f"tensor {name} is {there} there, but {here} in the model"
     return None
 
@@ -67,7 +67,7 @@ def _file_shapes(file: Path) -> Iterable[tuple[str, tuple[int, ...]]]:
         raise ValueError(f"{file} is not a whole safetensors file ({error}).") from error
 
 
-def _in_words(shape: tuple[int, ...] | None) -> str:
+def _described(shape: tuple[int, ...] | None) -> str:
     return "absent" if shape is None else f"of shape {list(shape)}"
 
 

@@ -80,7 +80,7 @@ def _serve(
 ) -> int:
     from rljob_workers.engines.sglang.cpu.serving import serve_on_cpu
 
-    del incarnation  # the launcher's file has it: a real server says nothing of the kind
+    del incarnation  # only the launcher's file has it: SGLang does not report one
     describe()
     return serve_on_cpu(listener, flags, folder, threads=settings.threads)
 
@@ -100,7 +100,7 @@ def _preload() -> None:
 SGLANG = EngineBackend(
     kind=EngineKind.SGLANG,
     command=_command,
-    # `/health` generates a token, and `/ready` says 503 in every pause.
+    # `/health` generates a token, and `/ready` answers 503 in every pause.
     ready=Ready("/model_info", lambda status: status == _HTTP_OK),
     client=_client,
     parts="sglang::",  # schedulers and detokenizer: without one of them the server may answer on and on

@@ -27,7 +27,7 @@ from rljob_workers.engines.base import (
     SamplingParams,
     VersionSpan,
     all_or_none,
-    sampling_words,
+    sampling_fields,
 )
 from rljob_workers.engines.sglang.connection import Connection, LifeFile, ServerFacts, ask_facts
 from rljob_workers.engines.sglang.weight_update import (
@@ -304,7 +304,7 @@ class SglangEngine(Engine):
 
 def sampling_body(params: SamplingParams, seed: int | None, interval: int) -> dict[str, Any]:
     """Of a request for one sample; `seed` None: the server heeds none, or would refuse it."""
-    body = {"n": 1, "stream_interval": interval, **sampling_words(params)}
+    body = {"n": 1, "stream_interval": interval, **sampling_fields(params)}
     return body if seed is None else {**body, "sampling_seed": seed}
 
 

@@ -3,7 +3,7 @@
 | mode    | samples that run                        | their tokens afterwards                                        |
 |---------|-----------------------------------------|----------------------------------------------------------------|
 | Retract | wait; their cache is dropped            | as if the new weights had read all before them: recomputed     |
-| InPlace | stand still; their cache is kept        | new weights on what the old ones cached: no model's own tokens |
+| InPlace | are frozen; their cache stays           | new weights on what the old ones cached: no model's own tokens |
 | Drain   | end first, while the gate holds new ones back | none: each sample has one version                        |
 
 The server has no label from before its weights change until all of them have, so that a client that dies in between
@@ -44,7 +44,7 @@ def weight_of(label: object) -> WeightId | None:
 
 
 class Recalled(Exception):
-    """The request has to be sent anew: what it would read of the server's cache is of the weights before."""
+    """The request has to be sent again: what it would read of the server's cache is of the weights before."""
 
 
 class Gate:
@@ -161,7 +161,7 @@ async def replace_weights(
         update = {
             "model_path": str(folder),
             "load_format": "auto",  # else that of its start, which makes weights up
-            # What stands still holds its cache, so that a flush would fail, after the weights have changed.
+            # Frozen samples hold their cache, so that a flush would fail, after the weights have changed.
             "flush_cache": interruption is not Interruption.IN_PLACE,
             "abort_all_requests": False,
         }
@@ -171,7 +171,7 @@ async def replace_weights(
 
 
 async def rename(connection: Connection, label: str, *, deadline: float) -> None:
-    """What the server says from now on of its weights, and of tokens that they make."""
+    """The label that the server reports from now on for its weights, and for tokens that they make."""
     # By default it would abort every sample first.
     body = {"new_version": label, "abort_all_requests": False}
     await connection.post("/update_weight_version", body, deadline=deadline)
@@ -183,7 +183,7 @@ async def _paused(connection: Connection, mode: str, deadline: float) -> AsyncIt
         await connection.post("/pause_generation", {"mode": mode}, deadline=deadline)
         yield
     except BaseException:
-        with suppress(EngineError):  # the error that led here says more; a dead server needs no end of its pause
+        with suppress(EngineError):  # the error that led here has the cause; a dead server needs no end of its pause
             await asyncio.shield(_continue(connection, time.monotonic() + _CONTINUE_SECONDS))
         raise
     await _continue(connection, deadline)

@@ -92,8 +92,8 @@ class SimScheduler(ContinuousBatching[Words]):
         self._record(start, tokens, found.astype(np.float32))
 
     def _compact(self, live: npt.NDArray[np.bool_]) -> None:
-        kept = np.flatnonzero(live)
-        self._slots.move(Moves(sources=kept, targets=np.arange(kept.size)), kept.size)
+        running = np.flatnonzero(live)
+        self._slots.move(Moves(sources=running, targets=np.arange(running.size)), running.size)
 
     def _forget_slots(self) -> None:
         """The slots themselves are all that there is."""

@@ -147,7 +147,7 @@ class ContinuousBatching(ABC, Generic[Weights]):
 
     @abstractmethod
     def _recompute(self) -> None:
-        """Computes anew what belongs to the tokens of running samples, under the weights of now."""
+        """Recomputes what belongs to the tokens of running samples, under the current weights."""
 
     @abstractmethod
     def _score(self, weights: Weights, tokens: Sequence[int]) -> list[float]:
@@ -280,7 +280,7 @@ class ContinuousBatching(ABC, Generic[Weights]):
         self.drop_cache()
 
     def update_from_disk(self, path: Path, weight: WeightId) -> None:
-        """Replaces the weights between two steps. On any error the engine is left without weights, and says so."""
+        """Replaces the weights between two steps. On any error the engine holds no weights, and raises."""
         self.held = None
         try:
             weights = self._read_weights(path)
@@ -296,7 +296,7 @@ class ContinuousBatching(ABC, Generic[Weights]):
             self.install(weights, weight)
 
     def install(self, weights: Weights, weight: WeightId) -> None:
-        """New weights from the next token on; running samples keep their tokens and get their KV computed anew."""
+        """New weights from the next token on; running samples keep their tokens, and their KV is recomputed."""
         self.install_in_place(weights, weight)
         self._is_stale = self._slots.count > 0
 
@@ -321,7 +321,7 @@ class ContinuousBatching(ABC, Generic[Weights]):
         self.drop_cache()
 
     def retract(self) -> None:
-        """Drops the cache of running samples, which keep their tokens; the next step computes it anew."""
+        """Drops the cache of running samples, which keep their tokens; the next step recomputes it."""
         self.drop_cache()
         self._is_stale = self._slots.count > 0
 

@@ -249,8 +249,8 @@ class KvCache:
         for store in (self.keys, self.values):
             for layer, old in enumerate(store):
                 store[layer] = self._allocate()
-                kept = old[:slots, :, : self.width]
-                store[layer][: kept.shape[0], :, : kept.shape[2]] = kept
+                present = old[:slots, :, : self.width]
+                store[layer][: present.shape[0], :, : present.shape[2]] = present
 
     def move(self, sources: torch.Tensor, targets: torch.Tensor, width: int) -> None:
         """Copies the first `width` tokens of slots `sources` into slots `targets`, all at once."""
@@ -292,7 +292,7 @@ class Decoder:
     def prefill(self, weights: DecoderWeights, ids: torch.Tensor, lengths: torch.Tensor) -> Prefilled:
         """Computes padded prompts (`ids` and `lengths` are the host's).
 
-        Padding stands on the right, where causal attention never looks back at it.
+        Padding stands on the right, where causal attention never reads it.
         """
         num_prompts, num_tokens = ids.shape
         ids, lengths = moved(ids, self._geometry.device), moved(lengths, self._geometry.device)
@@ -398,7 +398,7 @@ class Decoder:
 
 
 def _mask(lengths: torch.Tensor, run: Run, width: int) -> torch.Tensor | None:
-    """[slots, 1, 1, width]: which tokens a slot may look at, its new one included; None where it is all."""
+    """[slots, 1, 1, width]: which tokens a slot attends to, its new one included; None where it is all."""
     if run.is_uniform:
         return None
     return (torch.arange(width, device=lengths.device) <= lengths[run.start : run.stop, None])[:, None, None]

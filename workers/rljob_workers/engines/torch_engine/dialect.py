@@ -20,7 +20,7 @@ from rljob_api.names import Lineage, WeightVersion
 from rljob_api.wire.identity import WeightId
 from rljob_workers.engines.base import VersionSpan
 from rljob_workers.engines.torch_engine.requests import (
-    FINISH_WORDS,
+    FINISH_NAMES,
     BadRequest,
     Batch,
     EndReason,
@@ -70,7 +70,7 @@ class ServedModel:
 
 
 class ControlBody(BaseModel):
-    """Base of every body: unknown fields are looked at by `refuse_unknown`."""
+    """Base of every body: `refuse_unknown` checks unknown fields."""
 
     model_config = ConfigDict(extra="allow", strict=False)
 
@@ -265,7 +265,7 @@ def _render_compact(batch: Batch) -> bytes:
         "output_ids": batch.tokens[is_drawn],
         "log_probs": batch.log_probs[is_drawn],
         "finish_reasons": batch.reasons,
-        "finish_words": FINISH_WORDS,
+        "finish_words": FINISH_NAMES,
         "weight": {"lineage": weight.lineage, "version": weight.version} if weight else None,
         "weight_versions": spans,
     }

@@ -49,14 +49,14 @@ IntArray = npt.NDArray[np.int64]
 
 
 class EndReason(IntEnum):
-    """Why a sample ended; the order is that of `FINISH_WORDS`."""
+    """Why a sample ended; the order is that of `FINISH_NAMES`."""
 
     STOP = 0
     LENGTH = 1
     ABORT = 2
 
 
-FINISH_WORDS = ("stop", "length", "abort")
+FINISH_NAMES = ("stop", "length", "abort")
 """As the dialect names them."""
 
 
@@ -66,7 +66,7 @@ class PauseMode(StrEnum):
     ABORT = "abort"
     """They end with the tokens that they have."""
     RETRACT = "retract"
-    """They keep their tokens; their KV is computed anew when generation goes on."""
+    """They keep their tokens; their KV is recomputed when generation goes on."""
     IN_PLACE = "in_place"
     """They keep tokens and KV, also across an update of the weights."""
     DRAIN = "drain"

@@ -1,7 +1,7 @@
 """Continuous batching by torch: which forward passes are computed for the samples that run, on which cache.
 
 Used by the model loop's thread only. The books are the base's; here prompts are computed once per group, KV is copied
-to its samples, a step is one pass over all slots, and after new weights (Retract) the KV is computed anew.
+to its samples, a step is one pass over all slots, and after new weights (Retract) the KV is recomputed.
 """
 
 from __future__ import annotations

@@ -187,7 +187,7 @@ class RunningRequest:
 class ProgressReply(Response):
     """Lines of JSON: `{"progress": tokens}` again and again, at last the reply, or `{"error"}` in its place.
 
-    The status was sent before the end was known, so that it says nothing of it.
+    The status is sent before the batch ends, so that an error comes in the last line.
     """
 
     def __init__(
@@ -226,7 +226,7 @@ async def _disconnected(request: Request) -> None:
 _Handler = Callable[[Request], Awaitable[Response]]
 
 
-_DRAIN_LOOKS_SECONDS = 0.02
+_DRAIN_POLL_SECONDS = 0.02
 """How soon a pause is answered after its last sample has ended."""
 
 
@@ -290,7 +290,7 @@ class HttpApi:
         body = parse_body(PauseBody, await request.body())
         await self._command(lambda engine: engine.pause(body.mode))
         while not await self._command(lambda engine: engine.is_drained()):
-            await asyncio.sleep(_DRAIN_LOOKS_SECONDS)
+            await asyncio.sleep(_DRAIN_POLL_SECONDS)
         return self._json({"status": "ok", "message": f"Generation is paused ({body.mode.value})."})
 
     async def continue_generation(self, request: Request) -> Response:

@@ -256,7 +256,7 @@ class Admission:
 
 
 class SlotTable:
-    """Columns of all running samples. Views go stale when slots are appended: take them anew."""
+    """Columns of all running samples. Views go stale when slots are appended: take new ones."""
 
     def __init__(self) -> None:
         """Starts empty."""
@@ -314,7 +314,7 @@ class SlotTable:
             column[start : self.count] = np.repeat(np.array(value, dtype=column.dtype), counts)
         self._columns["num_drawn"][start : self.count] = 0
         self._columns["row"][start : self.count] += samples
-        self._columns["seed"][start : self.count] += samples.astype(np.uint64)  # wraps around, as the contract says
+        self._columns["seed"][start : self.count] += samples.astype(np.uint64)  # wraps around, as the contract has it
 
     def record(self, start: int, tokens: IntArray, log_probs: npt.NDArray[np.float32]) -> None:
         """Appends a drawn token to every slot from `start` on."""

@@ -32,7 +32,7 @@ def _serve_simulated(settings: EngineSettings, listener: socket.socket, incarnat
 
 
 def _client(url: str, identity: Path) -> TorchEngineClient:
-    del identity  # its server says with each reply which incarnation it is
+    del identity  # its server names its incarnation in each reply
     return TorchEngineClient(url)
 
 
@@ -48,7 +48,7 @@ def _backend(
     return EngineBackend(
         kind=kind,
         command=command,
-        # Any answer will do: `/health` says that the process serves, whether it holds weights or not.
+        # Any answer will do: `/health` answers once the process serves, with weights or without.
         ready=Ready("/health", lambda status: status > 0),
         client=_client,
         preload=preload,

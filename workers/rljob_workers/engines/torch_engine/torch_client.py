@@ -33,7 +33,7 @@ from rljob_workers.engines.base import (
     Sample,
     SamplingParams,
     VersionSpan,
-    sampling_words,
+    sampling_fields,
 )
 from rljob_workers.engines.torch_engine import INCARNATION_HEADER
 
@@ -64,7 +64,7 @@ class Reply:
     body: Any
     """Parsed JSON, or the text where it is none."""
     incarnation: str | None
-    """None: the server does not say."""
+    """None: the reply does not name it."""
     refusal: str | None
     """The server's sentence where the status is not 200."""
 
@@ -124,7 +124,7 @@ class Transport:
 
     @asynccontextmanager
     async def _exchange(self, what: str) -> AsyncIterator[_Connection]:
-        """A connection for one request and its reply; kept if both came through."""
+        """A connection for one request and its reply; pooled if both came through."""
         connection: _Connection | None = None
         try:
             connection = await self._take()
@@ -209,7 +209,7 @@ def read_compact(body: Any, num_samples: Sequence[int]) -> list[Generation]:  # 
             f"The engine answered {len(lengths)} samples, but {sum(num_samples)} were asked for. None counts."
         )
     tokens, log_probs = body["output_ids"], body["log_probs"]
-    reasons = [FinishReason(word) for word in body["finish_words"]]
+    reasons = [FinishReason(name) for name in body["finish_words"]]
     _check_lengths(len(tokens), sum(lengths), "tokens")
     _check_lengths(len(log_probs), sum(lengths), "log-probs")
     uniform = body["weight"]
@@ -247,7 +247,7 @@ _CONTROL_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class _ServerInfo:
-    """What a server says about itself."""
+    """What a server reports of itself."""
 
     incarnation: str | None
     held: WeightId | None
@@ -306,7 +306,7 @@ class TorchEngineClient(Engine):
             raise
         except BaseException:
             # With time of its own, also where the caller gave up: the server must not stay paused.
-            with suppress(EngineError):  # the error that led here says more
+            with suppress(EngineError):  # the error that led here has the cause
                 await asyncio.shield(
                     self._control(asked, "/continue_generation", {}, time.monotonic() + _CONTROL_SECONDS)
                 )
@@ -426,4 +426,4 @@ def _generate_body(prompts: Sequence[Sequence[int]], params: Sequence[SamplingPa
 
 
 def _sampling_body(params: SamplingParams) -> dict[str, Any]:
-    return {"n": params.num_samples, "sampling_seed": params.seed, **sampling_words(params)}
+    return {"n": params.num_samples, "sampling_seed": params.seed, **sampling_fields(params)}

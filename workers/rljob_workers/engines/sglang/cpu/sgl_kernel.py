@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import torch
 
-_WORD = 0xFFFFFFFF
+_MASK_32 = 0xFFFFFFFF
 
 
 def __getattr__(name: str) -> Callable[..., NoReturn]:
@@ -25,24 +25,29 @@ def __getattr__(name: str) -> Callable[..., NoReturn]:
 
 
 def murmur_hash32(seed: torch.Tensor, positions: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-    """MurmurHash3 (32 bit) of the words (seed's low, seed's high, position, column): [rows, columns], below 2**32.
+    """MurmurHash3 (32 bit) of the parts (seed's low, seed's high, position, column): [rows, columns], below 2**32.
 
     `seed` and `positions` are [rows]. It is where `sampling_seed` takes its chance from.
     """
     rows = seed.to(torch.int64)[:, None]
-    words = (rows & _WORD, (rows >> 32) & _WORD, positions.to(torch.int64)[:, None] & _WORD, columns.to(torch.int64))
+    parts = (
+        rows & _MASK_32,
+        (rows >> 32) & _MASK_32,
+        positions.to(torch.int64)[:, None] & _MASK_32,
+        columns.to(torch.int64),
+    )
     hashed = torch.zeros((), dtype=torch.int64)
-    for word in words:  # products overflow 64 bits, but their low 32 bits stay right
-        mixed = _rotate((word * 0xCC9E2D51) & _WORD, 15) * 0x1B873593
-        hashed = (_rotate(hashed ^ (mixed & _WORD), 13) * 5 + 0xE6546B64) & _WORD
-    hashed = hashed ^ (4 * len(words))
-    hashed = ((hashed ^ (hashed >> 16)) * 0x85EBCA6B) & _WORD
-    hashed = ((hashed ^ (hashed >> 13)) * 0xC2B2AE35) & _WORD
+    for part in parts:  # products overflow 64 bits, but their low 32 bits stay right
+        mixed = _rotate((part * 0xCC9E2D51) & _MASK_32, 15) * 0x1B873593
+        hashed = (_rotate(hashed ^ (mixed & _MASK_32), 13) * 5 + 0xE6546B64) & _MASK_32
+    hashed = hashed ^ (4 * len(parts))
+    hashed = ((hashed ^ (hashed >> 16)) * 0x85EBCA6B) & _MASK_32
+    hashed = ((hashed ^ (hashed >> 13)) * 0xC2B2AE35) & _MASK_32
     return hashed ^ (hashed >> 16)
 
 
-def _rotate(word: torch.Tensor, bits: int) -> torch.Tensor:
-    return ((word << bits) | (word >> (32 - bits))) & _WORD
+def _rotate(part: torch.Tensor, bits: int) -> torch.Tensor:
+    return ((part << bits) | (part >> (32 - bits))) & _MASK_32
 
 
 _OPERATORS = torch.library.Library("sgl_kernel", "FRAGMENT")  # type: ignore[no-untyped-call]
