@@ -85,7 +85,7 @@ def registry(cache: Cache) -> kopf.OperatorRegistry:
     async def see(event: kopf.RawEvent, **_: object) -> None:
         raw: dict[str, Any] = dict(event["object"])
         if event["type"] == "DELETED":
-            cache.bury(raw["metadata"]["uid"])
+            cache.mark_gone(raw["metadata"]["uid"])
             cache.drop_job(raw)
         else:
             cache.put_job(raw)
@@ -308,7 +308,7 @@ def _to_coordinators() -> aiohttp.ClientSession:
     return aiohttp.ClientSession(connector=connector, trust_env=False, auto_decompress=False, cookie_jar=no_cookies)
 
 
-def _follows_nobody() -> aiohttp.TraceConfig:
+def _refuses_redirects() -> aiohttp.TraceConfig:
     """A Service that is asked through the API server's proxy could send the operator, with its token, to the API."""
 
     async def refuse(_session: object, _context: object, asked: aiohttp.TraceRequestRedirectParams) -> None:
@@ -349,7 +349,7 @@ async def _configuration() -> Configuration:
         await client_config.load_kube_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
     configuration.connection_pool_maxsize = CONNECTIONS
     configuration.retries = None
-    configuration.trace_configs = [_follows_nobody()]
+    configuration.trace_configs = [_refuses_redirects()]
     return configuration
 
 

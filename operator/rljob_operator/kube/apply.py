@@ -30,7 +30,7 @@ from rljob_operator.kube.views import JobKey, OwnedView, view_owned
 from rljob_operator.rate_limit import backoff_seconds
 
 ASK_AGAIN_SECONDS = (1.0, 8.0)
-"""Less than after what a job with a refused object is looked at anyway."""
+"""Less than the time until the next turn of a job with a refused object."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,7 +119,7 @@ FAILED_CREATE = "FailedCreate"
 
 
 UNTRIED_SECONDS = 10.0
-"""A scheduler looks at a new pod at once, and a busy one within seconds."""
+"""A scheduler handles a new pod at once, and a busy one within seconds."""
 
 
 Owned = Mapping[tuple[str, str], OwnedView]
@@ -151,7 +151,7 @@ def suspects(pods: Sequence[PodView], owned: Owned) -> list[Suspect]:
 def pod_blocker(pod: PodView, reports: BlockerReports, now: float) -> Blocker | None:
     """What Events report of a pod whose status names nothing, or only that its volume is not there.
 
-    Of one that no scheduler looks at there are not even Events.
+    A pod that no scheduler handles has not even Events.
     """
     own = reports.events.get(Suspect(PODS.kind, pod.name, pod.uid))
     if own is None and not pod.is_tried and is_on_its_way(pod) and now - pod.created_at >= UNTRIED_SECONDS:

@@ -58,7 +58,7 @@ REMEMBERED_GONE = 20_000
 
 
 class Cache:
-    """What is known of the cluster. `changed` is called with the key of a job that should be looked at, and why.
+    """What is known of the cluster. `changed` is called with the key of a job that needs a turn, and how soon.
 
     An object of an unknown job causes no call: the garbage collector deletes it, or its job is about to be seen.
     """
@@ -71,7 +71,7 @@ class Cache:
         self._gone: OrderedDict[str, None] = OrderedDict()
 
     def job(self, key: JobKey) -> Raw | None:
-        """The newest known version of an RLJob; not to be changed by who asks."""
+        """The newest known version of an RLJob; callers do not change it."""
         return self._jobs.get(key)
 
     def jobs(self) -> Iterable[Raw]:
@@ -140,7 +140,7 @@ class Cache:
         if key is None:
             return
         if kind != PODS.kind:
-            self.bury(metadata["uid"])
+            self.mark_gone(metadata["uid"])
         self._drop(kind, key, metadata["name"], metadata["uid"])
 
     def put_owned(self, key: JobKey, view: OwnedView, *, quietly: bool = False) -> None:
@@ -152,7 +152,7 @@ class Cache:
         if known != view and not quietly:
             self._wake(key, Urgency.PROGRESS)
 
-    def bury(self, uid: str) -> None:
+    def mark_gone(self, uid: str) -> None:
         """A watch has reported the end of an object: no answer that is still under way brings it back."""
         self._gone[uid] = None
         while len(self._gone) > REMEMBERED_GONE:

@@ -28,7 +28,7 @@ PLATFORM_RETRY_SECONDS = 1.0
 
 
 RETRY_SECONDS = 10.0
-"""How often it is looked whether the cluster has what a job was refused for."""
+"""How often the cluster is polled for what a job was refused for."""
 
 
 _log = logging.getLogger(__name__)

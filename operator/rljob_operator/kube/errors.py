@@ -14,7 +14,7 @@ class AnswerTooLong(AdapterError):
 
 
 class ApiRefused(AdapterError):
-    """An answer that says no."""
+    """A refusal of the API server."""
 
     def __init__(self, what: str, status: int, reason: str, message: str, retry_after: float = 0.0) -> None:
         super().__init__(f"{what}: {status} {reason}: {message}")

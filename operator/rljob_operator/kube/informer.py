@@ -80,11 +80,11 @@ class Informer:
         return self._resource
 
     def age(self) -> float:
-        """Seconds since the last sign of life."""
+        """Seconds since the last answer or line of the stream."""
         return time.monotonic() - self._alive_at
 
     async def run(self) -> None:
-        """Until cancelled. Watches that tell nothing before they end, however they end, come later and later."""
+        """Until cancelled. Watches that end without an event are repeated with a backoff, however they end."""
         fruitless = 0
         version = ""
         while True:
@@ -212,7 +212,7 @@ class Census:
         uids = {metadata["uid"] for metadata in listed}
         for key, uid in known.items():
             if uid not in uids and namespace in (None, key.namespace):
-                _log.warning("%s is gone, which its watch did not tell", key)
+                _log.warning("%s is gone, which its watch did not report", key)
                 self._cache.drop_job({"metadata": {"namespace": key.namespace, "name": key.name, "uid": uid}})
         for metadata in listed:
             key = JobKey(metadata["namespace"], metadata["name"])

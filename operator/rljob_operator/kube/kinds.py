@@ -83,7 +83,7 @@ OWNED = (
     POD_MONITORS,
     POD_GROUPS,
 )
-"""What a job may be made of; an object that is no longer wanted is looked for among these."""
+"""What a job may be made of; objects that are no longer wanted are searched among these."""
 
 
 _BY_KIND = {resource.kind: resource for resource in OWNED}

@@ -111,7 +111,7 @@ def stranded(pods: Sequence[PodView], now: float) -> list[PodView]:
 
 
 def exit_code(end: ContainerEnd | None) -> int | None:
-    """As the core has it: -N for signal N. Containers say 128 + N."""
+    """As the core has it: -N for signal N. Containers report 128 + N."""
     if end is None:
         return None
     if end.signal:

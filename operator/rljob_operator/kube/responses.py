@@ -25,7 +25,7 @@ _BEFORE_HEAD_BYTES = FRAME_BYTES + 256 * 1024
 
 
 _PIECE_BYTES = 16 * 1024
-"""So much is looked at before it is judged."""
+"""So much is read before it is judged."""
 
 
 async def read_at_most(answer: aiohttp.ClientResponse, most_bytes: int) -> bytes:

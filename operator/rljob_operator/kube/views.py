@@ -43,7 +43,7 @@ class JobKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Controller:
-    """Who an object belongs to: its one owner reference that says `controller`."""
+    """Who an object belongs to: its one owner reference with `controller` set."""
 
     kind: str
     """With its API group: `RLJob.rljob.dev`, `ReplicaSet.apps`; a kind of the core group stands alone."""
@@ -98,7 +98,7 @@ class PodView:
     scheduler: str
     """Whose turn it is to find a node, by schedulerName."""
     is_tried: bool
-    """A scheduler has looked at it, or it has a node."""
+    """A scheduler has handled it, or it has a node."""
     restarts: int
     running_since: float | None
     started: bool

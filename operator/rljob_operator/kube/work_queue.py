@@ -31,7 +31,7 @@ RISE_SECONDS = 5.0
 
 
 TURNS = Rate(burst=60, every_seconds=0.5)
-"""Of one key. A job that starts, or whose nodes are lost, is looked at dozens of times; one about which there is always
+"""Of one key. A job that starts, or whose nodes are lost, has dozens of turns; one about which there is always
 something new leaves the others their turns."""
 
 
@@ -44,7 +44,7 @@ something in front of it may, is not believed: it would silence alarms, too."""
 
 
 class Urgency(Enum):
-    """How soon a key is to be looked at."""
+    """How soon a key needs a turn."""
 
     ALARM = "alarm"
     """A failure, an end, or another user request: the job stalls, or does what is not wanted, until its turn."""
@@ -72,7 +72,7 @@ class Taken(Generic[K]):
 class _Work:
     started: float
     is_alarm: bool
-    """Whether it was to be looked at for an alarm too, now or later: the turn that serves it may fail."""
+    """Whether the turn is for an alarm too, due now or later: the turn that serves it may fail."""
     again: dict[Urgency, float] = field(default_factory=dict)
     """When it is due once more."""
 
@@ -107,7 +107,7 @@ class WorkQueue(Generic[K]):
             work.again[urgency] = min(at, work.again.get(urgency, at))
 
     def take(self, now: float, urgencies: Collection[Urgency] = ALL) -> Taken[K] | None:
-        """The next key that is due with one of the urgencies. Its turn serves all that it was to be looked at for."""
+        """The next key that is due with one of the urgencies. Its turn serves everything that was due for it."""
         due = [(at + _HANDICAP[urgency], key) for urgency, at, key in self._firsts(urgencies) if at <= now]
         if not due:
             return None
@@ -202,7 +202,7 @@ ALARM_SHARE = 4
 
 @dataclass(frozen=True, slots=True)
 class NextTurn:
-    """When a turn wants the job to be looked at again without being asked."""
+    """When a turn wants the next one of its job although nothing changes."""
 
     at: float
     """Unix time."""
@@ -233,7 +233,7 @@ class Workers(Generic[K]):
         self.lease_lost = asyncio.Event()
 
     def wake(self, key: K, urgency: Urgency) -> None:
-        """Something was seen: `key` is to be looked at, for an alarm at once."""
+        """Something was observed: `key` gets a turn, for an alarm at once."""
         self._add(key, 0.0 if urgency is Urgency.ALARM else SETTLE_SECONDS, urgency)
 
     def lag(self) -> float:

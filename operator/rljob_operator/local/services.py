@@ -172,7 +172,7 @@ class Services:
         return await processes.start(argv, self.folder.log(COORDINATOR), pass_fds=(number,))
 
     def probes(self) -> tuple[RedisProbe, ...]:
-        """How the watchdog asks each Redis."""
+        """Where the watchdog probes each Redis."""
         names = (CONTROL, *_unit_names(self.job))
         return tuple(RedisProbe(name, self._socket(name), self.password) for name in names)
 

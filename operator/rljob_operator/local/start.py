@@ -44,7 +44,7 @@ def run_job(job: RLJob, out: Path, *, earlier: Earlier, output: str, resume: str
 
 
 def devices_of(job: RLJob) -> PodDevices:
-    """Which pod gets which of this machine's devices; they are looked for only if it wants any. Raises RunRefused."""
+    """Which pod gets which of this machine's devices; they are searched only if it wants any. Raises RunRefused."""
     if not wanted_devices(job.spec.roles):
         return {}
     try:

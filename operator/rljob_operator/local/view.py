@@ -119,7 +119,7 @@ def phase_text(status: RLJobStatus) -> str:
 
 
 def status_text(status: RLJobStatus) -> str:
-    """A sign of life."""
+    """Phase and progress in one line."""
     training = status.training
     if status.phase in _NOT_YET:
         return phase_text(status)

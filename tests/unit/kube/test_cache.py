@@ -73,7 +73,7 @@ def test_a_job_of_the_same_name_replaces_the_one_that_is_gone_whatever_comes_fir
 def test_the_answer_to_a_write_does_not_bring_back_a_job_that_is_gone() -> None:
     cache, _ = make_cache()
     cache.put_job(make_job(1))
-    cache.bury("j1")
+    cache.mark_gone("j1")
     cache.drop_job(make_job(3))
     cache.put_job(make_job(2, status={"phase": "Running"}), quietly=True)
     assert cache.job(KEY) is None
