@@ -278,16 +278,14 @@ def write_chunks(connection: RespConnection, refs: Mapping[Piece, ChunkRef], unt
     under_way: deque[int] = deque()
     num_bytes = 0
     for piece, ref in refs.items():
-        connection.command_gathered((b"SET", ref.key.encode()), (piece.header, *piece.payload))
+        connection.command(b"SET", ref.key.encode(), last=(piece.header, *piece.payload))
         under_way.append(piece.num_bytes)
         num_bytes += piece.num_bytes
         if num_bytes < WINDOW_BYTES:
             continue
-        connection.flush(until)
         while len(under_way) > 1 and num_bytes > WINDOW_BYTES:
             has_room = _confirm(connection, 1, until) and has_room
             num_bytes -= under_way.popleft()
-    connection.flush(until)
     return _confirm(connection, len(under_way), until) and has_room
 
 
@@ -318,11 +316,9 @@ def read_chunks(
         num_bytes += read.wanted_bytes
         if num_bytes < WINDOW_BYTES:
             continue
-        connection.flush(until)
         while len(asked) > 1 and num_bytes > WINDOW_BYTES:
             num_bytes -= asked[0][0].wanted_bytes
             missing += _take(connection, *asked.popleft(), until, known)
-    connection.flush(until)
     for read, has_header in asked:
         missing += _take(connection, read, has_header, until, known)
     return missing
@@ -358,15 +354,16 @@ def _take(
 
 
 def _take_whole(connection: RespConnection, read: ChunkRead, until: float) -> bool:
-    size = connection.begin_bulk(until)
-    if size is None:
+    found = connection.begin_bulk(until, HEADER_BYTES)
+    if found is None:
         return False
+    size, head = found
     if read.chunk.num_bytes and size != read.chunk.num_bytes:
         raise CorruptChunk(
             f"TransferQueue: chunk {read.chunk.key} of {read.chunk.field} has {size} bytes, the queue says"
             f" {read.chunk.num_bytes} bytes"
         )
-    header = _take_header(connection, read.chunk, size, until)
+    header = _header_of(read.chunk, head)
     if header.num_bytes != size - HEADER_BYTES:
         raise CorruptChunk(
             f"TransferQueue: chunk {read.chunk.key} of {read.chunk.field} has {size} bytes, its header says"
@@ -379,30 +376,29 @@ def _take_whole(connection: RespConnection, read: ChunkRead, until: float) -> bo
     if target is None:
         _refuse_short(read, header)
         read.scatter(payload)
-    connection.end_bulk(until)
     return True
 
 
 def _take_header_alone(connection: RespConnection, read: ChunkRead, until: float, known: set[str]) -> bool:
-    size = connection.begin_bulk(until)
-    if size:
-        _refuse_short(read, _take_header(connection, read.chunk, size, until))
-        known.add(read.chunk.key)
-    connection.end_bulk(until)
-    return bool(size)
+    found = connection.begin_bulk(until, HEADER_BYTES)
+    if found is None or not found[0]:
+        return False
+    _refuse_short(read, _header_of(read.chunk, found[1]))
+    known.add(read.chunk.key)
+    return True
 
 
 def _take_parts(connection: RespConnection, read: ChunkRead, until: float) -> bool:
     """Parts have no checksum of their own: it is only checked that every part is there."""
     there = True
     for _, place, length in read.runs.tolist():
-        size = connection.begin_bulk(until)
-        if size:
-            if size != length:
-                raise _too_short(read.chunk)
-            connection.read_into(read.column[place : place + length], until)
-        there = there and bool(size)
-        connection.end_bulk(until)
+        found = connection.begin_bulk(until)
+        if found is None or not found[0]:
+            there = False
+            continue
+        if found[0] != length:
+            raise _too_short(read.chunk)
+        connection.read_into(read.column[place : place + length], until)
     return there
 
 
@@ -411,10 +407,8 @@ def _refuse_short(read: ChunkRead, header: ChunkHeader) -> None:
         raise _too_short(read.chunk)
 
 
-def _take_header(connection: RespConnection, chunk: ChunkRef, size: int, until: float) -> ChunkHeader:
-    data = bytearray(min(size, HEADER_BYTES))
-    connection.read_into(memoryview(data), until)
-    header = decode_header(data)
+def _header_of(chunk: ChunkRef, head: bytes) -> ChunkHeader:
+    header = decode_header(head)
     dtype = str(header.dtype).removeprefix("torch.")
     if (dtype, header.inner_shape) != (chunk.dtype, chunk.inner_shape):
         raise CorruptChunk(

@@ -213,7 +213,6 @@ def _read_parts(connection: RespConnection, parts: Sequence[_Part], until: float
         key = part.key.encode()
         connection.command(b"GETRANGE", key, b"0", b"%d" % (len(_CHUNK_BEGINS) - 1))
         connection.command(b"GETRANGE", key, b"%d" % part.start, b"%d" % (part.start + max(part.num_bytes, 1) - 1))
-    connection.flush(until)
     found: list[bytes | None] = []
     for part in parts:
         head, data = connection.read(until), connection.read(until)

@@ -118,11 +118,10 @@ class BrokenReply(Exception):
 
 
 class RespConnection:
-    """One connection: queue commands, `flush`, then read one reply per command, in order.
+    """One connection: queue commands, then read one reply per command, in order.
 
     connection.command(b"SET", key, payload)
-    connection.flush(deadline)
-    connection.read(deadline)
+    connection.read(deadline)                    sends what is queued first
     """
 
     def __init__(
@@ -145,6 +144,8 @@ class RespConnection:
         self._buffer = bytearray(_READ_AHEAD_BYTES)
         self._view = memoryview(self._buffer)
         self._start = self._end = 0
+        self._bulk_left = 0
+        """Bytes of the begun bulk reply that `read_into` has not taken yet."""
         self._socket = address.connect(self._seconds_left(deadline))
         self._wakes_at = 1
         self._poll_in = select.poll()
@@ -162,12 +163,8 @@ class RespConnection:
         """May be called twice."""
         self._socket.close()
 
-    def command(self, *parts: bytes | memoryview) -> None:
-        """Queues one command."""
-        self.command_gathered(parts, ())
-
-    def command_gathered(self, parts: tuple[bytes | memoryview, ...], last: tuple[bytes | memoryview, ...]) -> None:
-        """Queues one command whose last argument (if `last` is not empty) is gathered from several buffers."""
+    def command(self, *parts: bytes | memoryview, last: tuple[bytes | memoryview, ...] = ()) -> None:
+        """Queues one command; `last` is one more argument, gathered from several buffers."""
         self._small += b"*%d\r\n" % (len(parts) + bool(last))
         for part in parts:
             self._argument((part,))
@@ -185,11 +182,12 @@ class RespConnection:
             self._parts.append(buffer)
         self._small += b"\r\n"
 
-    def flush(self, deadline: float) -> None:
-        """Sends everything queued."""
-        if self._small:
-            self._parts.append(bytes(self._small))
-            self._small.clear()
+    def _flush(self, deadline: float) -> None:
+        """Sends everything queued; a queued command ends with small bytes."""
+        if not self._small:
+            return
+        self._parts.append(bytes(self._small))
+        self._small.clear()
         parts, self._parts = self._parts, []
         first = 0
         while first < len(parts):
@@ -211,7 +209,7 @@ class RespConnection:
         """One command and its reply."""
         self.command(*parts)
         try:
-            self.flush(deadline)
+            self._flush(deadline)
         except BrokenPipeError:
             # A server that takes no more clients sends an error, and closes.
             self.read(deadline)
@@ -225,6 +223,7 @@ class RespConnection:
 
     def read(self, deadline: float) -> Reply:
         """The next reply, whatever it is; raises ErrorReply for an error."""
+        self._flush(deadline)
         return self._read(deadline, _MAX_DEPTH)
 
     def _read(self, deadline: float, depth: int) -> Reply:
@@ -254,26 +253,41 @@ class RespConnection:
     def _body(self, size: int, deadline: float) -> bytes:
         """Takes memory for bytes that arrived, not for the size that the server announces."""
         body = bytearray(min(size, _READ_AHEAD_BYTES))
-        self.read_into(memoryview(body), deadline)
+        self._take(memoryview(body), deadline)
         while len(body) < size:
             part = bytearray(min(size - len(body), len(body)))
-            self.read_into(memoryview(part), deadline)
+            self._take(memoryview(part), deadline)
             body += part
-        self.end_bulk(deadline)
+        self._end_bulk(deadline)
         return bytes(body)
 
-    def begin_bulk(self, deadline: float) -> int | None:
-        """Size of the bulk reply that comes next (None: no such key); then `read_into` all of it, then `end_bulk`."""
+    def begin_bulk(self, deadline: float, head_bytes: int = 0) -> tuple[int, bytes] | None:
+        """Size of the bulk reply that comes next and its first `head_bytes` bytes (all of them where it is shorter).
+
+        None: no such key. Then `read_into` takes the others.
+        """
+        self._flush(deadline)
         line = self._line(deadline)
         if line[:1] == b"-":
             raise ErrorReply(line[1:].decode(errors="replace"))
         if line[:1] != b"$":
             raise BrokenReply(f"a bulk reply begins with {line[:16]!r}")
         size = _size(line[1:])
-        return None if size < 0 else size
+        if size < 0:
+            return None
+        head = bytearray(min(size, head_bytes))
+        self._bulk_left = size
+        self.read_into(memoryview(head), deadline)
+        return size, bytes(head)
 
     def read_into(self, target: memoryview, deadline: float) -> None:
-        """Fills `target` (bytes) from the stream."""
+        """Fills `target` (bytes) from the bulk reply that was begun, and takes its line end behind the last byte."""
+        self._take(target, deadline)
+        self._bulk_left -= target.nbytes
+        if not self._bulk_left:
+            self._end_bulk(deadline)
+
+    def _take(self, target: memoryview, deadline: float) -> None:
         size = target.nbytes
         filled = min(size, self._end - self._start)
         target[:filled] = self._view[self._start : self._start + filled]
@@ -281,8 +295,7 @@ class RespConnection:
         while filled < size:
             filled += self._receive(target[filled:], deadline)
 
-    def end_bulk(self, deadline: float) -> None:
-        """Takes the line end behind a bulk reply."""
+    def _end_bulk(self, deadline: float) -> None:
         while self._end - self._start < 2:
             self._fill(deadline)
         if self._buffer[self._start : self._start + 2] != b"\r\n":

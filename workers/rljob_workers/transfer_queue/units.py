@@ -167,7 +167,6 @@ class StorageUnit:
                 page = keys[first : first + _KEYS_PER_COMMAND]
                 for key in page:
                     connection.command(b"EXISTS", _encoded(key))
-                connection.flush(until)
                 found += [key for key in page if _integer(connection.read(until))]
             return found
 
@@ -221,7 +220,6 @@ def _generation_of(reply: object) -> int | None:
 def _read_figures(connection: RespConnection, deadline: float) -> UnitFigures:
     connection.command(b"INFO", b"memory", b"stats")
     connection.command(b"DBSIZE")
-    connection.flush(deadline)
     info, keys = connection.read(deadline), connection.read(deadline)
     lines = info.splitlines() if isinstance(info, bytes) else []
     figures = dict(line.split(b":", 1) for line in lines if b":" in line)

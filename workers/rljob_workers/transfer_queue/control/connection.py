@@ -316,7 +316,6 @@ class Subscription(Notices):
                 self._address, deadline=until, silence_seconds=self._silence_seconds, clock=self._clock
             )
         self._connection.command(b"SUBSCRIBE", b"n:" + channel.encode())
-        self._connection.flush(until)
         while channel not in self._channels:
             self._read_one()
 
