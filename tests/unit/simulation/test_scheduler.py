@@ -12,7 +12,7 @@ from rljob_workers.engines.sim.server import SimScheduler
 from rljob_workers.engines.torch_engine.continuous_batching import Room
 from rljob_workers.engines.torch_engine.requests import Batch, EndReason, PauseMode
 from rljob_workers.simulation.pace import SimulatedPace
-from rljob_workers.simulation.policy import Words, fingerprint, log_probs, places, version_0
+from rljob_workers.simulation.policy import Uints, fingerprint, log_probs, places, version_0
 from tests.unit.engines.tiny_models import FIRST, SECOND, make_batch, make_group, outputs, run
 
 VOCAB = 29
@@ -33,7 +33,7 @@ def make(clock: Clock | None = None, **cost: float) -> SimScheduler:
     return scheduler
 
 
-def expected(weights: Words, prompt: list[int], output: list[int], temperature: float = 1.0) -> np.ndarray:
+def expected(weights: Uints, prompt: list[int], output: list[int], temperature: float = 1.0) -> np.ndarray:
     row = np.array([*prompt, *output])
     at = np.arange(len(prompt), len(row))
     found = places(fingerprint(weights), row[at - 1], at - 1, VOCAB)

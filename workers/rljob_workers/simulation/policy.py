@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 
 from rljob_workers.models.blob import read_weights
 
-Words = npt.NDArray[np.uint64]
+Uints = npt.NDArray[np.uint64]
 
 
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
@@ -31,7 +31,7 @@ _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
-def mixed(values: Words) -> Words:
+def mixed(values: Uints) -> Uints:
     """A pseudo-random number for each."""
     with np.errstate(over="ignore"):
         values = values + _GAMMA
@@ -40,7 +40,7 @@ def mixed(values: Words) -> Words:
         return values ^ (values >> np.uint64(31))
 
 
-def joined(*columns: Words) -> Words:
+def joined(*columns: Uints) -> Uints:
     """A number for each row of several columns; the order of the columns counts."""
     found = mixed(columns[0])
     with np.errstate(over="ignore"):
@@ -49,14 +49,14 @@ def joined(*columns: Words) -> Words:
     return found
 
 
-def words(values: npt.NDArray[np.generic]) -> Words:
+def uints(values: npt.NDArray[np.generic]) -> Uints:
     """Whole numbers as such, and float32 by its bits."""
     if values.dtype == np.float32:
         return values.view(np.uint32).astype(np.uint64)
     return values.astype(np.int64).view(np.uint64)
 
 
-def fraction(values: Words) -> npt.NDArray[np.float64]:
+def fraction(values: Uints) -> npt.NDArray[np.float64]:
     """Of each its upper bits, as a number in [0, 1)."""
     return (values >> np.uint64(12)).astype(np.float64) * 2.0**-52
 
@@ -122,7 +122,7 @@ def drawn(at: NextTokens, choice: SamplingChoice) -> Ints:
     return np.where((chance < liked_share) | (others == 0), at.liked, other)
 
 
-def seeded_chance(seeds: Words, positions: Ints) -> Floats:
+def seeded_chance(seeds: Uints, positions: Ints) -> Floats:
     """The chance of each sample's token at each position of its output."""
     return fraction(joined(seeds, positions.astype(np.uint64)))
 
@@ -140,36 +140,36 @@ NAMES = tuple(f"simulated.{index}.weight" for index in range(NUM_TENSORS))
 _PLACES = np.arange(NUM_TENSORS * NUM_ELEMENTS, dtype=np.uint64)
 
 
-def version_0(seed: int) -> Words:
+def version_0(seed: int) -> Uints:
     """[NUM_TENSORS * NUM_ELEMENTS] of the untrained policy."""
     return joined(np.full_like(_PLACES, seed), _PLACES)
 
 
-def no_moments() -> Words:
+def no_moments() -> Uints:
     """The optimizer's state before the first step; as long as the weights."""
     return np.zeros_like(_PLACES)
 
 
-def stepped(weights: Words, moments: Words, gradient: int) -> tuple[Words, Words]:
+def stepped(weights: Uints, moments: Uints, gradient: int) -> tuple[Uints, Uints]:
     """Weights and moments after an optimizer step. `gradient` is the sum of the hashes of its rows."""
     moments = joined(moments, np.full_like(_PLACES, gradient % 2**64), _PLACES)
     with np.errstate(over="ignore"):
         return weights + moments, moments
 
 
-def fingerprint(weights: Words) -> np.uint64:
+def fingerprint(weights: Uints) -> np.uint64:
     """A number that another one of any of them changes."""
     with np.errstate(over="ignore"):
         return np.uint64(mixed(joined(weights, _PLACES).sum(keepdims=True))[0])
 
 
-def tensors_of(weights: Words) -> dict[str, torch.Tensor]:
+def tensors_of(weights: Uints) -> dict[str, torch.Tensor]:
     """By name, each int64 [NUM_ELEMENTS]; copies."""
     rows = torch.from_numpy(weights.view(np.int64).reshape(NUM_TENSORS, NUM_ELEMENTS).copy())
     return {name: rows[index].clone() for index, name in enumerate(NAMES)}
 
 
-def read_simulated(path: Path) -> Words:
+def read_simulated(path: Path) -> Uints:
     """The weights of a safetensors file, or of a folder of parts; ValueError names what does not fit."""
     try:
         tensors = read_weights(path)
@@ -178,7 +178,7 @@ def read_simulated(path: Path) -> Words:
     return weights_of(tensors, source=str(path))
 
 
-def weights_of(tensors: Mapping[str, torch.Tensor], *, source: str) -> Words:
+def weights_of(tensors: Mapping[str, torch.Tensor], *, source: str) -> Uints:
     """The weights out of all tensors; ValueError names the first that is missing, unknown or of another shape."""
     for name in (*NAMES, *tensors):
         tensor = tensors.get(name)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedTokenizerBase
 
-    from rljob_workers.simulation.policy import Words
+    from rljob_workers.simulation.policy import Uints
     from rljob_workers.trainers.base import ForwardModel, Trainer
     from rljob_workers.trainers.data_parallel import DataParallelGroup
 
@@ -138,7 +138,7 @@ def _version_0(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> Mapping[s
     return initial_state(spec.model, tokenizer)
 
 
-def _simulated_weights(spec: RLJobSpec) -> Words:
+def _simulated_weights(spec: RLJobSpec) -> Uints:
     return version_0(0 if spec.model.config is None else spec.model.config.seed)
 
 

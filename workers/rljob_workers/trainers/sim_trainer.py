@@ -17,7 +17,7 @@ from rljob_workers.models.share import WeightShare, layout_digest
 from rljob_workers.models.slices import EXP_AVG, STEPS, SavedState, StateShare, StateSlice
 from rljob_workers.simulation.policy import (
     NAMES,
-    Words,
+    Uints,
     fingerprint,
     joined,
     log_probs,
@@ -27,7 +27,7 @@ from rljob_workers.simulation.policy import (
     read_simulated,
     stepped,
     tensors_of,
-    words,
+    uints,
 )
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers.base import ForwardModel, OptimizerStepResult, Trainer, TrainRows, no_progress
@@ -52,7 +52,7 @@ class SimForward:
 
     def log_probs(
         self,
-        weights: Words,
+        weights: Uints,
         tokens: Jagged,
         response_lengths: torch.Tensor,
         temperature: float,
@@ -68,7 +68,7 @@ class SimForward:
         return Jagged.from_lengths(torch.from_numpy(found.astype(np.float32)), response_lengths)
 
     def _of(
-        self, weights: Words, tokens: Jagged, response_lengths: torch.Tensor, rows: RowRange, temperature: float
+        self, weights: Uints, tokens: Jagged, response_lengths: torch.Tensor, rows: RowRange, temperature: float
     ) -> np.typing.NDArray[np.float64]:
         ends = tokens.offsets[rows.start + 1 : rows.stop + 1].numpy()
         begins = tokens.offsets[rows.start : rows.stop].numpy()
@@ -90,7 +90,7 @@ def num_tokens(tokens: Jagged, rows: RowRange) -> int:
 class SimForwardModel(ForwardModel):
     """A policy that only computes log-probs."""
 
-    def __init__(self, forward: SimForward, weights: Words) -> None:
+    def __init__(self, forward: SimForward, weights: Uints) -> None:
         self._forward = forward
         self._weights = weights
 
@@ -128,7 +128,7 @@ class SimTrainer(Trainer):
         forward: SimForward,
         pace: SimulatedPace,
         group: DataParallelGroup,
-        weights: Words,
+        weights: Uints,
         *,
         max_skipped_steps: int,
     ) -> None:
@@ -234,24 +234,24 @@ class SimTrainer(Trainer):
 
 def _gradient(rows: TrainRows) -> int:
     """The sum of the rows' hashes, as int64; of tokens, masks, advantages and the engine's log-probs."""
-    tokens = _row_sums(rows.tokens, joined(_within(rows.tokens), words(rows.tokens.values.numpy())))
+    tokens = _row_sums(rows.tokens, joined(_within(rows.tokens), uints(rows.tokens.values.numpy())))
     masks = rows.loss_masks
     columns = (rows.advantages.values.float(), rows.rollout_log_probs.values.float(), masks.values.long())
-    of_tokens = joined(_within(masks), *(words(column.numpy()) for column in columns))
+    of_tokens = joined(_within(masks), *(uints(column.numpy()) for column in columns))
     hashes = joined(tokens, _row_sums(masks, of_tokens))
-    counted = _row_sums(masks, words(masks.values.long().numpy())) > 0
+    counted = _row_sums(masks, uints(masks.values.long().numpy())) > 0
     return int(np.where(counted, mixed(hashes), 0).sum(dtype=np.uint64).view(np.int64))
 
 
-def _within(column: Jagged) -> Words:
+def _within(column: Jagged) -> Uints:
     """Of each value its place in its row."""
     begins = np.repeat(column.offsets[:-1].numpy(), column.lengths.numpy())
-    return words(np.arange(len(begins)) - begins)
+    return uints(np.arange(len(begins)) - begins)
 
 
-def _row_sums(column: Jagged, values: Words) -> Words:
+def _row_sums(column: Jagged, values: Uints) -> Uints:
     """Of each row, also of one without values."""
-    sums: Words = np.concatenate([np.zeros(1, dtype=np.uint64), values.cumsum(dtype=np.uint64)])
-    ends: Words = sums[column.offsets.numpy()]
-    found: Words = ends[1:] - ends[:-1]
+    sums: Uints = np.concatenate([np.zeros(1, dtype=np.uint64), values.cumsum(dtype=np.uint64)])
+    ends: Uints = sums[column.offsets.numpy()]
+    found: Uints = ends[1:] - ends[:-1]
     return found

@@ -24,7 +24,7 @@ from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.simulation.pace import SimulatedPace
 from rljob_workers.simulation.policy import (
     SamplingChoice,
-    Words,
+    Uints,
     drawn,
     fingerprint,
     log_probs,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from rljob_workers.engines.torch_engine.slots import Admission
 
 
-class SimScheduler(ContinuousBatching[Words]):
+class SimScheduler(ContinuousBatching[Uints]):
     """The samples that would run."""
 
     def __init__(self, room: Room, pace: SimulatedPace) -> None:
@@ -51,10 +51,10 @@ class SimScheduler(ContinuousBatching[Words]):
     def drop_cache(self) -> None:
         """There is none."""
 
-    def _read_weights(self, path: Path) -> Words:
+    def _read_weights(self, path: Path) -> Uints:
         return read_simulated(path)
 
-    def _score(self, weights: Words, tokens: Sequence[int]) -> list[float]:
+    def _score(self, weights: Uints, tokens: Sequence[int]) -> list[float]:
         row = np.array(tokens, dtype=np.int64)
         at = places(fingerprint(weights), row[:-1], np.arange(len(row) - 1), self._room.vocab_size)
         found: list[float] = log_probs(at, row[1:], np.ones(len(row) - 1)).tolist()
