@@ -77,7 +77,7 @@ def reader_pod(
     container["resources"] = {key: each for key, each in container.get("resources", {}).items() if key != "claims"}
     for mount in container["volumeMounts"]:
         mount["readOnly"] = mount.get("readOnly", False) or mount["mountPath"] == RUN_DIR
-    container |= {"name": CONTAINER, "command": [python, "-m", "rljob_workers.retained_logs", *arguments]}
+    container |= {"name": CONTAINER, "command": [python, "-m", "rljob_workers.kept_logs", *arguments]}
     spec = {key: template[key] for key in _COPIED if key in template}
     for volume in spec["volumes"]:
         if "persistentVolumeClaim" in volume and volume["name"] == _run_volume(coordinator):

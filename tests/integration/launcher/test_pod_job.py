@@ -12,7 +12,7 @@ from rljob_api.names import Role
 from rljob_api.spec import RLJob
 from rljob_api.wire.epochs import PodPhase
 from rljob_api.wire.identity import PodKey
-from rljob_workers.retained_logs import RetainedLogs
+from rljob_workers.kept_logs import RetainedLogs
 from tests.integration.launcher.conftest import IMPORT_SECONDS, eventually
 from tests.integration.launcher.pods import Container, Pods
 from tests.integration.run.job import make_manifest

@@ -80,7 +80,7 @@ def test_the_pod_that_reads_a_volume_is_the_coordinators_without_its_labels_and_
     assert not made["spec"]["volumes"][0]["persistentVolumeClaim"].get("readOnly"), "what was read is not changed"
     (container,) = pod["spec"]["containers"]
     command = container["command"]
-    assert command[1:] == ["-m", "rljob_workers.retained_logs", "--role", "actor"]
+    assert command[1:] == ["-m", "rljob_workers.kept_logs", "--role", "actor"]
     assert command[0] == made["spec"]["containers"][0]["command"][0]
     assert container["securityContext"] == made["spec"]["containers"][0]["securityContext"]
     assert [mount["readOnly"] for mount in container["volumeMounts"] if mount["mountPath"] == RUN_DIR] == [True]

@@ -7,8 +7,8 @@ from pydantic import ValidationError
 
 from rljob_api.names import Role
 from rljob_api.wire.logs import LogTail, begins_line, last_lives
+from rljob_workers.kept_logs import RetainedLogs, main
 from rljob_workers.launcher.forking import fork_child
-from rljob_workers.retained_logs import RetainedLogs, main
 
 FIRST, SECOND, THIRD = (begins_line(f"2026-01-0{day}T00:00:00Z") for day in (1, 2, 3))
 

@@ -37,7 +37,7 @@ from rljob_workers.dcs.coordinator.context import Refused, Topic, bad_request, i
 from rljob_workers.dcs.coordinator.metrics import exposition
 from rljob_workers.dcs.coordinator.queue_room import PeekRequest
 from rljob_workers.dcs.coordinator.serial_executor import SerialExecutor
-from rljob_workers.retained_logs import RetainedLogs
+from rljob_workers.kept_logs import RetainedLogs
 
 Wait = Annotated[float, Query(ge=0, le=LONGEST_WAIT_SECONDS)]
 

@@ -28,8 +28,8 @@ from rljob_workers.dcs.coordinator.records import Store
 from rljob_workers.dcs.coordinator.serial_executor import SerialExecutor
 from rljob_workers.dcs.coordinator.server_gate import ON_ONE_MACHINE, TICK_SECONDS, OpeningPatience
 from rljob_workers.dcs.membership.rank_context import checkpoint_dir
+from rljob_workers.kept_logs import RetainedLogs
 from rljob_workers.pipeline import queue_shape
-from rljob_workers.retained_logs import RetainedLogs
 from rljob_workers.sockets import redis_options
 from rljob_workers.transfer_queue.admin import QueueAdmin, QueueAdminTiming
 

@@ -1,9 +1,10 @@
 """Logs that outlive their pods: the last part of each rank's and engine's, and of its life before, as files.
 
-    python -m rljob_workers.retained_logs --role actor --previous
+    python -m rljob_workers.kept_logs --role actor --previous
 
 The coordinator writes them beside the checkpoints, as launchers hand them in. It answers with them as long as it runs;
-after that a pod with the volume runs this module, which prints the same answer.
+after that a pod with the volume runs this module, which prints the same answer. Its name is part of that pod's command,
+also with images of earlier releases, and stays.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class RetainedLogs:
 
 def main(arguments: Sequence[str]) -> int:
     """Prints what is retained as JSON."""
-    parser = argparse.ArgumentParser(prog="python -m rljob_workers.retained_logs")
+    parser = argparse.ArgumentParser(prog="python -m rljob_workers.kept_logs")
     parser.add_argument("--run-dir", type=Path, default=Path(RUN_DIR))
     parser.add_argument("--role", type=Role, default=None)
     parser.add_argument("--previous", action="store_true")
