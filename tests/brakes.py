@@ -14,7 +14,7 @@ STOP_SECONDS = 0.9
 
 
 class Brake:
-    """Stops whatever `pids` gives, again and again, while it is held; asked anew each time."""
+    """Stops whatever `pids` gives, again and again, while it is held; asked again each time."""
 
     def __init__(
         self,

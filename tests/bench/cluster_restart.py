@@ -2,7 +2,7 @@
 
     make bench-cluster-restart       or       python -m tests.bench.cluster_restart --kills 100 --roles reference,actor
 
-A tiny model, mechanism Process. Every step of the chain is told apart by the coordinator's clock, which is this
+A tiny model, mechanism Process. Every step of the chain is distinguished by the coordinator's clock, which is this
 machine's: death -> reported by the launcher -> (operator) -> epoch open -> (fork, restore) -> every role ready.
 """
 
@@ -39,7 +39,7 @@ IN_PLACE = (Role.REFERENCE, Role.ADVANTAGES)
 ROLES = (*IN_PLACE, Role.ACTOR, Role.ROLLOUT)
 LIMIT_SECONDS = 120.0
 PAUSE_SECONDS = 1.0
-"""Between a restart and the next kill, so that nobody is struck in the echo of the last one."""
+"""Between a restart and the next kill, so that no one is struck in the echo of the last one."""
 BOUND_SECONDS = "0.25"
 """A bucket of the operator's histogram: the aim for its share."""
 
@@ -112,7 +112,7 @@ class Bench:
         return lap
 
     def shares(self, scope: str) -> tuple[float, float]:
-        """Restarts of which the coordinator was told in time by the operator, and all that it was told of."""
+        """Restarts that the operator reported to the coordinator in time, and all that it reported to it."""
         text = _output(self._node.within("curl", "-sS", "--max-time", "10", self._metrics))
         name = "rljob_operator_restart_seconds"
         within = _value(text, f'{name}_bucket{{le="{BOUND_SECONDS}",scope="{scope}",stage="told"}}')
@@ -120,7 +120,7 @@ class Bench:
 
 
 def _lap(told: Sequence[CoordinatorEvent], role: Role, killed: float) -> Lap | None:
-    """The lap that these events tell of, once they tell its end."""
+    """The lap that these events report, once they report its end."""
     reports = [event.at for event in told if event.kind is EventKind.FAILURE_REPORTED and event.at > killed]
     if not reports:
         return None

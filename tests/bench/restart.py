@@ -2,8 +2,8 @@
 
     make bench-restart       or       python -m tests.bench.restart --kills 20
 
-A tiny model on this machine: what is measured is the product's own share (death seen, decided, persisted, told, forked,
-restored), not the loading of weights.
+A tiny model on this machine: what is measured is the product's own share (death seen, decided, persisted, reported,
+forked, restored), not the loading of weights.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def node(cluster: Cluster) -> Node:
 
 @pytest.fixture
 def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A namespace of the test's own. It is deleted afterwards, which nobody waits for: it takes seconds."""
+    """A namespace of the test's own. It is deleted afterwards, which no one waits for: it takes seconds."""
     text = re.sub("[^a-z0-9]+", "-", request.node.name.lower().removeprefix("test_"))[:40].strip("-")
     name = f"{text}-{uuid.uuid4().hex[:6]}"
     kubectl = Kubectl(cluster.kubeconfig)

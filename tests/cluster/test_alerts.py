@@ -35,7 +35,7 @@ def test_alerts_come_and_do_not_come_as_the_scenarios_state(tmp_path: Path) -> N
     rules = _rules()
     for group in rules["groups"]:
         for rule in group["rules"]:
-            del rule["annotations"]["description"]  # a scenario tells the summary alone
+            del rule["annotations"]["description"]  # a scenario reports the summary alone
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump(rules))
     shutil.copy(SCENARIOS, tmp_path)
     _promtool("test", "rules", str(tmp_path / SCENARIOS.name))

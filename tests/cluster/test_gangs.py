@@ -1,7 +1,7 @@
 """Four actor ranks in two pods of a cluster: one dies, one is frozen, a pod is deleted; each is one restart.
 
-The pods that stay begin anew along with the one that is new: ranks of one generation only meet each other. Ranks of the
-backend Fsdp meet within every micro-batch, where those that wait for the victim beat like it did.
+The pods that stay begin again along with the one that is new: ranks of one generation only meet each other. Ranks of
+the backend Fsdp meet within every micro-batch, where those that wait for the victim beat like it did.
 """
 
 import time
@@ -45,7 +45,7 @@ def subject(
     )
     try:
         kubectl.wait("the namespace's service account", lambda: kubectl.get("serviceaccount", "default"))
-        # Without a lease, which it would lose on a busy machine: nobody starts this operator again.
+        # Without a lease, which it would lose on a busy machine: no one starts this operator again.
         with OperatorProcess(cluster, namespace, tmp_path_factory.mktemp("operator"), lease=None) as operator:
             subject = Subject(ClusterJob(kubectl, slowed(manifest, "slower")).apply(), operator)
             subject.wait_ready()
@@ -57,7 +57,7 @@ def subject(
 
 @dataclass(frozen=True)
 class Blow:
-    """Something bad, and what the one restart that follows is told of."""
+    """Something bad, and the reason of the one restart that follows."""
 
     strike: Callable[[Subject], None]
     reason: str

@@ -69,7 +69,7 @@ def test_options_that_cannot_work_stop_their_rollout_and_the_operator_before_goe
             f"a new pod to end with {text}",
             lambda text=text: any(code == 64 and text in message for code, message in release.ended().values()),  # type: ignore[misc]
         )
-        # One of the replicas before may have lost the lease meanwhile, and be begun anew.
+        # One of the replicas before may have lost the lease meanwhile, and be begun again.
         assert not {name for name, (code, _) in release.ended().items() if code == 64} & pods
         assert pods <= {
             pod["metadata"]["name"] for pod in kubectl.all("pods") if "deletionTimestamp" not in pod["metadata"]

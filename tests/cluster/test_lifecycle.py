@@ -218,7 +218,7 @@ def test_a_suspended_job_has_no_pods_and_goes_on_from_its_checkpoint(stage: Stag
 
     stage.operator.stop()
     job.change({"suspend": False})
-    stage.kubectl.delete("rljob", "job-actor")  # with pods that run, and nobody there to help
+    stage.kubectl.delete("rljob", "job-actor")  # with pods that run, and no one there to help
     stage.wait_nothing_of("job-actor")
     stage.operator.start()
     wait_restarted(job, epoch + 1)

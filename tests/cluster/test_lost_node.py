@@ -1,4 +1,4 @@
-"""A node is lost, with its kubelet, its network and its pods, as if its power had failed: nobody says goodbye.
+"""A node is lost, with its kubelet, its network and its pods, as if its power had failed: no one says goodbye.
 
 A second real node of this machine runs some roles of one job, and all of another one. Both go on, on the node that
 is left, and have trained every sample exactly once.
@@ -165,7 +165,7 @@ def test_roles_of_a_lost_node_go_on_elsewhere_after_one_restart(loss: Loss) -> N
 
 
 def test_a_job_that_was_on_the_lost_node_as_a_whole_goes_on_elsewhere(loss: Loss) -> None:
-    """With its Redis and its coordinator; nobody else lets go of pods that wait for ever for their kubelet."""
+    """With its Redis and its coordinator; no one else lets go of pods that wait for ever for their kubelet."""
     loser, job = loss.whole, loss.whole.subject.job
     assert not loser.stays, job.summary()
 

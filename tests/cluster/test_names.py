@@ -1,4 +1,4 @@
-"""What is not a job's own is never touched: objects that somebody else has made under the names of a job's objects.
+"""What is not a job's own is never touched: objects that another has made under the names of a job's objects.
 
 The jobs here ask for a node that is not there: their pods are made and cost nothing, and none may be made too early.
 """
@@ -53,7 +53,7 @@ THEIRS: dict[str, Object] = {
         "spec": {"minAvailable": 0, "selector": {"matchLabels": SELECTOR}},
     },
 }
-"""What comes after a job's name -> somebody's object of that name."""
+"""What comes after a job's name -> someone's object of that name."""
 OTHERS = ("checkpoints", "job", "advantages")
 """Those that are also made with the job's label, and with an owner."""
 
@@ -77,7 +77,7 @@ def make_job(name: str, **spec: Any) -> Object:
 
 
 def theirs(part: str, job: str, how: str, owner_uid: str) -> Object:
-    """Somebody's object of a name of `job`."""
+    """Someone's object of a name of `job`."""
     name = f"data-{job}-control-0" if part == "data-control-0" else f"{job}-{part}".rstrip("-")
     metadata: Object = {"name": name}
     if how != "bare":

@@ -37,7 +37,7 @@ def crd(cluster: Cluster) -> None:
 
 
 def made_patient(name: str) -> Object:
-    """A job that trains for long. Nobody here is found by silence: a busy machine's pause must not count as one."""
+    """A job that trains for long. No one here is found by silence: a busy machine's pause must not count as one."""
     policy = {"heartbeatTimeoutSeconds": 60}
     return leaves_nothing(slowed(make_small_job(name, rollout={"numRollouts": 5000}, restartPolicy=policy)))
 
@@ -143,7 +143,7 @@ def test_a_leader_that_dies_or_sleeps_is_followed_and_can_do_no_harm(
         leader, other = (first, second) if "is held by" in first.log.read_text() else (second, first)
         holder = holder_of(kubectl)
 
-        # While nobody leads, a rank dies. Who takes over restarts the job once, for that.
+        # While no one leads, a rank dies. Who takes over restarts the job once, for that.
         leader.kill()
         job.process("actor").kill()
         job.wait_epoch_ready(2)
@@ -259,7 +259,7 @@ def test_connections_that_break_or_go_silent_lose_nothing(
             door.open()
             wait_suspended(kubectl, "meanwhile")
             kubectl.wait_for("service", "early-control", "to be there again", lambda found: found)
-            doomed = f"{LABEL_JOB}=doomed"  # no watch tells of its end: the next count of the jobs does, in a minute
+            doomed = f"{LABEL_JOB}=doomed"  # no watch reports its end: the next count of the jobs does, in a minute
             kubectl.wait("nothing to be left of the deleted job", lambda: not kubectl.all(MADE, doomed))
 
             door.silence()

@@ -62,7 +62,7 @@ def test_the_quickstart_succeeds_by_the_commands_of_its_page(
     assert re.fullmatch(r"1|0\.\d{1,4}", shown["REWARD"])
     assert float(shown["REWARD"]) > 0.9
     assert watching.phases()[-1] == "Succeeded"
-    # An event comes after the status that it tells of.
+    # An event comes after the status that it reports.
     kubectl.wait("the event Succeeded", lambda: "all 240 rollouts are trained" in kubectl(*others[-1]))
     reported = kubectl(*others[-1]).partition("\nEvents:\n")[2]
     reasons = re.findall(r"^  \w+ +(Accepted|Ready|Succeeded) ", reported, re.MULTILINE)
@@ -191,13 +191,13 @@ def _look_at_its_queue(job: ClusterJob) -> None:
     assert queue("drain", "--timeout", "500") == {"kind": "result", "drained": True}
     stats = queue("stats")
     assert (stats["job"], stats["ticketsInWork"], stats["withheld"]) == (job.name, 0, "Draining")
-    # Each is asked again and again, and one that is late is told of until then.
+    # Each is asked again and again, and one that is late is reported until then.
     job.wait("all units to answer", lambda: all(unit["answers"] for unit in queue("stats")["units"]))
     assert queue("drain", "--off") == {"kind": "result", "tickets": "Give"}
 
 
 def _commands_of_the_page() -> list[list[str]]:
-    """What it tells to do with the quickstart: the very file that `rljob run` takes."""
+    """What it advises to do with the quickstart: the very file that `rljob run` takes."""
     section = PAGE.read_text().partition("\n## A job\n")[2].partition("\n## ")[0]
     shown = re.findall(r"^\$ kubectl (.+)$", section, re.MULTILINE)
     return [shlex.split(line.replace("examples/", f"{REPOSITORY}/examples/")) for line in shown]

@@ -1,6 +1,6 @@
 """The restart table on a cluster: one job, on which everything is killed, deleted or frozen that can be, one by one.
 
-Each blow must lead to what the table says and to nothing else: one restart for one cause, nobody else's processes
+Each blow must lead to what the table says and to nothing else: one restart for one cause, no one else's processes
 touched. At the end the job succeeds and has trained every sample exactly once. One blow of each cause that is the
 cluster's is in `make test`: every role with every cause is in tests/unit/core/test_restart.py.
 """
@@ -48,7 +48,7 @@ class Blow:
     role: Role
     counts: bool = True
     replaced: bool | None = False
-    """Another pod takes its place; None: it may, where the kubelet is slow to tell that the container has ended."""
+    """Another pod takes its place; None: it may, where the kubelet is slow to report that the container has ended."""
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def subject(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
     folder = tmp_path_factory.mktemp("operator")
     try:
         kubectl.wait("the namespace's service account", lambda: kubectl.get("serviceaccount", "default"))
-        # Without a lease, which it would lose on a busy machine: nobody starts this operator again.
+        # Without a lease, which it would lose on a busy machine: no one starts this operator again.
         with OperatorProcess(cluster, namespace, folder, lease=None) as operator:
             subject = Subject(ClusterJob(kubectl, slowed(manifest, "slower")).apply(), operator)
             subject.wait_ready()

@@ -1,6 +1,6 @@
 """Scaling on a cluster: one job whose rollouts come and go in mid-generation, as `kubectl scale` and an autoscaler ask.
 
-The tests go on with each other's job. Nobody else's processes are touched, no ticket is lost: at the end the job
+The tests go on with each other's job. No one else's processes are touched, no ticket is lost: at the end the job
 succeeds and has trained every sample exactly once.
 """
 

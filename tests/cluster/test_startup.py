@@ -38,7 +38,7 @@ def wait_failed(job: ClusterJob) -> tuple[str, str]:
 
 
 def waits_for_gpus(kubectl: Kubectl) -> Object:
-    """A pod of somebody else that wants all four; the tests' node has the image of every job's pod."""
+    """A pod of another that wants all four; the tests' node has the image of every job's pod."""
     image = next(pod for pod in kubectl.all("pods") if pod["metadata"]["labels"].get("rljob.dev/role") == "actor")
     container = {
         **{key: image["spec"]["containers"][0][key] for key in ("image", "imagePullPolicy")},
@@ -113,7 +113,7 @@ def test_infrastructure_that_is_restarted_in_vain_fails_the_job_with_its_last_me
     with OperatorProcess(cluster, kubectl.namespace, tmp_path, lease=None, workloads=workloads):
         job.apply()
         kubectl.wait("the restarts to be counted", lambda: in_vain(job, "control") >= 1)
-        # Between two of its ends it runs, and nobody waits for it.
+        # Between two of its ends it runs, and no one waits for it.
         kubectl.wait("it to be named", lambda: "control (" in job.condition("Ready").get("message", ""))
         counted = [{**each, "restartsInVain": 8} for each in job.status()["infrastructure"]]
         kubectl.merge("rljob", job.name, {"status": {"infrastructure": counted}}, subresource="status")

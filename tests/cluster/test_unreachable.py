@@ -1,4 +1,4 @@
-"""Nobody can ask a coordinator, since packets to it are lost: before the job starts, and while it trains.
+"""No one can ask a coordinator, since packets to it are lost: before the job starts, and while it trains.
 
 The job says so within a minute, is not called well, keeps its epoch, and all is well again when packets come through.
 """
@@ -45,9 +45,9 @@ def job(cluster: Cluster, module_kubectl: Kubectl, tmp_path_factory: pytest.Temp
 
 
 def assert_reported(job: ClusterJob, times: int) -> None:
-    """It is told once more, for the so many-th time; when and what is in the test's output.
+    """It is reported once more, for the so many-th time; when and what is in the test's output.
 
-    Not by another reason: a pod that took long to start is told of as one that is down, until a moment after it is up.
+    Not by another reason: a pod that took long to start is reported as one that is down, until a moment after it is up.
     """
     began = time.monotonic()
     job.wait("CoordinatorReachable to be False", lambda: is_cut_off(job))
@@ -80,7 +80,7 @@ def test_a_job_that_is_lost_in_the_middle_is_unknown_goes_on_and_is_well_again(j
         job.wait("phase Unknown", lambda: job.status()["phase"] == "Unknown", seconds=LIMIT_SECONDS + 15)
         assert (job.condition("Ready")["status"], job.status()["reason"]) == ("Unknown", "CoordinatorUnreachable")
         # Everybody has been silent for longer than the limit. One more turn, to which a live field is the occasion: the
-        # operator tells of the generation in the status that it has decided on.
+        # operator reports the generation in the status that it has decided on.
         job.change({"activeDeadlineSeconds": 100_000})
         job.wait_seen()
         assert is_cut_off(job)

@@ -1,4 +1,4 @@
-"""The claim of a job's checkpoints as its spec changes: it grows, or is told why not, and goes with its job, or stays.
+"""The claim of a job's checkpoints as its spec changes: it grows or says why not, and goes with its job or stays.
 
 The jobs here ask for a node that is not there: only their claims matter. No volume of this cluster grows by itself: the
 test does what the resizer of a storage vendor does.

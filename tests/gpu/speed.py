@@ -52,7 +52,7 @@ SIZES: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 PEAK_FLOPS = {"NVIDIA H100": 989e12, "NVIDIA H200": 989e12, "NVIDIA A100": 312e12}
-"""Of dense bfloat16 products, as the maker says; of others utilisation is not told."""
+"""Of dense bfloat16 products, as the maker says; of others utilisation is not reported."""
 TOKENS_PER_STEP = 65536
 TOKENS_PER_SMALL_STEP = 1024
 CHUNK_BYTES = 4 << 20
@@ -131,7 +131,7 @@ def exports(trainer: Trainer, rows: TrainRows, device: torch.device) -> dict[str
 
 
 def publish(trainer: Trainer) -> None:
-    """As a publisher does before it tells of its part: staged, and its bytes checksummed."""
+    """As a publisher does before it reports its part: staged, and its bytes checksummed."""
     blob = stage_part("speed", trainer.stage_weights(), CHUNK_BYTES)
     os.close(blob.descriptor)
 

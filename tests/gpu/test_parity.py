@@ -42,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def trainer_on(device: torch.device, spec: RLJobSpec, folder: Path) -> Trainer:
-    """With version 0; the factories are told where this process computes."""
+    """With version 0; the factories get the device of this process."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr("rljob_workers.trainers.own_device", lambda: device)
         trainer = build_trainer(spec, build_tokenizer(spec.model), SingleRank())

@@ -9,7 +9,7 @@ RATE = Rate(burst=5, every_seconds=2.0)
 
 
 def spent(budget: Budget, until: float, start: float = 0.0) -> list[float]:
-    """When somebody who always wants to may; a budget without an end would never come to `until`."""
+    """When someone who always wants to may; a budget without an end would never come to `until`."""
     now = start
     times: list[float] = []
     while (now := budget.free_at(now)) <= until and len(times) < 100:

@@ -184,7 +184,7 @@ def test_a_record_that_cannot_be_noted_is_reported_and_keeps_the_job() -> None:
 
 
 def test_a_job_whose_objects_name_is_taken_states_it_and_makes_no_pods() -> None:
-    """Whoever has the name of the coordinator's Service would be told the job's token."""
+    """A pod with the name of the coordinator's Service would receive the job's token."""
     name = "quickstart-coordinator"
     theirs = {"kind": "Service", "metadata": {"name": name, "uid": "theirs", "resourceVersion": "1"}}
     server = Server(lambda verb, path: 409 if (verb, path) == ("apply", path_of("Service", name)) else 0)

@@ -48,7 +48,7 @@ class Tally:
     beat_seconds: list[float] = field(default_factory=list)
 
     def clear(self) -> None:
-        """Begins anew."""
+        """Begins again."""
         self.requests = self.refused = 0
         self.beat_seconds.clear()
 

@@ -1,7 +1,7 @@
 """A coordinator that wants the operator no good, in each way that HTTP and JSON offer. The Host header says which way.
 
-`python -m tests.bench.operator_scale.hostile ADDRESS PORT`; `GET /told` says, by way, how often it was asked and how
-many bytes were taken.
+`python -m tests.bench.operator_scale.hostile ADDRESS PORT`; `GET /told` says, by way, how often it was asked and
+how many bytes were taken.
 
 Raw bytes on real sockets: a library would not send most of this. It counts what others have taken of it.
 """
@@ -50,7 +50,7 @@ async def _interim(writer: asyncio.StreamWriter, _path: str, _job: PretendedCoor
 
 
 async def _pipelined(writer: asyncio.StreamWriter, _path: str, _job: PretendedCoordinator) -> None:
-    """Answers to what nobody has asked."""
+    """Answers to what no one has asked."""
     await _endless(writer, b"", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n" * 1000)
 
 
@@ -66,7 +66,7 @@ async def _packed(writer: asyncio.StreamWriter, _path: str, _job: PretendedCoord
 
 
 async def _elsewhere(writer: asyncio.StreamWriter, _path: str, _job: PretendedCoordinator) -> None:
-    """Somebody else shall be asked: the API server, with whatever the operator may."""
+    """Another shall be asked: the API server, with whatever the operator may."""
     target = "https://kubernetes.default.svc/api/v1/secrets"
     await _send(writer, f"HTTP/1.1 307 Moved\r\nLocation: {target}\r\nContent-Length: 0\r\n\r\n".encode())
 
@@ -91,7 +91,7 @@ async def _many_wrong_rows(writer: asyncio.StreamWriter, path: str, job: Pretend
 
 
 async def _deep(writer: asyncio.StreamWriter, path: str, job: PretendedCoordinator) -> None:
-    """Brackets, in a field that nobody knows: it is skipped."""
+    """Brackets, in a field that no one knows: it is skipped."""
     await _with_status(writer, path, job, '"failures":[]', '"failures":[],"more":' + "[" * 200_000 + "]" * 200_000)
 
 

@@ -96,7 +96,7 @@ def serve(handlers: Mapping[str, Handler]) -> None:
             order, arguments = json.loads(line)
             try:
                 reply = handlers[order](**arguments)
-            except Exception:  # the edge of the process: the error is told, and the main process ends the run
+            except Exception:  # the edge of the process: the error is reported, and the main process ends the run
                 reply = {"error": traceback.format_exc()}
             lines.write(json.dumps(reply).encode() + b"\n")
             lines.flush()

@@ -36,7 +36,7 @@ class BenchClient(ABC):
 
     @abstractmethod
     def clear(self, turn: int) -> dict[str, Any]:
-        """Nobody needs the partition any more. By one client, after all have finished."""
+        """No one needs the partition any more. By one client, after all have finished."""
 
     @abstractmethod
     def give_back(self) -> dict[str, Any]:

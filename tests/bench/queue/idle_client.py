@@ -35,7 +35,7 @@ def _turns(queue: TransferQueueClient, until: float, turn_seconds: float) -> Non
             answer = queue.claim(READ.name, range(1), 8, timeout=min(turn_seconds, left))
             assert isinstance(answer, NotReady), answer
         queue.close()
-    except Exception as error:  # the edge of a thread: told by `end`
+    except Exception as error:  # the edge of a thread: reported by `end`
         _broken.append(repr(error))
 
 

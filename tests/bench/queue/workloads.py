@@ -1,6 +1,6 @@
 """What is moved: the workloads and their rows. Knows neither queue; both sides are given the same tensors.
 
-The first element of a row's first field is the row's number, so that a reader can tell what it should have got.
+The first element of a row's first field is the row's number, so that a reader knows what it should have got.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Release:
         self._values.write_text(yaml.safe_dump({"namespaces": [kubectl.namespace], **checkout_values()}))
 
     def install(self, *changes: str) -> set[str]:
-        """The operator's pods; `changes` as in `--set`. The CRD may be there already, from whoever was here before."""
+        """The operator's pods; `changes` as in `--set`. The CRD may be there already, from an earlier test."""
         self("install", RELEASE, str(CHART), *self.scope, *self._given(), *_set(changes), "--take-ownership")
         return self.pods()
 
@@ -44,7 +44,7 @@ class Release:
         self("upgrade", RELEASE, str(chart), *self.scope, "--values", str(self._values), *chosen)
 
     def ended(self) -> dict[str, tuple[int, str]]:
-        """Of each pod whose operator has ended: exit code and last words."""
+        """Of each pod whose operator has ended: exit code and last message."""
         found: dict[str, tuple[int, str]] = {}
         for pod in self.kubectl.all("pods", _PODS):
             for status in pod["status"].get("containerStatuses", []):
@@ -72,7 +72,7 @@ class Release:
             raise AssertionError(f"{error}\n{self.kubectl.describe()}\nThe operator said last:\n{message}") from error
 
     def pods(self) -> set[str]:
-        """Names of the operator's pods, those that are to stay, once the others are told to go."""
+        """Names of the operator's pods, those that are to stay, once the others are ordered to go."""
         # Helm waits for new ones and not for that.
         self.kubectl("rollout", "status", f"deployment/{OPERATOR}", "--timeout=480s", seconds=500)
         found = self.kubectl.all("pods", _PODS)
@@ -88,7 +88,7 @@ class Release:
         return leader(self.kubectl.wait_for("lease", OPERATOR, f"to be held by one of {among}", leader))[0]
 
     def wait_for_leader_after(self, gone: str) -> None:
-        """Returns once another than the pod that is gone leads; which one, nobody can know."""
+        """Returns once another than the pod that is gone leads; which one, no one can know."""
 
         def led(lease: Object) -> bool:
             holder = lease["spec"].get("holderIdentity") or gone

@@ -1,4 +1,4 @@
-"""A packet filter that cuts a process of this machine off from all coordinators. Nobody is refused: packets are lost.
+"""A packet filter that cuts a process of this machine off from all coordinators. No one is refused: packets are lost.
 
 Needs the cluster of this machine. The process is known by its group; the kubelet, which probes the same pods from the
 same addresses, keeps its way.
@@ -10,7 +10,7 @@ from rljob_api.cluster import COORDINATOR_PORT
 from tests.cluster.harness.machine import Node
 
 GROUP = 42424
-"""Of the process that is cut off; nobody else has it."""
+"""Of the process that is cut off; no one else has it."""
 
 _TABLE = "inet rljob_test_cut"
 

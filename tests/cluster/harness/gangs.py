@@ -20,7 +20,7 @@ _SECONDS = 900
 
 
 def add_groups() -> None:
-    """The CRD of PodGroups, and nobody who looks at them."""
+    """The CRD of PodGroups, and no one who looks at them."""
     _script("gang.sh", "crd")
 
 

@@ -1,7 +1,7 @@
 """Short lives of the operator, within the test's process: each dies of a write, and the next knows nothing of it.
 
 A life is the operator's own reconciler, cache and watches against the real API server and the job's real coordinator.
-Death is an exception that nobody catches: from then on the life can write nothing more, as if it had been killed. It
+Death is an exception that no one catches: from then on the life can write nothing more, as if it had been killed. It
 costs a tenth of a process's start, so that a job can be brought up with a death after each of its writes.
 """
 
@@ -133,7 +133,7 @@ class Lives:
         """Lives until something holds of the RLJob; the writes that a life died of, one a life.
 
         A life that dies of the same write as the one before is followed by one that survives this write once more: so
-        progress that every new life tells first does not keep them all from what comes after it.
+        progress that every new life reports first does not keep them all from what comes after it.
         """
         deaths: list[str] = []
 

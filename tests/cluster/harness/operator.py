@@ -1,7 +1,7 @@
 """The operator as a process of this machine, which a test starts, stops, freezes and kills.
 
 It serves only the namespaces that it is given, so that others do not meet it. Without a lease, unless a test gives it
-one: on a busy machine it would lose that now and then, and nobody starts it again.
+one: on a busy machine it would lose that now and then, and no one starts it again.
 """
 
 import signal
@@ -41,7 +41,7 @@ class OperatorProcess:
         self._config.write_text(yaml.safe_dump(file))
 
     def in_group(self, group: int) -> "OperatorProcess":
-        """Its next life is of this group, by which a packet filter tells its packets from the kubelet's."""
+        """Its next life is of this group, by which a packet filter distinguishes its packets from the kubelet's."""
         self._group = group
         return self
 
@@ -64,7 +64,7 @@ class OperatorProcess:
             )
 
     def stop(self) -> int:
-        """Asks it to end, as the kubelet does; its exit code. AssertionError with its last words if it does not end."""
+        """Asks it to end, as the kubelet does; its exit code. AssertionError with its last output if it stays."""
         running = self._running()
         running.send_signal(signal.SIGCONT)
         running.terminate()

@@ -1,6 +1,6 @@
 """Processes of a pod's container as this machine sees them, to be killed or frozen from outside.
 
-Found by the container's cgroup, told apart by the file that they write to. Needs the cluster of this machine.
+Found by the container's cgroup, distinguished by the file that they write to. Needs the cluster of this machine.
 """
 
 import os

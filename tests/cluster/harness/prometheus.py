@@ -33,7 +33,7 @@ class Prometheus:
         self._address = ""
 
     def start(self, scrape_configs: list[Object], rules: Object, interval: str) -> None:
-        """Returns when it answers. It asks nobody before `discover`."""
+        """Returns when it answers. It asks no one before `discover`."""
         config = {
             "global": {"scrape_interval": interval, "evaluation_interval": interval},
             "rule_files": ["/etc/prometheus/rules.yaml"],

@@ -156,7 +156,7 @@ class ClusterJob:
         return int(self.status().get("restart", {}).get("epoch", 0))
 
     def step(self) -> int:
-        """Last trained rollout id that the status tells (up to 15 s late), -1 before the first."""
+        """Last trained rollout id that the status reports (up to 15 s late), -1 before the first."""
         step = self.status().get("training", {}).get("step")
         return -1 if step is None else int(step)
 
@@ -199,7 +199,7 @@ class ClusterJob:
         self.wait(f"Ready in epoch {epoch}", lambda: self.epoch() >= epoch and self.is_true("Ready"), seconds=seconds)
 
     def events(self, reason: str | None = None) -> list[Object]:
-        """What the operator told of this job, oldest first."""
+        """The operator's events about this job, oldest first."""
         found = self.kubectl.all("events.events.k8s.io")
         ours = [
             e for e in found if e.get("regarding", {}).get("kind") == "RLJob" and e["regarding"]["name"] == self.name

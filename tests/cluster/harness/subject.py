@@ -106,7 +106,7 @@ class Subject:
         self.wait("all to be ready", ready)
 
     def await_reported(self, reason: str, action: str, before: Standing) -> None:
-        """Waits until that was told once more than before."""
+        """Waits until that was reported once more than before."""
 
         def told() -> bool:
             now = [event for event in self.job.events(reason) if event["action"] == action]
@@ -115,7 +115,7 @@ class Subject:
         self.wait(f"event {reason} {action}", told)
 
     def wait(self, what: str, observe: Callable[[], bool]) -> None:
-        """Waits for the job; the error also has the operator's last words."""
+        """Waits for the job; the error also has the operator's last message."""
         try:
             self.job.wait(what, observe)
         except AssertionError as error:

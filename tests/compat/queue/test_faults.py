@@ -64,7 +64,7 @@ def test_a_call_that_comes_after_a_later_one_is_refused(make_client: MakeClient)
 
 @pytest.mark.parametrize("then", ["nothing", "an empty claim", "the same batch", "a clear of nothing"])
 def test_an_empty_claim_that_comes_late_takes_nothing(make_client: MakeClient, then: str) -> None:
-    """Its client has its answer, and would not hear of rows that came since."""
+    """Its client has its answer, and would not learn of rows that came since."""
     client, other = make_client(RankAwareSampler()), make_client()
     control = client.calls.session.control
     call, claims = control.call, []
@@ -175,7 +175,7 @@ def test_rows_are_cleared_also_while_a_unit_is_away(client: TransferQueueClient,
             assert not list(admin.scan_iter("*:*:*"))
     finally:
         servers.units[1].start()
-    # What lay on the unit waits in the trash for whoever clears next.
+    # What lay on the unit waits in the trash for the next client that clears.
     client.clear_partition("nowhere")
 
 

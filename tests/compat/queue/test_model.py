@@ -41,7 +41,7 @@ class Model:
 
 
 class Run:
-    """A client, the model, and what both were told."""
+    """A client, the model, and what both received."""
 
     def __init__(self, client: TransferQueueClient, group: int, random: Random) -> None:
         self.client = client

@@ -30,7 +30,7 @@ def blocks(kind: str) -> list[str]:
 
 
 def reserve_port(until: ExitStack) -> int:
-    """A port that nobody else is given `until` then; a server that asks for it by its number may listen on it."""
+    """A port that no one else is given `until` then; a server that asks for it by its number may listen on it."""
     one = until.enter_context(socket.socket())
     one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     one.bind(("127.0.0.1", 0))

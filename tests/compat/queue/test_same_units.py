@@ -241,7 +241,7 @@ def test_a_unit_that_comes_back_empty_before_the_commit_gets_the_bytes_again(joi
 def test_a_server_whose_place_was_taken_is_refused(
     join: Join, servers: Servers, others: Servers, other_name: OtherName
 ) -> None:
-    """Two hosts where one name leads to two servers: one of the two clients goes on, the other is told."""
+    """Two hosts where one name leads to two servers: one of the two clients goes on, the other gets an error."""
     name = other_name(servers.units[0], "u0")
     mine = join(servers.units[0], servers.units[1])
     join(name, servers.units[1].url).put(rows(2), partition_id="p")

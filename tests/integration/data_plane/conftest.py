@@ -44,7 +44,7 @@ def servers(folder: Path) -> Iterator[list[UnitServer]]:
 def tcp_server(folder: Path) -> Iterator[UnitServer]:
     """A unit on a TCP port."""
     with socket.socket() as held:
-        # It never listens: nobody else is given the port, and the server, which sets the same option, may listen there.
+        # It never listens: no one else is given the port, and the server, which sets the same option, may listen there.
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(("127.0.0.1", 0))
         server = UnitServer(folder, "tcp", port=held.getsockname()[1])

@@ -63,7 +63,7 @@ class Liar:
                 peer, _ = self._listener.accept()
             except OSError:
                 return
-            # Who does not like what it receives goes away in the middle.
+            # A client that does not like what it receives goes away in the middle.
             with peer, contextlib.suppress(OSError):
                 peer.recv(1 << 16)
                 peer.sendall(self.replies)

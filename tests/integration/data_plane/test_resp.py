@@ -28,7 +28,7 @@ def saying(folder: Path, *pieces: bytes, hold: bool = False) -> Iterator[RespCon
 
     def speak(listener: socket.socket) -> None:
         peer, _ = listener.accept()
-        # Who has received enough goes away in the middle.
+        # A client that has received enough goes away in the middle.
         with peer, suppress(OSError):
             for piece in pieces:
                 peer.sendall(piece)

@@ -24,7 +24,7 @@ FAR = 3600.0
 
 @pytest.fixture
 def hole() -> Iterator[int]:
-    """A port of this machine where nobody is ever let in: its backlog is full, and the system drops what comes."""
+    """A port of this machine where no one is ever let in: its backlog is full, and the system drops what comes."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=0)
     waiting = []
     for _ in range(3):

@@ -34,7 +34,7 @@ class PollingLauncher:
         self._thread.start()
 
     def tell(self, seq: int) -> None:
-        """Tells of `seq` from here on; returns once the coordinator has heard it."""
+        """Reports of `seq` from here on; returns once the coordinator has received it."""
         self._seen_seq = seq
         eventually(lambda: self._received_seq == seq, "a poll that tells of the seq")
 
@@ -100,7 +100,7 @@ def test_a_lost_tail_is_named_and_cured_by_an_epoch(world: World, launchers: lis
     assert world.status().server is ServerState.OPEN
     later = world.rank(Role.ACTOR, epoch=2)
     later.ready()
-    world.servers.restart_control()  # the launchers still tell of numbers from the tail that was lost
+    world.servers.restart_control()  # the launchers still report numbers from the tail that was lost
     later.ready()
     assert len(world.told(EventKind.STATE_LOST)) == 1
     ids = [event.id for event in world.events()]

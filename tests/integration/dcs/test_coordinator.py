@@ -1,4 +1,4 @@
-"""The coordinator's word: who lives, what is ordered, what was told; whatever happens to its process."""
+"""The coordinator's answers: who lives, what is ordered, what was reported; whatever happens to its process."""
 
 from __future__ import annotations
 
@@ -277,14 +277,14 @@ def test_metrics_carry_known_counters_only(world: World) -> None:
     assert 'rljob_epoch{job="test"} 1.0' in text
     assert re.search(r'^rljob_build_info\{job="test",component="coordinator",version="\d[^"]*"\} 1.0$', text, re.M)
     assert re.search(r"^process_resident_memory_bytes \d", text, re.M)
-    # What has not happened is told, too: else its first time would be no change.
+    # What has not happened is reported, too: else its first time would be no change.
     assert 'rljob_rank_groups_lost_total{job="test",role="rollout",replica="1",rank="0"} 0.0' in text
     assert "rljob_rank_skipped_steps_total{" not in text
 
 
 @contextmanager
 def _reading(world: World, path: str) -> Iterator[list[CoordinatorEvent]]:
-    """A reader that waits for events meanwhile; what it heard is in the list afterwards."""
+    """A reader that waits for events meanwhile; what it received is in the list afterwards."""
     received: list[CoordinatorEvent] = []
     reader = threading.Thread(target=lambda: received.extend(EventPage.model_validate_json(_get(world, path)).events))
     reader.start()

@@ -134,7 +134,7 @@ def test_a_lost_control_state_is_made_again_from_what_is_intact(
     folders = record_three(world)
     harm(root / file if file == "record.json" else root / folders[2] / file)
     world.kill()
-    world.launchers.clear()  # they register anew
+    world.launchers.clear()  # they register again
     world.servers.renew_control()
     world.start()
     eventually(lambda: world.status().earlier_epoch == 1, "the new control Redis to be open")

@@ -11,7 +11,7 @@ from .world import ROLES, World
 
 
 def tell(rank: RankSession, **counters: float) -> None:
-    """A beat that is heard when this returns."""
+    """A beat that is received when this returns."""
     rank.counters.update(counters)
     rank.ready()
 

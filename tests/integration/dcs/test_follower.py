@@ -1,4 +1,4 @@
-"""A follower hears every event of a coordinator once, whatever statuses it is told of meanwhile."""
+"""A follower receives every event of a coordinator once, whatever statuses it receives meanwhile."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def follow(world: World) -> list[int]:
         follower.listen_after(0)
         assert await follower.status() is None
 
-        # A status that was asked for before another event, and comes after it was heard.
+        # A status that was asked for before another event, and comes after it was received.
         await link.is_answered.wait()
         world.register(Role.ACTOR)
         newest = world.events()[-1].id

@@ -179,7 +179,7 @@ def test_a_launcher_that_is_up_before_its_order_waits_and_ends_no_one(
 def test_an_order_of_no_one_is_begun_by_no_launcher_until_it_names_a_pod(
     world: World, client: LauncherClient, other: LauncherClient
 ) -> None:
-    """The container is back before its platform has told the supervisor, which orders the next epoch without it."""
+    """The container is back before its platform has reported the supervisor, which orders the next epoch without it."""
     world.raise_epoch(1)
     lost, back = world.hello(Role.ACTOR), world.hello(Role.ACTOR)
     order_actor(world, 1, lost.pod_uid)

@@ -18,7 +18,7 @@ from tests.integration.dcs.world import World, context_here, job
 
 
 class Successor:
-    """A coordinator in this process, after the one of the world died. Its clock goes on only when it is told to."""
+    """A coordinator in this process, after the one of the world died. Its clock goes on only when it is ordered to."""
 
     def __init__(self, world: World, patience: OpeningPatience) -> None:
         self.now = 0.0

@@ -34,7 +34,7 @@ def test_a_rank_links_what_another_one_of_its_pod_has_pulled(world: World) -> No
             publisher.publish(Stream.POLICY, weight(0), tensors(0), deadline=in_time())
             pulled = one.await_newer(Stream.POLICY, None, deadline=in_time())
             assert_is(pulled, weight(0), tensors(0))
-        one._server.close()  # type: ignore[attr-defined] # now nobody serves it
+        one._server.close()  # type: ignore[attr-defined] # now no one serves it
         linked = other.await_newer(Stream.POLICY, None, deadline=in_time())
         assert_is(linked, weight(0), tensors(0))
         assert pulled is not None

@@ -122,7 +122,7 @@ def test_one_that_is_lost_after_all_have_come_breaks_the_group(world: World) -> 
     """Its peers leave as those do that lose it later: it is the one that is named."""
     world.begin()
     first, second = world.rank(Role.ACTOR, 0), world.rank(Role.ACTOR, 1)
-    offer(world, first)  # where nobody listens any more
+    offer(world, first)  # where no one listens any more
     ask(world, first)
     with pytest.raises(GroupBroken, match=r"rank 1 of 2 waited .* at 127\.0\.0\.1:99"):
         form_group(replace(of_two(second.context, rendezvous_seconds=60), global_rank=1), second)

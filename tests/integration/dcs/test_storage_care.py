@@ -1,4 +1,4 @@
-"""The coordinator's care of storage, turn by turn: what it makes room for, what it tells, and how often."""
+"""The coordinator's care of storage, turn by turn: what it makes room for, what it reports, and how often."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ UNIT_BYTES = 64 << 20
 
 
 class WatchedStorage:
-    """A coordinator in this process, whose clock stands still unless it is told to go on."""
+    """A coordinator in this process, whose clock stands still unless it is ordered to go on."""
 
     def __init__(self, servers: Servers, folder: Path) -> None:
         self.servers = servers

@@ -165,7 +165,7 @@ def test_a_write_whose_answer_is_lost_changes_nothing_here(shared_servers: Serve
 
 
 def test_a_transaction_that_redis_cut_short_is_read_again(shared_servers: Servers) -> None:
-    """Another coordinator has told of events meanwhile: Redis takes the rows and refuses the event's number."""
+    """Another coordinator has reported events meanwhile: Redis takes the rows and refuses the event's number."""
     shared_servers.wipe()
     with shared_servers.control.admin() as admin:
         store, other = Store(admin), Store(admin)

@@ -1,4 +1,4 @@
-"""Weights on their way: whole or not at all, from whoever has them, through deaths of either end."""
+"""Weights on their way: whole or not at all, from those that have them, through deaths of either end."""
 
 from __future__ import annotations
 
@@ -513,7 +513,7 @@ def test_only_corrupt_sources_are_an_error_that_states_it(sources: Sources, tmp_
 
 
 def test_another_blob_is_refused_though_its_checksums_fit_it(sources: Sources, tmp_path: Path) -> None:
-    """What is told of a part is one digest: a source cannot bring its own checksums."""
+    """What a part is published with is one digest: a source cannot bring its own checksums."""
     path = tmp_path / "weights.safetensors"
     address = sources.other()
     with pytest.raises(CorruptWeights, match=r"0 of 8 chunks came.*checksums do not match the digest"):

@@ -63,7 +63,7 @@ def job(
 def context_here(
     endpoints: Endpoints, manifest: RLJob, clock: Callable[[], float], timing: QueueAdminTiming
 ) -> CoordinatorContext:
-    """Of a coordinator within the test's process. Nobody is notified; its admin is the test's to close."""
+    """Of a coordinator within the test's process. No one is notified; its admin is the test's to close."""
     return CoordinatorContext(
         job=manifest,
         store=Store(redis.Redis.from_url(endpoints.control_redis)),

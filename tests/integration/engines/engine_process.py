@@ -23,7 +23,7 @@ _SPAWNER.set_forkserver_preload(["rljob_workers.engines.torch_engine.server", "r
 
 DIGITS = "0123456789=+"
 STEPS_AT_ONCE = 200
-"""More than any generation takes that nobody interrupts."""
+"""More than any generation takes that no one interrupts."""
 
 
 def tiny_model(

@@ -1,4 +1,4 @@
-"""Groups in work at a real engine: what is slow, an answer or its score, keeps nobody else from the engine."""
+"""Groups in work at a real engine: what is slow, an answer or its score, keeps no one else from the engine."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Loading(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def nowhere() -> Iterator[str]:
-    """A port that is somebody's, who does not listen: so it is while a program starts."""
+    """A port that is someone's, who does not listen: so it is while a program starts."""
     with closing(socket.socket()) as port:
         port.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{port.getsockname()[1]}"

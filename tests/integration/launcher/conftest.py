@@ -33,7 +33,7 @@ PATIENCE_SECONDS = 240.0
 """Never measured: how long a condition may take before the test says which one did not come."""
 
 IMPORT_SECONDS = 300.0
-"""Never measured either: a parent is told of once it has imported everything, a container serves its probes then."""
+"""Never measured either: a parent is reported once it has imported everything, a container serves its probes then."""
 
 T = TypeVar("T")
 
@@ -75,7 +75,7 @@ def forked(command: list[str], fd: int, log: IO[bytes]) -> Process:
 
 
 class ParentProcess:
-    """The supervisor's view of one parent: what it is told and what it tells."""
+    """The supervisor's view of one parent: what it receives and what it reports."""
 
     def __init__(self, folder: Path, command: list[str], start: Start = forked) -> None:
         self.run_dir = folder
@@ -229,7 +229,7 @@ class Machine(ParentProcess):
         self.coordinator.close()
 
     def finish(self, pod: PodKey, epoch: int = 1, generation: int = 0) -> LauncherExited:
-        """Tells the pod that it is done; how its launcher left."""
+        """Lets the pod know that it is done; how its launcher left."""
         self.coordinator.order(pod, epoch, generation, PodPhase.DONE)
         return self.expect(LauncherExited)
 

@@ -33,7 +33,7 @@ class CoordinatorDouble:
         self.failures: list[Failure] = []
         self.refuse_failures = 0
         self.job: RLJob | None = None
-        """What every epoch that a launcher has not heard of runs with; None: what its file says."""
+        """What every epoch that a launcher has not learned of runs with; None: what its file says."""
         self._orders: dict[str, PodOrder] = {}
         self._server = _Server(("127.0.0.1", 0), self._handler())
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)

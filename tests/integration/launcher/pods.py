@@ -36,7 +36,7 @@ PATIENCE_SECONDS = 240.0
 
 
 def hold_port() -> socket.socket:
-    """A port that the system gives nobody else until this is closed; who is told its number may listen there."""
+    """A port that the system gives no one else until this is closed; a process with its number may listen there."""
     holder = socket.socket()
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     holder.bind(("127.0.0.1", 0))

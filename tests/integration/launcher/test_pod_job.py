@@ -90,7 +90,7 @@ def test_a_job_of_containers_grows_shrinks_loses_a_rank_and_ends(pods: Pods) -> 
 
     pods.order(1, {**uids, LATE: late.uid}, draining=LATE)
     eventually("the late replica's rank to leave", lambda: exit_codes(pods, LATE) == [0])
-    # The rank may have heard of the drain, and left, before its launcher did.
+    # The rank may have learned of the drain, and left, before its launcher did.
     eventually("the late pod to know that it drains", lambda: late.probe("/readyz") == (503, "the pod drains\n"))
     trains_on(pods)
     late.signal(signal.SIGTERM)

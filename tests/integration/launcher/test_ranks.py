@@ -1,4 +1,4 @@
-"""Ranks: started, restarted and drained as ordered; every death reported once, with its cause and last words."""
+"""Ranks: started, restarted and drained as ordered; every death reported once, with its cause and last message."""
 
 import os
 import signal

@@ -61,7 +61,7 @@ class World:
         )
 
     async def silence_of(self, way: str) -> NoContact | None:
-        """What is told of a coordinator after one question."""
+        """What a coordinator receives after one question."""
         contact = CoordinatorContact("op")
         coordinator = await self.coordinators.of(JobKey("ns", way), "token", contact, NUM_PROCESSES)
         while await coordinator.status() is None and contact.silence() is None:

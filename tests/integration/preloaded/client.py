@@ -95,7 +95,7 @@ class _Server:
         return Forked(self, pid)
 
     def hear(self, seconds: float) -> None:
-        """Notes the ends that were told, waiting for the first for so long."""
+        """Notes the ends that were reported, waiting for the first for so long."""
         with self._lock:
             self._socket.settimeout(seconds)
             with contextlib.suppress(BlockingIOError, TimeoutError):

@@ -3,7 +3,7 @@
     python -m tests.integration.preloaded.server FD
 
 A fork is what `python -m PROGRAM` would be after its imports: the descriptors, environment, folder and arguments that
-were sent, signals as a new interpreter has them, failpoints read anew. Nothing runs here between two forks, so that no
+were sent, signals as a new interpreter has them, failpoints read again. Nothing runs here between two forks, so that no
 start can leave anything to the next. It dies with the tests, and what it forked dies with it.
 """
 

@@ -14,7 +14,7 @@ from typing import Any
 from .job import RunningJob
 
 STOPS_SECONDS = (0.5, 3.0)
-"""Shorter than any patience: nobody may be accused."""
+"""Shorter than any patience: no one may be accused."""
 INFRASTRUCTURE_KILLS = 5
 """Of one process: one that ends more than ten times in two minutes fails the job, as it should."""
 
@@ -58,7 +58,7 @@ def strike(job: RunningJob, chaos: Chaos) -> Tally:
 
 
 def assert_one_restart_a_cause(job: RunningJob, tally: Tally) -> None:
-    """Nobody who was killed or stopped for good was the cause of two restarts, and who paused the cause of none."""
+    """No one who was killed or stopped for good was the cause of two restarts, and who paused the cause of none."""
     status, events = job.status(), job.events()
     in_place = sum(event["scope"] == "InPlace" for event in events)
     restarted = status["restart"]["globalRestarts"]

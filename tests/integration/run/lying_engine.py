@@ -89,7 +89,7 @@ class Proxy:
         return re.sub(rb"(?i)(content-length: *)\d+", rb"\g<1>%d" % len(changed), head), changed
 
     def _drops(self) -> bool:
-        """Whether this update is dropped. The first one tells which life `THIS_LIFE` is."""
+        """Whether this update is dropped. The first one shows which life `THIS_LIFE` is."""
         drops, life = self._folder / DROPS, read_identity(self._identity).incarnation
         left = drops.read_text() if drops.exists() else "0"
         if left == THIS_LIFE:

@@ -1,4 +1,4 @@
-"""Roles that a job does without: actor_fwd, and a reference whose log-probs nobody reads."""
+"""Roles that a job does without: actor_fwd, and a reference whose log-probs no one reads."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from .job import RunningJob, at_leisure, kill, make_simulated
 WINDOWS = {
     "publish.before": 3,  # trained and not yet published
     "publish.after": 7,  # published and not yet reported
-    "publish.part_staged": 13,  # served and not yet told
+    "publish.part_staged": 13,  # served and not yet reported
     "checkpoint.before_rename": 5,  # written and not yet in place
     "checkpoint.before_record": 7,  # in place and not yet recorded
     "checkpoint.after_record": 9,  # recorded and nothing deleted yet

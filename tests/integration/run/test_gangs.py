@@ -37,7 +37,7 @@ def make_gang(
 
 
 def restarts(job: RunningJob) -> list[str]:
-    """What each restart of the job is told of."""
+    """The message of each restart of the job."""
     return [event["message"] for event in job.events() if event.get("scope") == "Global"]
 
 
@@ -131,7 +131,7 @@ def test_a_lost_pod_of_a_gang_is_one_restart_and_takes_its_ranks_along(tmp_path:
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_sharded_rank_that_hangs_among_others_that_beat_is_named(tmp_path: Path) -> None:
-    """It goes on beating, as those do that wait for it: only how far each has come tells them apart."""
+    """It goes on beating, as those do that wait for it: only how far each has come distinguishes them."""
     marks = tmp_path / "failpoints"
     marks.mkdir()
     armed = {"RLJOB_FAILPOINTS": "collective.section=hang:30", "RLJOB_FAILPOINTS_DIR": str(marks)}

@@ -1,4 +1,4 @@
-"""A replica that does nothing holds up nobody, long before it is known to be dead."""
+"""A replica that does nothing holds up no one, long before it is known to be dead."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from .job import RunningJob, at_leisure, make_simulated, stop
 
 PATIENT = {"heartbeatTimeoutSeconds": 300, "stallTimeoutSeconds": 600, "table": {"rollout": "InPlace"}}
-"""Nobody is given up in the time of the test."""
+"""No one is given up in the time of the test."""
 
 
 def test_a_job_goes_on_without_a_replica_that_is_stopped_and_with_it_when_it_comes_back(tmp_path: Path) -> None:

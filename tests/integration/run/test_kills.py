@@ -26,7 +26,7 @@ def test_every_death_in_a_role_of_the_gradients_path_restarts_the_job(tmp_path: 
         epoch = len(GLOBAL_ROLES) + 2
         job.wait_for("the next epoch", lambda: job.epoch() == epoch and job.ready())
         _stop_what_the_next_epoch_needs(job, epoch + 1)
-        stop(job.infrastructure_pid("parent"))  # nobody needs it any more, and the end does not wait for it
+        stop(job.infrastructure_pid("parent"))  # no one needs it any more, and the end does not wait for it
         report = job.assert_succeeded()
         assert job.epoch() == report.epochs == epoch + 1
 

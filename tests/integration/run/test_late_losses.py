@@ -16,7 +16,7 @@ ROWS = 32
 
 
 def rows_done(job: RunningJob, rollout_id: int, task: Task) -> int:
-    """Of a partition. What somebody asked for before the last call of this is carried out by now."""
+    """Of a partition. What someone asked for before the last call of this is carried out by now."""
     with job.control() as control:
         return int(control.hget(f"p:{rollout_id}:done", task.name) or 0)
 
@@ -47,7 +47,7 @@ def stop_between_partitions(job: RunningJob) -> int:
     ids=["before the next version", "at the end of the job"],
 )
 def test_rows_lost_after_their_log_probs_were_made_are_made_again(tmp_path: Path, last: bool) -> None:
-    # At the end of the job the second partition of two: before its rows come, somebody must have stopped advantages.
+    # At the end of the job the second partition of two: before its rows come, someone must have stopped advantages.
     num_rollouts, seconds = (2, 5.0) if last else (200, 0.5)
     manifest = make_simulated(
         tmp_path,

@@ -1,4 +1,4 @@
-"""Answers that take several times `stallTimeoutSeconds`: each is made once, and nothing takes it for a standstill."""
+"""Answers that take several times `stallTimeoutSeconds`: each is made once, and nothing takes it for a stall."""
 
 import json
 from collections.abc import Callable

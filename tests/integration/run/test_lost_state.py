@@ -11,7 +11,7 @@ import pytest
 from .job import RunningJob, at_leisure, kill, make_manifest, make_simulated, stop
 
 CUT_BYTES = 20_000
-"""Some dozens of calls: more than what nobody may have seen yet, less than a step."""
+"""Some dozens of calls: more than what no one may have seen yet, less than a step."""
 
 
 def newest_log(job: RunningJob) -> Path:

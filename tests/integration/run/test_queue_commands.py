@@ -67,7 +67,7 @@ def every_command_of_the_page_runs(job: RunningJob) -> None:
     for command in commands:
         done = rljob(*[str(job.out) if text == SHOWN_RUN else text for text in command[1:]])
         assert (done.exit_code, done.stderr) == (0, ""), command
-        if "drain" in command:  # of a change that is taken back before its supervisor has looked nobody is told
+        if "drain" in command:  # of a change that is taken back before its supervisor has looked there is no event
             reason = "TicketsGiven" if "--off" in command else "QueueDraining"
             job.wait_for("the word of it", lambda told=reason: len(text_of(job, told)) == 1)  # type: ignore[misc] # bound per turn
 

@@ -100,7 +100,7 @@ def test_another_interval_of_the_reference_is_refused_with_a_sentence(tmp_path: 
 
 @pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_an_interrupted_actor_saves_what_it_has_published(tmp_path: Path, replicas: int) -> None:
-    """Also where one of two ranks hears of the interruption much later than the other: together they go or stay."""
+    """Also where one of two ranks learns of the interruption much later than the other: together they go or stay."""
     manifest = make_simulated(
         tmp_path,
         rollout={"numRollouts": 2000, "batchSize": 32, "maxStaleness": 0, "sampling": {"maxNewTokens": 60}},

@@ -27,7 +27,7 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 ROLES: dict[str, dict[str, Any]] = {"reference": {}, "rollout": {"replicas": 2, "engine": {"kind": "SGLang"}}}
 ROLLOUTS = 60
 FOUND_SECONDS = 5.0
-"""In which a fault is found and told of."""
+"""In which a fault is found and reported."""
 
 
 def manifest(folder: Path, **rollout: Any) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def test_a_killed_run_goes_on_with_new_engines(tmp_path: Path) -> None:
 
 
 def test_a_server_that_answers_and_does_nothing_is_ended_by_its_rank(tmp_path: Path) -> None:
-    """Its scheduler is stopped: whoever asks whether it lives is told that it does.
+    """Its scheduler is stopped: its probe still answers that it lives.
 
     The only engine of a job without staleness: while it has samples no update comes, whose deadline would end it.
     """
@@ -233,7 +233,7 @@ def idle_times(job: RunningJob) -> list[str]:
 
 
 def own_end(event: dict[str, Any], name: str) -> bool:
-    """Whether an event tells of the end of this replica's rank or engine."""
+    """Whether an event reports the end of this replica's rank or engine."""
     reported = str(event["message"])
     return reported.startswith((f"{name}.", f"The engine of {name} "))
 

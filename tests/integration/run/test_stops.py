@@ -1,4 +1,4 @@
-"""SIGSTOP of what serves the ranks: it is found by its silence, named, and started again; nobody else is accused."""
+"""SIGSTOP of what serves the ranks: it is found by its silence, named, and started again; no one else is accused."""
 
 from pathlib import Path
 

@@ -53,11 +53,12 @@ async def watch_a_silent_coordinator(has_answered: bool, is_stopped: bool) -> No
     if has_answered:
         watchdog.answered("coordinator")
     limit = SILENCE_LIMIT_SECONDS if has_answered else START_SECONDS
-    process = infrastructure.process("coordinator")
+    process = infrastructure.running("coordinator")
+    assert process is not None
     if is_stopped:
         stop(process.pid)
         limit = STOPPED_LIMIT_SECONDS
-    now[0] = 10 * limit  # this process was stopped, and could hear nobody
+    now[0] = 10 * limit  # this process was stopped, and could receive no one
     await watchdog.check()
     for _ in range(round(limit) - round(LONGEST_PAUSE_SECONDS)):
         now[0] += 1
@@ -96,18 +97,19 @@ async def watch_a_slow_start(work: str) -> None:
         start_limit_seconds=0,
         clock=lambda: now[0],
     )
-    pid = infrastructure.process("coordinator").pid
+    process = infrastructure.running("coordinator")
+    assert process is not None
     for _ in range(3):
-        before = progress_of(pid)
+        before = progress_of(process.pid)
         await watchdog.check()
-        while progress_of(pid) == before:  # a second of its CPU, or a mebibyte
+        while progress_of(process.pid) == before:  # a second of its CPU, or a mebibyte
             await asyncio.sleep(0.05)
         for _ in range(round(START_LIMIT_SECONDS / LONGEST_PAUSE_SECONDS)):
             now[0] += LONGEST_PAUSE_SECONDS
             await watchdog.check()
     assert reported == []
-    infrastructure.process("coordinator").kill()
-    await infrastructure.process("coordinator").wait()
+    process.kill()
+    await process.wait()
 
 
 def test_the_time_before_an_answer_is_no_silence() -> None:
@@ -127,7 +129,8 @@ async def watch_a_coordinator_that_is_stopped_after_it_has_answered() -> None:
         start_limit_seconds=START_SECONDS,
         clock=lambda: now[0],
     )
-    process = infrastructure.process("coordinator")
+    process = infrastructure.running("coordinator")
+    assert process is not None
     stop(process.pid)
     await watchdog.check()
     now[0] += 2

@@ -1,4 +1,4 @@
-"""The wheel alone, as somebody gets it who installs it without an extra."""
+"""The wheel alone, as someone gets it who installs it without an extra."""
 
 import json
 import os

@@ -14,7 +14,7 @@ from rljob_workers.trainers.data_parallel import DataParallelGroup, GroupError, 
 
 
 class Signs:
-    """What was said to whoever is told of waiting, and whether two threads ever said it at once."""
+    """What was reported to waiters, and whether two threads ever said it at once."""
 
     def __init__(self) -> None:
         self.said: list[str] = []

@@ -56,7 +56,7 @@ def main(folder: Path, group: DataParallelGroup, mesh: DeviceMesh, dtype: str, f
 def peak_of(work: Callable[[], Result]) -> tuple[Result, int]:
     """What it gives, and the most memory of its own, in bytes, that this process had beyond that at the start.
 
-    Pages of mapped files are not its own: they go when somebody needs the memory.
+    Pages of mapped files are not its own: they go when someone needs the memory.
     """
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)  # else what was freed before would be used again, and not be seen

@@ -1,4 +1,4 @@
-"""Data-parallel ranks as real processes: trains, or fails as told, and writes what it saw."""
+"""Data-parallel ranks as real processes: trains, or fails as ordered, and writes what it saw."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ PATIENCE_SECONDS = 300.0
 
 
 def both_ranks(folder: Path, does: str) -> list[tuple[int, str]]:
-    """Exit code and last words of rank 0 and rank 1."""
+    """Exit code and last message of rank 0 and rank 1."""
     ended = []
     processes = []
     for rank in (0, 1):

@@ -46,7 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def unbroken(folder: Path) -> list[float]:
-    """The losses of one Flat rank that nobody stops, which saves on its way."""
+    """The losses of one Flat rank that no one stops, which saves on its way."""
     trainer = flat_trainer()
     trainer.load(folder / "v0.safetensors")
     losses = []

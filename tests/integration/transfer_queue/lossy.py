@@ -1,4 +1,4 @@
-"""A line to a server on which replies get lost: the server did what it was asked, and the client never hears of it.
+"""A line to a server on which replies get lost: the server did what it was asked, and the client never learns of it.
 
 For tests. A Unix socket in front of another one; everything passes as it is, until a loss is ordered.
 """

@@ -154,7 +154,7 @@ class QueueMachine(Producers):
     @precondition(lambda self: sum(len(member.batches) for member in self.members) < MOST_LEASES)
     @rule(who=st.integers(2, 3), records=st.booleans())
     def do_a_step(self, who: int, *, records: bool) -> None:
-        """One whole rollout, as far as nobody else has a part of it in work."""
+        """One whole rollout, as far as no one else has a part of it in work."""
         self.generate_all(who % 2)
         self.derive_all(who)
         if self.model.published < SHAPE.num_rollouts:
@@ -186,5 +186,5 @@ def put(queue: TransferQueueClient, task: Task, batch: Batch) -> bool:
 
 
 def row_number(row: Row) -> int:
-    """What a forward task says of the row, whoever asks."""
+    """What a forward task says of the row, who asks."""
     return row[0] * SHAPE.rows_per_partition + row[1]

@@ -47,7 +47,7 @@ class Model:
     # --- rows: ready, held, done -----------------------------------------------------------------------------------
 
     def complete(self, task: Task) -> set[Row]:
-        """Rows with all that the task needs, which nobody holds and which are not done."""
+        """Rows with all that the task needs, which no one holds and which are not done."""
         rows = {row for row, has in self.fields.items() if has.issuperset(task.needs)}
         return rows - self.held[task.name].keys() - self.done[task.name]
 
@@ -123,7 +123,7 @@ class Model:
             del self.groups[place]
 
     def restore(self) -> None:
-        """A new epoch at the recorded version: groups of recorded weights stand, training begins anew."""
+        """A new epoch at the recorded version: groups of recorded weights stand, training begins again."""
         self.published = self.recorded
         fallen = [place for place, group in self.groups.items() if not self._stands(group)]
         self.forget(fallen)

@@ -24,7 +24,7 @@ _LETTERS = {"unready": "ur", "ready": "r", "leased": "c", "consumed": "d"}
 
 
 def breaches(servers: Servers, shape: QueueShape) -> list[str]:
-    """Every breach in a sentence. Nobody else may be at work meanwhile."""
+    """Every breach in a sentence. No one else may be at work meanwhile."""
     with servers.control.admin() as admin:
         control = Control(admin, shape)
         found = [*_rows(control), *_groups(control), *_capacity(control), *_tickets(control), *_left_over(control)]
@@ -143,7 +143,7 @@ def _capacity(control: Control) -> list[str]:
 
 
 def _tickets(control: Control) -> list[str]:
-    """A ticket, its group, its owner's set and the list of returned groups tell the same."""
+    """A ticket, its group, its owner's set and the list of returned groups agree."""
     batch = control.shape.batch_size
     tickets = {int(name): record for name, record in control.packed("q:tickets").items()}
     issued: dict[int, tuple[int, int]] = {}

@@ -58,7 +58,7 @@ class Server:
             self._process = None
 
     def stop(self) -> None:
-        """It keeps its connections and answers nobody, until `resume`."""
+        """It keeps its connections and answers no one, until `resume`."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 

@@ -108,7 +108,7 @@ def test_retained_rows_go_first_then_the_newest_groups_then_a_put_fails_by_name(
     assert make_room(job) == f"{2 * BATCH} rows ({BATCH} groups) of train_2 were dropped and are generated again"
     put_log_probs(forward, batches)
 
-    # The trainer's own partition is never dropped: what finds no room now is told, and nothing waits for ever.
+    # The trainer's own partition is never dropped: what finds no room now is reported, and nothing waits for ever.
     narrow(0.05)
     assert make_room(job) is None
     reissued = job.tickets(BATCH, weight(1))

@@ -1,4 +1,4 @@
-"""A job that is started again with a storage unit less, or a role more or less: what is unreadable is made anew."""
+"""A job that is started again with a storage unit less, or a role more or less: what is unreadable is made again."""
 
 from __future__ import annotations
 

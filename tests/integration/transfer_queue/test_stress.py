@@ -196,7 +196,7 @@ def rows_done(job: Job) -> int:
 
 
 def assert_consumed_once(job: Job, folder: Path, killed: set[int], rollout: int) -> None:
-    """What stands in each row was written by the one put that was told so, or by one that was killed on the way."""
+    """What stands in each row was written by the one put that succeeded, or by one that was killed on the way."""
     lines = [line.split() for log in folder.glob("*.log") for line in log.read_text().splitlines()]
     assert [line for line in lines if line[0] not in ("tries", "did")] == []
     answer = job.actor.claim_training(TRAIN.name, RolloutId(rollout), 0, SHAPE.rows_per_partition, 0, 1, timeout=10)

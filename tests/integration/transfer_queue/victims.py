@@ -1,6 +1,6 @@
 """Processes that do one thing with the queue and are stopped or killed in the middle of it.
 
-For tests. Forked, so that nothing is imported twice; a victim says lines and hears lines, and nothing else is shared.
+For tests. Forked, so that nothing is imported twice; a victim prints and reads lines; nothing else is shared.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Receive = Callable[[], str]
 
 
 class Victim:
-    """`work(say, hear)` in a process of its own; what it raises is its last line."""
+    """`work(say, receive)` in a process of its own; what it raises is its last line."""
 
     def __init__(self, work: Callable[[Say, Receive], None]) -> None:
         self._from, states = os.pipe()

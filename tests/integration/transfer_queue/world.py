@@ -1,7 +1,7 @@
 """A pretended job on the real queue: replicas, forward roles, a trainer and a coordinator in one process.
 
 Nothing is computed: a token is the number of the weight that made it, a log-prob likewise, an advantage is a sum over
-the rewards and log-probs of its group. So the trainer can tell from the bytes whether they are what was promised.
+the rewards and log-probs of its group. So the trainer can check by the bytes whether they are what was promised.
 `World.act` does one random thing; `History` says what was broken.
 """
 

@@ -189,7 +189,7 @@ def test_what_was_resolved_before_wins_on_a_cluster_too() -> None:
 
 
 def test_the_api_server_fills_in_nothing_that_is_resolved() -> None:
-    """Else nobody could tell what was given; what is below a role that is given has its defaults."""
+    """Else what was given could not be distinguished; what is below a role that is given has its defaults."""
     filled = defaulted(spec_schema(), changed({"spec.roles": {"actorFwd": {}}})["spec"])
     assert filled["roles"]["actorFwd"]["replicas"] == 1
     assert [name for name, role in filled["roles"].items() if "gpus" in role] == []

@@ -1,4 +1,4 @@
-"""The table of roles: every role has a row, the spec agrees with it, and nobody else asks for a role by its name."""
+"""The table of roles: every role has a row, the spec agrees with it, and no one else asks for a role by its name."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Benchmarks and other programs of the repository begin at all, where nobody runs them whole with the tests."""
+"""Benchmarks and other programs of the repository begin at all, where no one runs them whole with the tests."""
 
 import runpy
 import subprocess

@@ -117,7 +117,7 @@ def test_while_a_gang_gives_back_there_is_no_worker_and_its_servers_stay() -> No
         "StatefulSet/quickstart-control",
         "StatefulSet/quickstart-storage",
     }
-    # A scheduler that hears of new pods before it hears of a new number would place them one by one.
+    # A scheduler that learns of new pods before it learns of a new number would place them one by one.
     assert objects[_GROUP]["spec"]["minMember"] == _SERVERS + 5
 
 
@@ -167,7 +167,7 @@ def test_roles_share_a_domain_and_servers_need_not(rule: str) -> None:
             continue
         assert (racks[0] in required) is (rule == "Required")
         labels = racks[0]["labelSelector"]["matchLabels"]
-        # The first of them fits its own term: else nobody could be the first.
+        # The first of them fits its own term: else no one could be the first.
         assert labels.items() <= template["metadata"]["labels"].items()
         assert labels[LABEL_JOB] == "quickstart"
     actor = templates["Deployment/quickstart-actor"]["spec"]["affinity"]["podAffinity"]

@@ -1,4 +1,4 @@
-"""A user is told what the loss of a node or pod will cost."""
+"""A user learns what the loss of a node or pod will cost."""
 
 from typing import Any
 

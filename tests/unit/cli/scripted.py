@@ -1,4 +1,4 @@
-"""A coordinator of the queue's commands that answers what a test tells it to."""
+"""A coordinator of the queue's commands that answers as a test orders."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_endpoints_that_are_damaged_are_named(tmp_path: Path) -> None:
 
 def test_a_coordinator_that_is_gone_is_named(tmp_path: Path) -> None:
     with socket.socket() as no_one:
-        no_one.bind(("127.0.0.1", 0))  # and does not listen: nobody else gets the port meanwhile
+        no_one.bind(("127.0.0.1", 0))  # and does not listen: no one else gets the port meanwhile
         endpoints = Endpoints(
             job="test",
             coordinator=f"http://127.0.0.1:{no_one.getsockname()[1]}",

@@ -1,4 +1,4 @@
-"""Since when nothing was heard of a coordinator, and what is said of it."""
+"""Since when nothing was learned of a coordinator, and what is said of it."""
 
 import pytest
 

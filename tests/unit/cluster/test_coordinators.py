@@ -1,4 +1,4 @@
-"""The coordinators of all jobs: who is woken by what they tell, and what is asked of them."""
+"""The coordinators of all jobs: who is woken by what they report, and what is asked of them."""
 
 import asyncio
 import time

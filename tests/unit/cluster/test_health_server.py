@@ -76,7 +76,7 @@ def test_the_age_of_a_kind_is_that_of_its_oldest_watch() -> None:
     async def scraped() -> str:
         checks = Checks(watches=[WatchOfAge("pods in a", 70), WatchOfAge("pods in b", 3)])
         with socket.socket() as reserved:
-            # Until the server listens there, nobody else is given the port.
+            # Until the server listens there, no one else is given the port.
             reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             reserved.bind(("127.0.0.1", 0))
             port = reserved.getsockname()[1]

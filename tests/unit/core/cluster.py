@@ -54,7 +54,7 @@ class Pod:
     created: float
     restarts: int = 0
     restarted: float | None = None
-    """When its container began anew."""
+    """When its container began again."""
     state: PodState = PodState.RUNNING
     ending: PodEnding | None = None
     exit_code: int | None = None
@@ -112,7 +112,7 @@ class Cluster:
     """Of a gang."""
     born: int = 0
     secret_is_lost: bool = False
-    """Then nobody can talk to the coordinator."""
+    """Then no one can talk to the coordinator."""
     answers: bool = True
     """Whether the coordinator does."""
     silent_since: float | None = None

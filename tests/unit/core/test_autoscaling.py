@@ -1,4 +1,4 @@
-"""How many rollouts are wanted: the two formulas, and what is judged, decided and told, and when."""
+"""How many rollouts are wanted: the two formulas, and what is judged, decided and reported, and when."""
 
 import pytest
 from hypothesis import given

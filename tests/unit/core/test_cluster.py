@@ -226,7 +226,7 @@ def test_a_replacement_begins_the_order_that_no_other_pod_may_begin() -> None:
 def test_a_container_that_is_back_before_its_platform_states_it_begins_once_in_the_new_epoch() -> None:
     world = make_cluster()
     actor = world.pod(Role.ACTOR)
-    # What the platform tells; the next launcher has come already.
+    # What the platform reports; the next launcher has come already.
     actor.state, actor.exit_code, actor.returns = PodState.EXITED, -9, True
     lost = ordered(world.turn(), Role.ACTOR)
     assert (lost.epoch, lost.pod_uid) == (2, UNSEEN_POD)

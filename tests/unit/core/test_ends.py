@@ -50,7 +50,7 @@ NOW = START + 10
 
 
 def phases(observed: Observed, now: float) -> set[PodPhase]:
-    """What all pods are told."""
+    """The order that all pods receive."""
     (order,) = actions_of(decide(observed, now), SetDesired)
     return {pod.phase for pod in order.desired.pods}
 

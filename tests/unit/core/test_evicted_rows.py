@@ -1,4 +1,4 @@
-"""Storage that was full: what went is told once."""
+"""Storage that was full: what went is reported once."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from tests.unit.core.worlds import START, actions_of, make_policy, make_queue, m
 
 
 def make_full(rows: int | None, told: int = 0) -> Observed:
-    """A job that is well, whose coordinator tells of so many rows, and whose status remembers so many."""
+    """A job that is well, whose coordinator reports so many rows, and whose status remembers so many."""
     room = None if rows is None else RoomMade(rows=rows, message=f"Storage was full: {rows} rows went.")
     observed = with_coordinator(make_running(make_policy()), queue=make_queue().model_copy(update={"room": room}))
     training = observed.status.training.model_copy(update={"rows_dropped": told})

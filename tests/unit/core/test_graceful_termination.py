@@ -35,7 +35,7 @@ def test_the_actor_saves_before_the_next_epoch_is_opened(role: Role, ending: Pod
     assert cluster.status.restart.counted_towards_max == 0
     for pod in cluster.pods:
         pod.deaf = False
-        if pod.terminates_by is not None:  # its launcher was told by a signal, and has left
+        if pod.terminates_by is not None:  # its launcher was ended by a signal, and has left
             pod.order = None
     cluster.settle()
     assert cluster.epoch == 2

@@ -37,7 +37,7 @@ DECIDED: frozenset[str] = frozenset(
         EventKind.EPOCH_OPENED,
     }
 )
-"""A turn sees these in the coordinator's status, or carries them out, and tells them itself."""
+"""A turn sees these in the coordinator's status, or carries them out, and reports them itself."""
 PROGRESS: frozenset[str] = frozenset(
     {
         EventKind.ROLE_READY,

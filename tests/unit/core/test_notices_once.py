@@ -1,4 +1,4 @@
-"""What is told once although what follows from it is refused for a while, or comes a second time."""
+"""What is emitted once although what follows from it is refused for a while, or comes a second time."""
 
 from rljob_api.names import Role
 from rljob_api.spec.restart import RestartRequestSpec

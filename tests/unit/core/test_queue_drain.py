@@ -1,4 +1,4 @@
-"""A queue that somebody drains: told, and no stall."""
+"""A queue that someone drains: reported, and no stall."""
 
 from dataclasses import replace
 

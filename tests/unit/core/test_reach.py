@@ -1,4 +1,4 @@
-"""Nobody can ask the coordinator: it is said, nothing is counted, and all heals by itself."""
+"""No one can ask the coordinator: it is said, nothing is counted, and all heals by itself."""
 
 import pytest
 from hypothesis import example, given

@@ -42,7 +42,7 @@ def fenced(observed: Observed, pod: PodKey, *, let_in: bool) -> Observed:
 
 
 def restarts_of(decision: Decision) -> list[Event]:
-    """The events that tell of a restart."""
+    """The events that report a restart."""
     return [event for event in decision.events if event.scope is not None]
 
 

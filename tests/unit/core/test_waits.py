@@ -1,4 +1,4 @@
-"""What a job that is not Ready waits for: in one word and one sentence, whoever keeps it."""
+"""What a job that is not Ready waits for: one reason and one sentence that name what keeps it."""
 
 from dataclasses import replace
 from typing import Any
@@ -20,7 +20,7 @@ param = pytest.param
 
 
 def starting() -> Cluster:
-    """A job whose pods wait, in an epoch that nobody has opened yet."""
+    """A job whose pods wait, in an epoch that no one has opened yet."""
     world = Cluster(starts=PodState.PENDING, answers=False)
     world.settle()
     return world

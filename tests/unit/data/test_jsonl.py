@@ -1,4 +1,4 @@
-"""JSONL prompts: order, labels, tokens, and what a broken file is told."""
+"""JSONL prompts: order, labels, tokens, and the error of a broken file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a job came forward, as the coordinator hears it."""
+"""When a job came forward, as the coordinator receives it."""
 
 from rljob_api.names import Epoch, Role
 from rljob_api.wire.identity import Life, RankKey

@@ -1,4 +1,4 @@
-"""Damage is told from storage that gives an error, for each kind of file of a checkpoint."""
+"""Damage is reported from storage that gives an error, for each kind of file of a checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which parts make a weight: of one epoch, weight, count and layout; in any order, told twice, late."""
+"""Which parts make a weight: of one epoch, weight, count and layout; in any order, reported twice, late."""
 
 from __future__ import annotations
 

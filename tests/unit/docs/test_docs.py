@@ -30,7 +30,7 @@ PACKAGES = (
 """Where the files that a page of `OF_MAINTAINERS` names may lie."""
 
 MENTIONED: tuple[list[str], ...] = ([], ["--audit"], ["--output", "json"], ["--off"])
-"""Arguments of commands that the text only tells of."""
+"""Arguments of commands that the text only reports."""
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")

@@ -78,7 +78,7 @@ def make_group(prompt: Sequence[int], **changes: object) -> PromptGroup:
 
 
 def make_batch(*groups: PromptGroup) -> Batch:
-    """A batch that tells nobody when it is done."""
+    """A batch that notifies no reader when it is done."""
     return Batch(groups, lambda _: None)
 
 

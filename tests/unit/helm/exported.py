@@ -81,7 +81,7 @@ def grouped_by(expression: str) -> set[str]:
 
 
 def problems(expression: str) -> list[str]:
-    """What an expression asks for that nobody exports."""
+    """What an expression asks for that no one exports."""
     found, known = [], set(TARGET_LABELS)
     for asked in asked_by(expression):
         if asked.name not in EXPORTED:

@@ -91,7 +91,7 @@ def test_without_the_lease_nothing_is_sent_that_writes() -> None:
 
 
 def test_an_apply_names_the_object_that_it_is_for() -> None:
-    """By its uid, or by a version that none has: else it would take over what somebody else has made meanwhile."""
+    """By its uid, or by a version that none has: else it would take over what another has made meanwhile."""
     received: list[tuple[str, str, dict[str, str]]] = []
 
     async def answer(request: web.Request) -> web.Response:

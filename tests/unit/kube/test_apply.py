@@ -138,7 +138,7 @@ def told(delta: Delta) -> list[str]:
 
 
 class Server:
-    """Has objects that no watch has told of, refuses those of some kinds, and takes the rest."""
+    """Has objects that no watch has reported, refuses those of some kinds, and takes the rest."""
 
     def __init__(self, *stored: Json, **refused: ApiRefused) -> None:
         self.stored = {(each["kind"], each["metadata"]["name"]): each for each in stored}
@@ -228,7 +228,7 @@ class Turns:
         self._refused = RefusedWrites(lambda: self.now)
 
     def turn(self, *wanted: Any) -> list[str]:
-        """The refusals that it tells of."""
+        """The refusals that it reports."""
         cache = Cache(lambda key, cause: None)
         api = cast(Api, self.server)
         return refused(asyncio.run(JobObjects(api, cache, KEY, ME.uid, self._refused).carry_out(Delta(apply=wanted))))

@@ -26,7 +26,7 @@ WORKLOADS = [each for each in NAMES if each[0] in ("Deployment", "StatefulSet")]
 
 
 class Server:
-    """Has these objects of nobody, or of this controller, and no others yet."""
+    """Has these objects of no one, or of this controller, and no others yet."""
 
     def __init__(self, *there: tuple[str, str], controller: Controller | None = None, deny_reads: bool = False) -> None:
         self.there = {*there}
@@ -119,7 +119,7 @@ def test_the_volume_of_a_job_that_has_begun_is_its_own() -> None:
 
 
 def test_the_volume_of_a_statefulset_that_is_there_is_its_own() -> None:
-    """Somebody has taken its label away, so that no watch tells of it."""
+    """Someone has taken its label away, so that no watch reports it."""
     server = Server(VOLUME, ("StatefulSet", "rich-control"), controller=Controller(JOB_KIND, "rich", UID))
 
     assert claimed(server, make_cache(), has_begun=True).held_back == frozenset()

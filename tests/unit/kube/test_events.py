@@ -1,4 +1,4 @@
-"""What is told of a job as Events, and what of that is written."""
+"""What is emitted about a job as Events, and what of that is written."""
 
 import asyncio
 from typing import Any, cast

@@ -44,7 +44,7 @@ NEWS = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "8"}}}
 
 
 class Server:
-    """An API server whose lists succeed, and whose watches tell these events; an error comes instead of a watch."""
+    """An API server whose lists succeed, and whose watches report these events; an error comes instead of a watch."""
 
     def __init__(self, watches: Sequence[Sequence[Json] | Exception]) -> None:
         self._watches = list(watches)

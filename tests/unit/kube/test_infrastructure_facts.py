@@ -1,4 +1,4 @@
-"""Pods of coordinator and Redis as facts: each end is told once, and one that does not stay up is noticed."""
+"""Pods of coordinator and Redis as facts: each end is reported once, and one that does not stay up is noticed."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -64,7 +64,7 @@ class Setting:
         return asyncio.run(self.secret.of(self.job, OWNER, pods, has_begun=has_begun))
 
     def make_another(self) -> Json:
-        """Somebody else's in the place of the job's, or the job's own without its owner."""
+        """Another's in the place of the job's, or the job's own without its owner."""
         found = self.api.stored[secret_name(KEY.name)]
         made = self.api.stored[secret_name(KEY.name)] = {
             **found,

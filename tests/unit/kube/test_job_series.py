@@ -1,4 +1,4 @@
-"""What is told of jobs at a scrape: their statuses' words and numbers, and nothing of one that is gone or garbled."""
+"""What a scrape shows of jobs: texts and numbers of their statuses, and nothing of one that is gone or garbled."""
 
 from typing import Any
 

@@ -56,7 +56,7 @@ def test_a_replica_set_is_asked_for_once_for_all_its_pods() -> None:
 
 
 def test_after_a_while_whatever_is_there_and_not_being_deleted_is_named() -> None:
-    """A pod may take minutes to end; a node that is lost keeps its own until somebody lets go of them."""
+    """A pod may take minutes to end; a node that is lost keeps its own until someone lets go of them."""
     context = Setting({"ownerReferences": [DEPLOYMENT]})
     pods = REPLICA, replace(BARE, name="job-control-0", deleting=True)
     assert context.named(*pods) == []

@@ -65,7 +65,7 @@ def test_what_an_order_follows_from_is_decisive() -> None:
     ],
 )
 def test_what_an_event_is_remembered_by_is_decisive(remembered: RLJobStatus) -> None:
-    """Else each turn tells the event again, until progress is written at last."""
+    """Else each turn reports the event again, until progress is written at last."""
     before = RLJobStatus(infrastructure=[ProcessStatus(name="control", restarts=0)])
 
     assert decisive(before) != decisive(remembered)

@@ -154,7 +154,7 @@ def test_a_turn_that_takes_too_long_is_given_up_with_a_sentence_and_taken_again(
 
 
 def test_a_cancellation_that_comes_together_with_a_change_ends_them() -> None:
-    """As when a job is deleted and the operator told to stop: it went on for ever with nothing to do."""
+    """As when a job is deleted and the operator stopped: it went on for ever with nothing to do."""
 
     async def run() -> None:
         turns = Turns()
@@ -166,7 +166,7 @@ def test_a_cancellation_that_comes_together_with_a_change_ends_them() -> None:
         await until(lambda: not turns.answers)
         await asyncio.sleep(0.05)  # it waits for a change, or until the look is due
         workers.wake("job", Urgency.ALARM)
-        await asyncio.sleep(0)  # the change has come, and whoever waits for it does not know yet
+        await asyncio.sleep(0)  # the change has come, and who waits for it does not know yet
         running.cancel()
         done, _ = await asyncio.wait({running}, timeout=5)
         assert done

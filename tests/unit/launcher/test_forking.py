@@ -1,4 +1,4 @@
-"""Exit codes and last words: what counts as the user's error, and what is kept of a log."""
+"""Exit codes and last message: what counts as the user's error, and what is kept of a log."""
 
 import json
 import signal
@@ -92,7 +92,7 @@ def run_in_a_child(arguments: list[str]) -> subprocess.CompletedProcess[str]:
 def test_a_program_ignores_no_signal_that_only_python_ignores() -> None:
     done = run_in_a_child(["cat", "/proc/self/status"])
     (line,) = (line for line in done.stdout.splitlines() if line.startswith("SigIgn:"))
-    ignored = int(line.split()[1], 16)  # whoever started the tests may have others ignored, as nohup does
+    ignored = int(line.split()[1], 16)  # the parent of the tests may have others ignored, as nohup does
     assert not [number for number in (signal.SIGPIPE, signal.SIGXFSZ) if ignored >> (number - 1) & 1]
 
 

@@ -19,7 +19,7 @@ PLENTY = FailedShare(100, 1.0)
 
 
 class Scripted(Reward):
-    """Gives what it was told to, call by call, for groups of two."""
+    """Gives what it was ordered to, call by call, for groups of two."""
 
     def __init__(self, *calls: list[list[float | None]]) -> None:
         self._calls = list(calls)
@@ -40,7 +40,7 @@ def policy(*, retries: int = 2, backoff: float = 0.5, default: float | None = No
 
 @dataclass
 class Asked:
-    """A scoring with all that it tells of itself."""
+    """A scoring with all that it reports by itself."""
 
     scoring: Scoring
     slept: list[float]

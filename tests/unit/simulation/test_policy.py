@@ -1,4 +1,4 @@
-"""A simulated policy: its log-probs are a distribution, tokens are drawn from it, and weights are told apart."""
+"""A simulated policy: its log-probs are a distribution, tokens are drawn from it, and weights are distinguished."""
 
 import numpy as np
 import pytest

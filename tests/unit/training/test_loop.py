@@ -1,4 +1,4 @@
-"""The actor's ranks in step: rows come late, drains at any moment, and nobody goes on or leaves alone."""
+"""The actor's ranks in step: rows come late, drains at any moment, and no one goes on or leaves alone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PATIENCE_SECONDS = 60.0
 ROLLOUTS, SLICES, PASSES = 3, 4, 2
 SLICES_PER_STEP = 2
 SLICE = SimpleNamespace(tokens=None, response_lengths=None)
-"""What is made of a claimed batch: nobody here looks into it."""
+"""What is made of a claimed batch: no one here looks into it."""
 
 
 class Threads(DataParallelGroup):
@@ -68,12 +68,12 @@ class Meeting:
 
 @dataclass
 class Rank:
-    """One rank's surroundings: when its rows come, when it is told to drain, and what it did."""
+    """One rank's surroundings: when its rows come, when it is ordered to drain, and what it did."""
 
     late: dict[tuple[int, int], int]
     """(rollout, slice) -> so many turns without rows."""
     drains_after: int | None
-    """Told to drain after so many signs of life."""
+    """Ordered to drain after so many signs of life."""
     did: list[str] = field(default_factory=list)
     pulses: int = 0
     counters: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -89,7 +89,7 @@ class Rank:
     def pulse(self, **_: object) -> None:
         self.pulses += 1
         if self.did and self.did[-1] == "finish" and self.drains_after is None:
-            self.drains_after = 0  # idle, until somebody says that it is enough
+            self.drains_after = 0  # idle, until someone says that it is enough
 
     def ready(self) -> None:
         pass

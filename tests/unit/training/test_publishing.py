@@ -67,7 +67,7 @@ def made(session: Any, num_bytes: int, folder: Path) -> Iterator[Exports]:
     ("num_bytes", "seconds"),
     [
         pytest.param(2 * 10**5, TIMEOUT, id="a small part has as long as an update"),
-        # Restored it may be read and kept anew.
+        # Restored it may be read and kept again.
         pytest.param(2 * 10**10, loading_seconds(4 * 10**10), id="20 GB have what a slow disk takes for them twice"),
     ],
 )

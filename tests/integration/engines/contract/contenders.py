@@ -1,7 +1,7 @@
 """The engines that the contract is for, each a real server that a test may pause, kill and start again.
 
 The torch engine, the simulated one, the real SGLang on this machine, and whatever serves at RLJOB_ENGINE_URL, which
-nobody here may kill: a real SGLang whose model folder (`--model-path`, with its weights) is on this machine.
+no one here may kill: a real SGLang whose model folder (`--model-path`, with its weights) is on this machine.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Contender(ABC):
         pytest.skip("nobody here may start or kill it")
 
     def kill(self) -> None:
-        """SIGKILL of the server, and nobody serves when it returns."""
+        """SIGKILL of the server, and no one serves when it returns."""
         pytest.skip("nobody here may start or kill it")
 
     def kill_scheduler(self) -> None:

@@ -1,4 +1,4 @@
-"""Samples that somebody gives up, and servers that die: nothing of either runs on, and nothing of either counts."""
+"""Samples that someone gives up, and servers that die: nothing of either runs on, and nothing of either counts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def test_samples_that_are_given_up_while_the_server_is_paused_are_gone_whe
     running = await crowd(server, engine, versions)
     server.pause()
     at_the_gate = Running(engine, params(LONG))
-    await asyncio.sleep(0.3)  # it has no way to tell that it waits there
+    await asyncio.sleep(0.3)  # it has no way to report that it waits there
     await running.give_up()
     await at_the_gate.give_up()
     server.unpause()
@@ -131,7 +131,7 @@ async def test_a_server_that_is_killed_in_an_update_holds_what_it_states(
 async def test_an_answer_of_another_life_does_not_count(
     server: Contender, engine: Engine, versions: list[Weights]
 ) -> None:
-    """Nobody serves when the sample is asked for: the connection waits, and the next life answers it."""
+    """No one serves when the sample is asked for: the connection waits, and the next life answers it."""
     await load(engine, versions[1].folder, 1)
     await draw(engine, params(4))
     server.kill()

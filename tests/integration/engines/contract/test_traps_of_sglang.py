@@ -1,9 +1,9 @@
-"""What the real SGLang does that its answers do not tell, each with the test that would show it.
+"""What the real SGLang does that its answers do not report, each with the test that would show it.
 
 | SGLang                                                                  | test                                       |
 |-------------------------------------------------------------------------|--------------------------------------------|
 | spans carry one string, and there are always some                       | test_samples: log_probs_are_those_of       |
-| it begins with weights that nobody named (`default`)                    | test_ends: server_that_is_killed_gives     |
+| it begins with weights that no one named (`default`)                    | test_ends: server_that_is_killed_gives     |
 | an update wants a folder; parts count as one                            | test_updates: update_of_several_parts      |
 | a wrong shape kills it; names that miss or are unknown are `success`    | test_updates: weights_of_another_model     |
 | a half file, a missing folder                                           | test_updates: folder_that_is_not_whole     |
@@ -12,7 +12,7 @@
 | frozen ones with the old cache, and a flush would fail after the update | test_updates: in_place_goes_on             |
 | new samples read prefixes that old weights cached                       | test_updates: after_in_place               |
 | so do samples that came before an update and begin after it             | test_updates: under_16_clients             |
-| naming its weights aborts every sample, unless told not to              | test_updates: under_16_clients             |
+| naming its weights aborts every sample, unless asked not to             | test_updates: under_16_clients             |
 | an abort of a request that waits while it is paused is lost             | test_ends: given_up_while_paused           |
 | an abort by name is one of all names that begin so: none is sent        | test_ends: one_sample_is_given_up          |
 | a pause outlives the client that began it                               | test_updates: new_client_ends_a_pause      |

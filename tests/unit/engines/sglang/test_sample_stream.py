@@ -12,7 +12,7 @@ from tests.weights import weight
 
 
 def event(tokens: list[int], reason: dict[str, Any] | None = None, **meta: Any) -> dict[str, Any]:
-    """As a server tells them: each token's log-prob is its negative."""
+    """As a server reports them: each token's log-prob is its negative."""
     log_probs = [[-float(token), token, None] for token in tokens]
     return {"output_ids": tokens, "meta_info": {"finish_reason": reason, "output_token_logprobs": log_probs, **meta}}
 

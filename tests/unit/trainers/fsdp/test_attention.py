@@ -1,4 +1,4 @@
-"""Attention within rows: a plain softmax of each row alone; and what transformers does where it is not told of rows."""
+"""Attention within rows: a plain softmax of each row alone; and what transformers does where it does not know rows."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def rows_of(lengths: list[tuple[int, int]]) -> tuple[Jagged, torch.Tensor]:
     tokens, at = [], 0
     for prompt, response in lengths:
         tokens.append(torch.arange(at, at + prompt + response, dtype=torch.int32))
-        at += 100  # a token's number tells its row and its place
+        at += 100  # a token's number encodes its row and its place
     return Jagged.from_rows(tokens), torch.tensor([response for _, response in lengths])
 
 
