@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -39,6 +40,8 @@ from rljob_workers.dcs.coordinator.queue_room import PeekRequest
 from rljob_workers.dcs.coordinator.serial_executor import SerialExecutor
 from rljob_workers.kept_logs import RetainedLogs
 
+M = TypeVar("M", bound=ApiModel)
+
 Wait = Annotated[float, Query(ge=0, le=LONGEST_WAIT_SECONDS)]
 
 
@@ -48,37 +51,48 @@ def as_json(model: ApiModel | None) -> Response:
     return Response(body, media_type="application/json")
 
 
-def add_checkpoint_routes(app: FastAPI, executor: SerialExecutor) -> None:
-    """What the ranks of trainers report of checkpoints."""
-    coordinator = executor.coordinator
+def add_requests(app: FastAPI, executor: SerialExecutor) -> None:
+    """Every route that carries out one method in the thread, with the request's body, and answers what that returns."""
+    coordinator, progress = executor.coordinator, executor.coordinator.progress
+    when_usable = partial(_add_request, app, executor.do_when_usable)
+    when_usable("POST", "/v1/epoch", EpochRequest, coordinator.raise_epoch)
+    when_usable("POST", "/v1/failures", Failure, coordinator.report_failure)
+    when_usable("POST", "/v1/failures/acknowledge", FailureAcknowledgement, progress.acknowledge)
+    when_open = partial(_add_request, app, executor.do_when_open)
+    when_open("PUT", "/v1/desired", DesiredState, coordinator.order)
+    when_open("POST", "/v1/ranks", RankHello, coordinator.register_rank)
+    when_open("POST", "/v1/notices", Notice, progress.take_notice)
+    when_open("POST", "/v1/steps", StepReport, progress.report_step)
+    when_open("POST", "/v1/weights/parts", PartRequest, coordinator.weights.take_part)
+    when_open("POST", "/v1/weights/sources", SourceRequest, coordinator.weights.add_source)
+    when_open("POST", "/v1/checkpoints/begin", CheckpointBegin, progress.begin_attempt)
+    when_open("POST", "/v1/checkpoints/parts", CheckpointPartRequest, progress.take_part)
+    when_open("POST", "/v1/checkpoints/give-up", CheckpointGiveUp, progress.give_up)
+    when_open("POST", "/v1/checkpoints/damaged", DamageRequest, coordinator.restoring.take_report)
+    when_open("POST", "/v1/checkpoints", CheckpointRequest, progress.record)
+    when_open("PUT", "/v1/queue/drain", DrainRequest, coordinator.queue.drain)
 
-    @app.post("/v1/checkpoints/begin")
-    async def begin(request: CheckpointBegin) -> Response:
-        await executor.do_when_open(partial(coordinator.progress.begin_attempt, request))
-        return as_json(None)
 
-    @app.post("/v1/checkpoints/parts")
-    async def take_part(request: CheckpointPartRequest) -> Response:
-        return as_json(await executor.do_when_open(partial(coordinator.progress.take_part, request)))
+def _add_request(
+    app: FastAPI,
+    do: Callable[[Callable[[], ApiModel | None]], Awaitable[ApiModel | None]],
+    method: str,
+    path: str,
+    model: type[M],
+    work: Callable[[M], ApiModel | None],
+) -> None:
+    async def carry_out(request: M) -> Response:
+        return as_json(await do(partial(work, request)))
 
+    carry_out.__annotations__ = {"request": model, "return": Response}  # by which FastAPI checks the body
+    app.add_api_route(path, carry_out, methods=[method])
+
+
+def _add_checkpoint_routes(app: FastAPI, executor: SerialExecutor) -> None:
     @app.get("/v1/checkpoints/attempts/{folder}")
     async def attempt(folder: str, wait: Wait = 0.0) -> Response:
-        reading = partial(coordinator.progress.whole_attempt, folder)
+        reading = partial(executor.coordinator.progress.whole_attempt, folder)
         return as_json(await executor.await_answer(Topic.CHECKPOINTS, reading, wait))
-
-    @app.post("/v1/checkpoints/give-up")
-    async def give_up(request: CheckpointGiveUp) -> Response:
-        await executor.do_when_open(partial(coordinator.progress.give_up, request))
-        return as_json(None)
-
-    @app.post("/v1/checkpoints/damaged")
-    async def take_damage(request: DamageRequest) -> Response:
-        await executor.do_when_open(partial(coordinator.restoring.take_report, request))
-        return as_json(None)
-
-    @app.post("/v1/checkpoints")
-    async def record(request: CheckpointRequest) -> Response:
-        return as_json(await executor.do_when_open(partial(coordinator.progress.record, request)))
 
 
 _LOG = logging.getLogger("rljob.coordinator")
@@ -136,10 +150,6 @@ def add_queue_routes(app: FastAPI, executor: SerialExecutor) -> None:
             broken = [line for step in steps for line in await executor.do_when_open(step)]
         return as_json(QueueCheck(partitions=number, broken=list(dict.fromkeys(broken))))
 
-    @app.put("/v1/queue/drain")
-    async def drain(request: DrainRequest) -> Response:
-        return as_json(await executor.do_when_open(partial(room.drain, request)))
-
     @app.get("/v1/queue/drain")
     async def drain_state() -> Response:
         return as_json(await executor.do_when_open(room.drain_state))
@@ -156,8 +166,8 @@ def build_app(executor: SerialExecutor, token: str, logs: RetainedLogs) -> ASGIA
     _supervisor_routes(app, executor)
     _launcher_routes(app, executor)
     _rank_routes(app, executor)
-    _weight_routes(app, executor)
-    add_checkpoint_routes(app, executor)
+    add_requests(app, executor)
+    _add_checkpoint_routes(app, executor)
     add_queue_routes(app, executor)
     add_log_routes(app, logs)
     _probe_routes(app, executor)
@@ -177,15 +187,6 @@ def _answer_refusals(app: FastAPI) -> None:
 def _supervisor_routes(app: FastAPI, executor: SerialExecutor) -> None:
     coordinator = executor.coordinator
 
-    @app.post("/v1/epoch")
-    async def raise_epoch(request: EpochRequest) -> Response:
-        return as_json(await executor.do_when_usable(partial(coordinator.raise_epoch, request)))
-
-    @app.put("/v1/desired")
-    async def order(desired: DesiredState) -> Response:
-        await executor.do_when_open(partial(coordinator.order, desired))
-        return as_json(None)
-
     @app.get("/v1/status")
     async def status() -> Response:
         status = await executor.do(coordinator.status)
@@ -202,16 +203,6 @@ def _supervisor_routes(app: FastAPI, executor: SerialExecutor) -> None:
             await executor.do(partial(coordinator.has_read, after))
         page = await executor.await_answer(Topic.EVENTS, partial(coordinator.news, after, quiet), wait)
         return as_json(page or executor.read(partial(coordinator.events, after)))
-
-    @app.post("/v1/failures")
-    async def report_failure(failure: Failure) -> Response:
-        await executor.do_when_usable(partial(coordinator.report_failure, failure))
-        return as_json(None)
-
-    @app.post("/v1/failures/acknowledge")
-    async def acknowledge(acknowledgement: FailureAcknowledgement) -> Response:
-        await executor.do_when_usable(partial(coordinator.progress.acknowledge, acknowledgement.ids))
-        return as_json(None)
 
 
 def _launcher_routes(app: FastAPI, executor: SerialExecutor) -> None:
@@ -237,10 +228,6 @@ def _launcher_routes(app: FastAPI, executor: SerialExecutor) -> None:
 def _rank_routes(app: FastAPI, executor: SerialExecutor) -> None:
     coordinator = executor.coordinator
 
-    @app.post("/v1/ranks")
-    async def register(hello: RankHello) -> Response:
-        return as_json(await executor.do_when_open(partial(coordinator.register_rank, hello)))
-
     @app.put("/v1/rendezvous/{group}")
     async def offer_rendezvous(group: str, rendezvous: Rendezvous) -> Response:
         if rendezvous.group != group:
@@ -255,30 +242,6 @@ def _rank_routes(app: FastAPI, executor: SerialExecutor) -> None:
         rendezvous = await executor.await_answer(Topic.RENDEZVOUS, complete, wait)
         waits_for = partial(coordinator.rendezvous.waits_for, group, incarnation)
         return as_json(executor.read(waits_for) if rendezvous is None else rendezvous)
-
-    @app.post("/v1/notices")
-    async def take_notice(notice: Notice) -> Response:
-        await executor.do_when_open(partial(coordinator.progress.take_notice, notice))
-        return as_json(None)
-
-    @app.post("/v1/steps")
-    async def report_step(report: StepReport) -> Response:
-        await executor.do_when_open(partial(coordinator.progress.report_step, report))
-        return as_json(None)
-
-
-def _weight_routes(app: FastAPI, executor: SerialExecutor) -> None:
-    coordinator = executor.coordinator
-
-    @app.post("/v1/weights/parts")
-    async def take_part(request: PartRequest) -> Response:
-        await executor.do_when_open(partial(coordinator.weights.take_part, request))
-        return as_json(None)
-
-    @app.post("/v1/weights/sources")
-    async def add_source(request: SourceRequest) -> Response:
-        await executor.do_when_open(partial(coordinator.weights.add_source, request))
-        return as_json(None)
 
 
 def _probe_routes(app: FastAPI, executor: SerialExecutor) -> None:

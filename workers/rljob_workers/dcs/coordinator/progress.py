@@ -5,8 +5,6 @@ The coordinator calls it in its thread. A failure stays until the supervisor ack
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from rljob_api.names import Epoch, Role, WeightVersion
 from rljob_api.wire.checkpoints import (
     CheckpointAttempt,
@@ -17,7 +15,7 @@ from rljob_api.wire.checkpoints import (
     CheckpointRequest,
 )
 from rljob_api.wire.epochs import RestorePoint
-from rljob_api.wire.failures import Failure, FailureKind
+from rljob_api.wire.failures import Failure, FailureAcknowledgement, FailureKind
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.observation import EventKind
 from rljob_api.wire.ranks import Notice, NoticeKind, StepReport
@@ -183,9 +181,9 @@ class Progress:
         elif buried:
             store.commit(buried)
 
-    def acknowledge(self, ids: Sequence[str]) -> None:
+    def acknowledge(self, acknowledgement: FailureAcknowledgement) -> None:
         """The supervisor has persisted what it decided about these failures. Twice is once."""
-        store, now = self._context.store, self._context.wall()
+        ids, store, now = acknowledgement.ids, self._context.store, self._context.wall()
         done = sorted(store.rows(ACKNOWLEDGED).items(), key=lambda row: row[1])
         surplus = done[: max(0, len(done) + len(ids) - MAX_ACKNOWLEDGED)]
         changes = [ACKNOWLEDGED.drop(old) for old, _ in surplus]
