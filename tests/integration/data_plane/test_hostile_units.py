@@ -97,7 +97,7 @@ def test_a_chunk_is_whole_or_missing_or_refused(data: st.DataObject, liar: Liar)
     liar.replies = data.draw(st.one_of(st.just(reply), mutated(reply), st.binary(max_size=200)))
     connection = liar.connection()
     try:
-        missing = read_chunks(connection, by_unit[0], soon(), set())
+        missing = read_chunks(connection, soon(), by_unit[0], set())
     except (*REFUSALS, CorruptChunk):
         return
     finally:
@@ -198,7 +198,7 @@ def test_a_value_that_is_longer_than_the_queue_states_is_refused_before_memory_i
     tracemalloc.start()
     try:
         with pytest.raises(CorruptChunk):
-            read_chunks(connection, by_unit[0], soon(), set())
+            read_chunks(connection, soon(), by_unit[0], set())
         assert tracemalloc.get_traced_memory()[1] < MOST_BYTES
     finally:
         tracemalloc.stop()
