@@ -21,7 +21,7 @@ _TESTS = Path(__file__).parent
 LONGEST_FIRST = (
     "integration/run/test_restart_storms.py",
     "cluster/test_lifecycle.py",
-    "cluster/test_kept_checkpoints.py",
+    "cluster/test_retained_checkpoints.py",
     "cluster/test_operator_faults.py",
     "cluster/test_waits.py",
     "cluster/test_quickstart.py",
