@@ -129,18 +129,10 @@ class Infrastructure:
         member.num_restarts += 1
         member.watch = asyncio.create_task(self._watch(name, member), name=f"watch {name}")
 
-    def process(self, name: str) -> asyncio.subprocess.Process:
-        """The process that has this name now."""
-        return self._members[name].process
-
-    def is_alive(self, name: str) -> bool:
-        """Whether it runs."""
+    def running(self, name: str) -> asyncio.subprocess.Process | None:
+        """The process that has this name now; None where it has ended or was never started."""
         member = self._members.get(name)
-        return member is not None and member.process.returncode is None
-
-    def is_stopped(self, name: str) -> bool:
-        """Whether it is there and does nothing (SIGSTOP)."""
-        return self.is_alive(name) and is_stopped(self.process(name).pid)
+        return member.process if member is not None and member.process.returncode is None else None
 
     def facts(self) -> tuple[ProcessFact, ...]:
         """What the core may know of them."""

@@ -19,6 +19,7 @@ from functools import partial
 from importlib import util
 from pathlib import Path
 
+from rljob_api.machine.process_stat import is_stopped
 from rljob_api.spec import RLJob
 from rljob_api.wire.identity import Endpoints
 from rljob_operator.coordinator_client.follower import CoordinatorFollower
@@ -209,8 +210,9 @@ async def shut_down(
     services: Services, infrastructure: Infrastructure, pods: Pods, follower: CoordinatorFollower, *, killed: bool
 ) -> None:
     """In the order in which nothing is missed: events, pods, coordinator, storage, control state."""
-    is_held_up = infrastructure.is_stopped(COORDINATOR) or infrastructure.is_stopped(CONTROL)
-    if infrastructure.is_alive(COORDINATOR) and not is_held_up and not killed:
+    running = [infrastructure.running(name) for name in (COORDINATOR, CONTROL)]
+    is_held_up = any(process is not None and is_stopped(process.pid) for process in running)
+    if running[0] is not None and not is_held_up and not killed:
         await _receive_the_rest(follower)
     launchers = [fact.launcher_pid for fact in pods.facts() if fact.state is PodState.RUNNING and fact.launcher_pid]
     for pid in launchers:

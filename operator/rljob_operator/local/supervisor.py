@@ -253,7 +253,7 @@ class Supervisor:
 
     async def _ask_coordinator(self) -> CoordinatorStatus | None:
         """Its status; None if it is not there soon."""
-        if not self._infrastructure.is_alive(COORDINATOR):
+        if self._infrastructure.running(COORDINATOR) is None:
             return None
         seen = await self._follower.status()
         if seen is not None:

@@ -5,13 +5,14 @@ A stopped or wedged server ends nothing and reports nothing: without this everyt
 
 import asyncio
 import time
+from asyncio.subprocess import Process
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from rljob_api.machine.attended_time import AttendedClock
-from rljob_api.machine.process_stat import progress_of
+from rljob_api.machine.process_stat import is_stopped, progress_of
 from rljob_operator.core import Reason
 from rljob_operator.local.journal import Journal
 from rljob_operator.local.pods import Pods
@@ -77,8 +78,9 @@ class Watchdog:
 
     def answered(self, name: str) -> None:
         """This process has answered just now."""
-        pid = self._infrastructure.process(name).pid
-        self._known[name] = _Silence(pid, SILENCE_LIMIT_SECONDS, self._attended.tick())
+        process = self._infrastructure.running(name)
+        if process is not None:
+            self._known[name] = _Silence(process.pid, SILENCE_LIMIT_SECONDS, self._attended.tick())
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -90,62 +92,59 @@ class Watchdog:
         """Probes all of them, and kills those that have been silent for too long."""
         await asyncio.gather(*(self._probe(probe) for probe in self._probes))
         self._attended.tick()
-        for name in (*(probe.name for probe in self._probes), "coordinator"):
-            self._judge(name)
-        self._judge_parent()
+        for name in (*(probe.name for probe in self._probes), "coordinator", "parent"):
+            process = self._infrastructure.running(name)
+            if process is not None:
+                self._judge_parent(process) if name == "parent" else self._judge(name, process)
 
     async def _probe(self, probe: RedisProbe) -> None:
-        if not self._infrastructure.is_alive(probe.name):
+        if self._infrastructure.running(probe.name) is None:
             return
         with suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
             async with asyncio.timeout(PROBE_INTERVAL_SECONDS):
                 await _ping(probe)
             self.answered(probe.name)
 
-    def _judge(self, name: str) -> None:
+    def _judge(self, name: str, process: Process) -> None:
         """A restarted coordinator has the time of a start again: it has much to import."""
-        if not self._infrastructure.is_alive(name):
-            return
-        pid = self._infrastructure.process(name).pid
-        if silence := self._silence(name, pid, starts=name == "coordinator"):
-            self._kill(name, f"{name} (process {pid}) has not answered in {silence}; it is killed")
+        if silence := self._silence(name, process, process.pid, starts=name == "coordinator"):
+            self._kill(process, f"{name} (process {process.pid}) has not answered in {silence}; it is killed")
 
-    def _judge_parent(self) -> None:
+    def _judge_parent(self, process: Process) -> None:
         """It owes its start, and then every pod that it was ordered to begin."""
-        if not self._infrastructure.is_alive("parent"):
-            return
         started, pending = self._pods.parent_ready_at, self._pods.oldest_pending()
         if started is not None and pending is None:
             self._known.pop("parent", None)
             return
-        question = (self._infrastructure.process("parent").pid, started, pending if started else None)
-        if silence := self._silence("parent", question, starts=started is None):
-            self._kill("parent", f"the preloaded parent has not answered in {silence}; it is killed")
+        question = (process.pid, started, pending if started else None)
+        if silence := self._silence("parent", process, question, starts=started is None):
+            self._kill(process, f"the preloaded parent has not answered in {silence}; it is killed")
 
-    def _silence(self, name: str, question: Hashable, *, starts: bool) -> str | None:
+    def _silence(self, name: str, process: Process, question: Hashable, *, starts: bool) -> str | None:
         """Describes the limit where it is exceeded. A new question has its whole limit, a start that goes on, too."""
         silence, now = self._known.get(name), self._attended.seconds
         if silence is None or silence.question != question:
             limit = self._start_limit if starts else SILENCE_LIMIT_SECONDS
-            progress = self._progress(name) if starts else None
+            progress = _progress(process) if starts else None
             self._known[name] = _Silence(question, limit, now, progress=progress)
             return None
-        if silence.progress is not None and silence.progress != (progress := self._progress(name)):
+        if silence.progress is not None and silence.progress != (progress := _progress(process)):
             silence.progress, silence.since = progress, now
         seconds = now - silence.since
         if seconds > silence.limit_seconds:
             return f"{silence.limit_seconds:.0f} s" + (" and makes no progress" if silence.progress is not None else "")
-        if seconds > self._stopped_limit and self._infrastructure.is_stopped(name):
+        if seconds > self._stopped_limit and is_stopped(process.pid):
             return f"{seconds:.0f} s and is stopped (SIGSTOP)"
         return None
 
-    def _progress(self, name: str) -> tuple[int, ...]:
-        return progress_of(self._infrastructure.process(name).pid) or ()
-
-    def _kill(self, name: str, message: str) -> None:
+    def _kill(self, process: Process, message: str) -> None:
         self._journal.note(time.time(), Reason.HANG.value, message)
         with suppress(ProcessLookupError):
-            self._infrastructure.process(name).kill()
+            process.kill()
+
+
+def _progress(process: Process) -> tuple[int, ...]:
+    return progress_of(process.pid) or ()
 
 
 async def _ping(probe: RedisProbe) -> None:
