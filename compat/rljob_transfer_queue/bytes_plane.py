@@ -113,7 +113,9 @@ class BytesPlane:
                 for key in page
                 if key.startswith(f"{_EPOCH}:") and key not in needed
             ]
-            found[unit.index] = _idle(unit, suspects, idle_seconds, deadline)
+            found[unit.index] = unit.exchange(
+                _idle, suspects, idle_seconds, deadline=deadline, waiting="a sweep asks for the age of its keys"
+            )
         return found
 
     def discard(self, keys: Mapping[int, Sequence[str]], *, deadline: float) -> int:
@@ -152,13 +154,10 @@ def _only(places: Places, chunks: tuple[ChunkRef, ...], members: Sequence[int]) 
     return Places(FieldPlacement(tuple(chunks[place] for place in members), table), np.where(mine, places.kinds, 0))
 
 
-def _idle(unit: StorageUnit, keys: Sequence[str], idle_seconds: int, deadline: float) -> list[str]:
-    def talk(connection: RespConnection, until: float) -> list[str]:
-        idle = []
-        for key in keys:
-            found = connection.call(b"OBJECT", b"IDLETIME", key.encode(), deadline=until)
-            if isinstance(found, int) and found >= idle_seconds:
-                idle.append(key)
-        return idle
-
-    return unit.exchange(talk, deadline=deadline, waiting="a sweep asks for the age of its keys")
+def _idle(connection: RespConnection, deadline: float, keys: Sequence[str], idle_seconds: int) -> list[str]:
+    idle = []
+    for key in keys:
+        found = connection.call(b"OBJECT", b"IDLETIME", key.encode(), deadline=deadline)
+        if isinstance(found, int) and found >= idle_seconds:
+            idle.append(key)
+    return idle

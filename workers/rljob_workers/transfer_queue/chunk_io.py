@@ -302,7 +302,7 @@ def _confirm(connection: RespConnection, pending: int, until: float) -> bool:
 
 
 def read_chunks(
-    connection: RespConnection, reads: Sequence[ChunkRead], until: float, known: set[str]
+    connection: RespConnection, until: float, reads: Sequence[ChunkRead], known: set[str]
 ) -> list[ChunkRef]:
     """Fills the targets of all reads; returns the chunks that are not there.
 

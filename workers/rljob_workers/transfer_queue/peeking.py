@@ -137,7 +137,8 @@ class QueuePeeking:
             parts = [_part(answer.places[field][place], chunk, num_values) for place, chunk in asked]
             with self._calls.lock:
                 found = self._calls.units[unit].exchange(
-                    lambda connection, until, parts=parts: _read_parts(connection, parts, until),  # type: ignore[misc]
+                    _read_parts,
+                    parts,
                     deadline=self._calls.deadline(),
                     waiting=f"somebody looks at {field}",
                 )
@@ -207,7 +208,7 @@ def _part(place: np.void, chunk: ChunkRef, num_values: int) -> _Part:
     return _Part(chunk.key, start, min(num_values, length * inner) * item, length)
 
 
-def _read_parts(connection: RespConnection, parts: Sequence[_Part], until: float) -> list[bytes | None]:
+def _read_parts(connection: RespConnection, until: float, parts: Sequence[_Part]) -> list[bytes | None]:
     """Of every part its bytes; None where the chunk is gone."""
     for part in parts:
         key = part.key.encode()

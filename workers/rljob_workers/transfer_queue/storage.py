@@ -150,11 +150,8 @@ class StorageUnits:
         columns, by_unit = plan_reads(fields, self._pool, checksums=self._checksums)
 
         def read(unit: StorageUnit, reads: list[ChunkRead]) -> list[ChunkRef]:
-            return unit.exchange(
-                lambda connection, until: read_chunks(connection, reads, until, self._known[unit.index]),
-                deadline=deadline,
-                waiting=waiting,
-            )
+            known = self._known[unit.index]
+            return unit.exchange(read_chunks, reads, known, deadline=deadline, waiting=waiting)
 
         for known in self._known:
             if len(known) > KNOWN_CHUNKS:
@@ -318,24 +315,7 @@ class StorageUnits:
         return {index for index, until in enumerate(self._shunned_until) if until <= now}
 
     def _write(self, unit: StorageUnit, pieces: list[Piece], until: float, waiting: str) -> dict[Piece, ChunkRef]:
-        left_behind = self._left_behind[unit.index]
-
-        def talk(connection: RespConnection, until: float) -> dict[Piece, ChunkRef] | None:
-            generation = unit.marked_generation(connection, until)
-            if left_behind:
-                connection.call(b"UNLINK", *left_behind, deadline=until)
-                left_behind.clear()
-            # Each attempt draws new keys: what a broken connection left behind is never written again.
-            refs = {piece: self._reference(unit.index, generation, piece) for piece in pieces}
-            keys = [ref.key.encode() for ref in refs.values()]
-            left_behind.extend(keys)
-            if not write_chunks(connection, refs, until):
-                connection.call(b"UNLINK", *keys, deadline=until)
-                refs.clear()
-            left_behind.clear()
-            return refs or None
-
-        refs = unit.exchange(talk, deadline=until, waiting=waiting)
+        refs = unit.exchange(self._try_write, unit, pieces, deadline=until, waiting=waiting)
         if refs is None:
             num_bytes = sum(piece.num_bytes for piece in pieces)
             raise StorageFull(
@@ -343,6 +323,25 @@ class StorageUnits:
                 " Raise transferQueue.storageBytes or storageUnits."
             )
         return refs
+
+    def _try_write(
+        self, connection: RespConnection, until: float, unit: StorageUnit, pieces: list[Piece]
+    ) -> dict[Piece, ChunkRef] | None:
+        """None where the unit is full."""
+        left_behind = self._left_behind[unit.index]
+        generation = unit.marked_generation(connection, until)
+        if left_behind:
+            connection.call(b"UNLINK", *left_behind, deadline=until)
+            left_behind.clear()
+        # Each attempt draws new keys: what a broken connection left behind is never written again.
+        refs = {piece: self._reference(unit.index, generation, piece) for piece in pieces}
+        keys = [ref.key.encode() for ref in refs.values()]
+        left_behind.extend(keys)
+        if not write_chunks(connection, refs, until):
+            connection.call(b"UNLINK", *keys, deadline=until)
+            refs.clear()
+        left_behind.clear()
+        return refs or None
 
     def _reference(self, unit: int, generation: int, piece: Piece) -> ChunkRef:
         key = f"{self._key_prefix}{next(self._nonces):x}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, TypeVarTuple
 
 from rljob_workers.transfer_queue.errors import StorageUnreachable
 from rljob_workers.transfer_queue.resp import (
@@ -36,6 +36,7 @@ _USE = (b"used_memory", b"maxmemory", b"total_net_input_bytes", b"total_net_outp
 """As INFO names them."""
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +82,10 @@ class StorageUnit:
         if connection is not None:
             connection.close()
 
-    def exchange(self, talk: Callable[[RespConnection, float], T], *, deadline: float, waiting: str) -> T:
-        """Runs `talk(connection, deadline)`, again on a new connection when one breaks: it must bear being repeated.
+    def exchange(
+        self, talk: Callable[[RespConnection, float, *Ts], T], *arguments: *Ts, deadline: float, waiting: str
+    ) -> T:
+        """Calls `talk(connection, deadline, *arguments)`, again on a new connection when one breaks, so perhaps twice.
 
         Any exception closes the connection, since replies may be left on it. Raises StorageUnreachable at the deadline,
         or when the unit is silent or away for too long: a long deadline is for many bytes, not for waiting. `waiting`
@@ -91,7 +94,7 @@ class StorageUnit:
         began, away_since = self._clock(), None
         while True:
             try:
-                return talk(self._connected(deadline), deadline)
+                return talk(self._connected(deadline), deadline, *arguments)
             except ErrorReply as error:
                 self.close()
                 raise StorageUnreachable(f"TransferQueue: {self} refused: {error}; {waiting}.") from error
@@ -125,52 +128,22 @@ class StorageUnit:
 
     def mark(self, generation: int, *, deadline: float) -> int:
         """Marks an unmarked unit; returns the generation in force, which is an older one if it was marked already."""
-
-        def talk(connection: RespConnection, until: float) -> int:
-            connection.call(b"SET", GENERATION_KEY, b"%d" % generation, b"NX", deadline=until)
-            found = _read_generation(connection, until)
-            return generation if found is None else found
-
-        return self.exchange(talk, deadline=deadline, waiting="its generation mark was asked for")
+        return self.exchange(_mark, generation, deadline=deadline, waiting="its generation mark was asked for")
 
     def raise_mark(self, generation: int, *, deadline: float) -> int:
         """Marks the unit unless its mark is as high or higher; returns the generation in force.
 
         A queue admin that was replaced may come late: the highest mark stands, not the last one.
         """
-
-        def talk(connection: RespConnection, until: float) -> int:
-            reply = connection.call(b"EVAL", _RAISE_MARK, b"1", GENERATION_KEY, b"%d" % generation, deadline=until)
-            found = _generation_of(reply)
-            return generation if found is None else found
-
-        return self.exchange(talk, deadline=deadline, waiting="its generation mark was set")
+        return self.exchange(_raise_mark, generation, deadline=deadline, waiting="its generation mark was set")
 
     def delete(self, keys: Sequence[str], *, deadline: float) -> int:
         """Deletes chunks; returns how many there were. Keys that are gone already do not matter."""
-
-        def talk(connection: RespConnection, until: float) -> int:
-            num_deleted = 0
-            for first in range(0, len(keys), _KEYS_PER_COMMAND):
-                names = [_encoded(key) for key in keys[first : first + _KEYS_PER_COMMAND]]
-                num_deleted += _integer(connection.call(b"UNLINK", *names, deadline=until))
-            return num_deleted
-
-        return self.exchange(talk, deadline=deadline, waiting=f"{len(keys)} chunks were to be deleted")
+        return self.exchange(_delete, keys, deadline=deadline, waiting=f"{len(keys)} chunks were to be deleted")
 
     def present(self, keys: Sequence[str], *, deadline: float) -> list[str]:
         """Those of `keys` that are there."""
-
-        def talk(connection: RespConnection, until: float) -> list[str]:
-            found: list[str] = []
-            for first in range(0, len(keys), _KEYS_PER_COMMAND):
-                page = keys[first : first + _KEYS_PER_COMMAND]
-                for key in page:
-                    connection.command(b"EXISTS", _encoded(key))
-                found += [key for key in page if _integer(connection.read(until))]
-            return found
-
-        return self.exchange(talk, deadline=deadline, waiting=f"{len(keys)} chunks were to be looked for")
+        return self.exchange(_present, keys, deadline=deadline, waiting=f"{len(keys)} chunks were to be looked for")
 
     def scan(self, *, deadline: Callable[[], float]) -> Iterator[list[str]]:
         """Pages of the keys of all chunks; a key that comes or goes meanwhile may be on a page or not, or on two.
@@ -179,15 +152,10 @@ class StorageUnit:
         """
         cursor = b"0"
         while True:
-            following, keys = self.exchange(
-                lambda connection, until, at=cursor: _scan_page(connection, at, until),  # type: ignore[misc]  # mypy knows no default here
-                deadline=deadline(),
-                waiting="a sweep asked for its keys",
-            )
+            cursor, keys = self.exchange(_scan_page, cursor, deadline=deadline(), waiting="a sweep asked for its keys")
             yield keys
-            if following == b"0":
+            if cursor == b"0":
                 return
-            cursor = following
 
     def figures(self, *, deadline: float) -> UnitFigures:
         """What the unit holds, uses and may use, and what has passed through it."""
@@ -217,6 +185,39 @@ def _generation_of(reply: object) -> int | None:
     return int(reply)
 
 
+def _mark(connection: RespConnection, deadline: float, generation: int) -> int:
+    connection.call(b"SET", GENERATION_KEY, b"%d" % generation, b"NX", deadline=deadline)
+    found = _read_generation(connection, deadline)
+    return generation if found is None else found
+
+
+def _raise_mark(connection: RespConnection, deadline: float, generation: int) -> int:
+    reply = connection.call(b"EVAL", _RAISE_MARK, b"1", GENERATION_KEY, b"%d" % generation, deadline=deadline)
+    found = _generation_of(reply)
+    return generation if found is None else found
+
+
+def _delete(connection: RespConnection, deadline: float, keys: Sequence[str]) -> int:
+    num_deleted = 0
+    for page in _pages(keys):
+        num_deleted += _integer(connection.call(b"UNLINK", *map(_encoded, page), deadline=deadline))
+    return num_deleted
+
+
+def _present(connection: RespConnection, deadline: float, keys: Sequence[str]) -> list[str]:
+    found: list[str] = []
+    for page in _pages(keys):
+        for key in page:
+            connection.command(b"EXISTS", _encoded(key))
+        found += [key for key in page if _integer(connection.read(deadline))]
+    return found
+
+
+def _pages(keys: Sequence[str]) -> Iterator[Sequence[str]]:
+    for first in range(0, len(keys), _KEYS_PER_COMMAND):
+        yield keys[first : first + _KEYS_PER_COMMAND]
+
+
 def _read_figures(connection: RespConnection, deadline: float) -> UnitFigures:
     connection.command(b"INFO", b"memory", b"stats")
     connection.command(b"DBSIZE")
@@ -231,7 +232,7 @@ def _read_figures(connection: RespConnection, deadline: float) -> UnitFigures:
     return UnitFigures(used, limit, received, sent, _integer(keys))
 
 
-def _scan_page(connection: RespConnection, cursor: bytes, deadline: float) -> tuple[bytes, list[str]]:
+def _scan_page(connection: RespConnection, deadline: float, cursor: bytes) -> tuple[bytes, list[str]]:
     """Where the next page begins, and the keys of this one."""
     count = b"%d" % _KEYS_PER_COMMAND
     reply = connection.call(b"SCAN", cursor, b"MATCH", b"*:*:*", b"COUNT", count, deadline=deadline)
