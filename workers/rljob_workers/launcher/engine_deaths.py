@@ -1,6 +1,6 @@
 """What an engine has died of, by its log, and whether another start would die of the same.
 
-Pure. `engine_keeper` asks; the count of vain starts outlives ranks and epochs. A server of several processes logs the
+Pure. `engines` asks; the count of vain starts outlives ranks and epochs. A server of several processes logs the
 exception of one, and its own last line is that of its cleanup.
 """
 

@@ -1,6 +1,6 @@
 """Whether an engine server is well: its answers to one GET request on and on, and the processes that it depends on.
 
-`engine_keeper` asks in every turn of the launcher's loop. Never waits. A stopped process still accepts connections, so
+`engines` asks in every turn of the launcher's loop. Never waits. A stopped process still accepts connections, so
 only an answer counts; a server with a dead part may still answer.
 """
 

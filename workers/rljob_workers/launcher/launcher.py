@@ -34,7 +34,7 @@ from rljob_workers.engines import backend_of
 from rljob_workers.engines.backend import EngineBackend
 from rljob_workers.launcher import ranks
 from rljob_workers.launcher.coordinator_calls import FailureOutbox, LauncherClient, PendingOrder, WaitLog
-from rljob_workers.launcher.engines import Engines, identity_file
+from rljob_workers.launcher.engines import Engines
 from rljob_workers.launcher.environment import LauncherEnvironment, LauncherState, PodIdentity, WhenDone, one_machine
 from rljob_workers.launcher.forking import SignalPipe, reap
 from rljob_workers.launcher.plan import (
@@ -276,6 +276,7 @@ class Launcher:
         if answer.order is None:
             raise AssertionError("a rank was to be started without an order")
         self._engines.kill_stopped(rank)
+        engine_url, engine_identity = self._engines.address(rank)
         context = RankContext(
             life=self._ranks.new_life(rank, answer.order),
             endpoints=self._endpoints,
@@ -283,8 +284,8 @@ class Launcher:
             global_rank=answer.first_rank + rank,
             world_size=answer.world_size,
             launcher=self._id,
-            engine_url=self._engines.url(rank),
-            engine_identity=identity_file(self._identity.pod, rank, self._environment.logs),
+            engine_url=engine_url,
+            engine_identity=engine_identity,
             memory=self._ranks.memory(rank),
             devices=self._devices_of(rank),
         )

@@ -215,7 +215,7 @@ class Launchers:
     def _check_uid(self, hello: LauncherHello) -> None:
         """Only the ordered pod may carry a replica; orders without a uid (one machine) admit any.
 
-        Whom UNSEEN_POD will be is not said yet: perhaps this one.
+        Which pod UNSEEN_POD will be is not ordered yet: perhaps this one.
         """
         order = self._epochs.order_of(hello.pod)
         if order is not None and order.pod_uid not in ("", UNSEEN_POD, hello.pod_uid):
