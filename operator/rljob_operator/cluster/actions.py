@@ -80,34 +80,34 @@ class Actions:
         self._released = frozenset[str]()
         """Uids of lost pods that were deleted by force and are not yet seen to be gone."""
         self._beside = frozenset[str]()
-        """Uids of pods that were there at such a deletion and have not been made anew for it."""
+        """Uids of pods that were there at such a deletion and were not made again for it."""
 
-    async def carry_out(self, action: Action, scene: ActionContext) -> None:
+    async def carry_out(self, action: Action, context: ActionContext) -> None:
         """One action; raises what the API server or the coordinator answered."""
         match action:
             case RaiseEpoch():
-                await self._raise_epoch(action, scene)
+                await self._raise_epoch(action, context)
             case SetDesired(desired):
-                if scene.coordinator is not None:
-                    await scene.coordinator.link.set_desired(desired)
+                if context.coordinator is not None:
+                    await context.coordinator.link.set_desired(desired)
                     failpoint("operator.after_write")
             case AcknowledgeFailures(ids):
-                if scene.coordinator is not None:
-                    await scene.coordinator.link.acknowledge(ids)
+                if context.coordinator is not None:
+                    await context.coordinator.link.acknowledge(ids)
                     failpoint("operator.after_write")
             case CreatePod(pod):
-                await self._make_way(scene, pod)
+                await self._make_way(context, pod)
             case KillPod(pod, life):
-                if view := scene.member(pod, life):
+                if view := context.member(pod, life):
                     await self.delete(view)
             case MarkForDeletion(pod, life):
-                if view := scene.member(pod, life):
+                if view := context.member(pod, life):
                     await self._annotate(view, MARKED)
             case KeepPod(pod, life):
-                if view := scene.member(pod, life):
+                if view := context.member(pod, life):
                     await self._annotate(view, None)
             case RestartInfrastructure(name):
-                await self._restart_infrastructure(scene, name)
+                await self._restart_infrastructure(context, name)
             case DeleteJob():
                 await self._delete_job()
             case Stop():
@@ -178,26 +178,28 @@ class Actions:
             return False
         return pod.component != COMPONENT_CONTROL or ending_of(pod, "") is PodEnding.NODE_LOST
 
-    async def _raise_epoch(self, action: RaiseEpoch, scene: ActionContext) -> None:
-        if scene.coordinator is None:
+    async def _raise_epoch(self, action: RaiseEpoch, context: ActionContext) -> None:
+        if context.coordinator is None:
             return
         failpoint("epoch.after_persist")
-        request = EpochRequest(epoch=action.epoch, decision_id=action.decision_id, reason=action.reason, job=scene.job)
-        point = await scene.coordinator.link.raise_epoch(request)
+        request = EpochRequest(
+            epoch=action.epoch, decision_id=action.decision_id, reason=action.reason, job=context.job
+        )
+        point = await context.coordinator.link.raise_epoch(request)
         failpoint("epoch.after_raise")
         failpoint("operator.after_write")
-        scene.opened.append(epoch_opened(point, time.time()))
+        context.opened.append(epoch_opened(point, time.time()))
 
-    async def _make_way(self, scene: ActionContext, key: PodKey) -> None:
-        """A pod whose life was given up and that stays as it is keeps its Deployment from making another one."""
-        lost = {pod.lost_life for other, pod in pods(scene.status) if other == key and pod.lost_life and not pod.life}
-        for view in scene.pods:
+    async def _make_way(self, context: ActionContext, key: PodKey) -> None:
+        """Deletes a pod whose life was given up and that stays as it is: with it its Deployment would make no other."""
+        lost = {pod.lost_life for other, pod in pods(context.status) if other == key and pod.lost_life and not pod.life}
+        for view in context.pods:
             stays = not view.deleting and view.phase not in ("Failed", "Succeeded")
             if life_of(view) in lost and stays and not returns(view, None):
                 await self.delete(view)
 
-    async def _restart_infrastructure(self, scene: ActionContext, name: str) -> None:
-        for view in scene.pods:
+    async def _restart_infrastructure(self, context: ActionContext, name: str) -> None:
+        for view in context.pods:
             if process_name(self._key, view) == name and not view.deleting and not returns_by_itself(view):
                 await self.delete(view)
 

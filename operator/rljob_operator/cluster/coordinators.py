@@ -50,7 +50,7 @@ def urgency_of_status(seen: CoordinatorStatus) -> Urgency:
     return Urgency.ALARM if seen.failures else Urgency.PROGRESS
 
 
-LONGEST_WORDS = 300
+LONGEST_MESSAGE = 300
 """Characters of an answer in a message: an answer may be anything."""
 
 
@@ -58,7 +58,7 @@ class CoordinatorContact:
     """Since when one job's coordinator is silent, and why."""
 
     def __init__(self, who: str, clock: Callable[[], float] = time.time) -> None:
-        """`who` requests: messages name it, since lost packets are looked for from both ends."""
+        """`who` requests: messages name it, since lost packets are searched for from both ends."""
         self._who = who
         self._clock = clock
         self._silence: NoContact | None = None
@@ -95,10 +95,10 @@ class CoordinatorContact:
         return self._silence
 
 
-def shown(said: str) -> str:
+def shown(text: str) -> str:
     """An answer of another process as one printable line."""
-    line = " ".join("".join(letter if letter.isprintable() else " " for letter in said[: 2 * LONGEST_WORDS]).split())
-    return cut(line, LONGEST_WORDS)
+    line = " ".join("".join(letter if letter.isprintable() else " " for letter in text[: 2 * LONGEST_MESSAGE]).split())
+    return cut(line, LONGEST_MESSAGE)
 
 
 PATIENCE_SECONDS = 1.0
@@ -122,7 +122,7 @@ MOST_UNREPORTED = 64
 """Events that wait for their job's turn: of more than that, the last."""
 
 
-LOOK_BACK = 100
+EARLIER_EVENTS = 100
 """So many events before the first answer are received: an earlier operator may not have reported them."""
 
 
@@ -140,7 +140,7 @@ LEAST_BYTES, BYTES_PER_PROCESS = 1024 * 1024, 4 * 1024
 
 
 ASK_AGAIN_SECONDS = (1.0, 30.0)
-"""When a job whose coordinator did not answer is looked at again unasked: later each time, since a pod that comes back
+"""When a job whose coordinator did not answer has its next turn unasked: later each time, since a pod that comes back
 is announced, and there may be many that do not."""
 
 
@@ -201,14 +201,14 @@ def _limits() -> FollowerLimits:
         retry_seconds=RETRY_SECONDS,
         spread=True,
         quiet=QUIET,
-        look_back=LOOK_BACK,
+        earlier_events=EARLIER_EVENTS,
         status_seconds=STATUS_SECONDS,
         listening=LISTENING,
     )
 
 
 def num_processes(job: RLJob, status: RLJobStatus) -> int:
-    """Pods, ranks and engines that the coordinator may tell of: those of now and those that are wanted."""
+    """Pods, ranks and engines that the coordinator may report: those of now and those that are wanted."""
     roles = job.spec.roles
     wanted = [topology_of(roles, role) for role in roles.present()]
     per_pod = max((1 + shape.ranks_per_pod + shape.engines for shape in wanted), default=1)

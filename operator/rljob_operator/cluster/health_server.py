@@ -66,7 +66,7 @@ WATCH_LIMIT_SECONDS = 150.0
 
 
 LAG_LIMIT_SECONDS = 60.0
-"""A job that waits for longer for its turn is not looked after."""
+"""A job that waits for longer for its turn is reported."""
 
 
 MAIN_LOOP_LIMIT_SECONDS = 60.0
@@ -77,14 +77,14 @@ _FIND_SECONDS = 1.0
 
 
 class Watch(Protocol):
-    """Something that keeps the cache true: a watch, or the census."""
+    """Something that keeps the cache current: a watch, or the census."""
 
     synced: asyncio.Event
     """Set once everything was listed."""
 
     @property
     def name(self) -> str:
-        """Which one, in words."""
+        """Its name in messages."""
         ...
 
     @property
@@ -99,7 +99,7 @@ class Watch(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HealthFindings:
-    """What the main loop found when it last looked."""
+    """What the main loop found in its last check."""
 
     at: float
     """By the monotonic clock."""
@@ -140,7 +140,7 @@ class Checks:
         self.findings = HealthFindings(self.clock(), self.problems(), self.unready())
 
     def main_loop_age(self) -> float:
-        """Seconds since the main loop last looked."""
+        """Seconds since the last check of the main loop."""
         return self.clock() - self.findings.at
 
     def main_loop_hangs(self) -> bool:
@@ -148,12 +148,12 @@ class Checks:
         return self.main_loop_age() > MAIN_LOOP_LIMIT_SECONDS
 
     def answer_live(self) -> list[str]:
-        """What `/healthz` says: a sentence for each thing that a restart of the process would cure."""
+        """What `/healthz` answers: a sentence for each thing that a restart of the process would cure."""
         hang = [f"the operator's main loop has not turned for {self.main_loop_age():.0f} s"]
         return [*self.findings.problems, *(hang if self.main_loop_hangs() else [])]
 
     def answer_ready(self) -> list[str]:
-        """What `/readyz` says."""
+        """What `/readyz` answers."""
         return [*self.answer_live(), *self.findings.unready]
 
     def problems(self) -> list[str]:

@@ -46,10 +46,10 @@ class JobSnapshot:
     coordinator: CoordinatorStatus | None
     secret_is_lost: bool
     reports: BlockerReports
-    """What other objects and the cluster's Events say."""
-    obstacles: tuple[Blocker, ...]
+    """What other objects and the cluster's Events report."""
+    blockers: tuple[Blocker, ...]
     """What was refused in the turn before."""
-    kept: RetainedRun | None
+    retained: RetainedRun | None
     volume: VolumeFact | None
 
 
@@ -78,12 +78,12 @@ def observe(
         infrastructure=_infrastructure(turn, snapshot, now),
         processes=frozenset(process_names(spec.transfer_queue.storage_units)),
         unmade=unmade_roles(turn.key, snapshot.reports.owned),
-        blockers=snapshot.obstacles,
+        blockers=snapshot.blockers,
         request=_user_request(turn, snapshot),
         secret_is_lost=snapshot.secret_is_lost,
         required={} if spec.scheduling.gang is None else required_replicas(spec),
         autoscaling=Autoscaling.of(spec),
-        retained=snapshot.kept,
+        retained=snapshot.retained,
         volume=snapshot.volume,
         num_worker_pods=sum(pod.component == COMPONENT_WORKER for pod in snapshot.pods),
         release_after_seconds=spec.scheduling.patience_seconds,

@@ -65,8 +65,8 @@ def _programs(options: OperatorOptions) -> Iterator[str]:
         if not text or text != text.strip() or (field.endswith("Image") and re.search(r"\s", text)):
             what = "the name of an image" if field.endswith("Image") else "a program of the image"
             yield f"workloads.{field}: {text!r} names nothing. Give {what}."
-    for index, word in enumerate(workloads.redis_ping):
-        if not word:
+    for index, argument in enumerate(workloads.redis_ping):
+        if not argument:
             yield f"workloads.redisPing[{index}]: '' is no word of a command. Give a command, or [] if there is none."
 
 
@@ -106,8 +106,8 @@ def load_options(path: Path | None) -> OperatorOptions:
     except OSError as error:
         raise ValueError(f"--config: {path} cannot be read ({error.strerror}). Give the path of a file.") from error
     except ValidationError as error:
-        said = [_sentence(details) for details in error.errors(include_url=False)]
-        raise ValueError("\n".join(f"--config: {path}: {sentence}" for sentence in said)) from error
+        sentences = [_sentence(details) for details in error.errors(include_url=False)]
+        raise ValueError("\n".join(f"--config: {path}: {sentence}" for sentence in sentences)) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"--config: {path} is not YAML: {' '.join(str(error).split())}") from error
     except TypeError as error:

@@ -48,10 +48,10 @@ REFUSED_SECONDS = 10.0
 
 
 RETRY_SECONDS = 0.2
-"""After a refusal of the coordinator everything is observed and decided anew."""
+"""After a refusal of the coordinator everything is observed and decided again."""
 
 
-REMAINS_SECONDS = 1.0
+EARLIER_JOB_SECONDS = 1.0
 """How often objects of an earlier job of the same name are checked, which the garbage collector deletes."""
 
 
@@ -67,7 +67,7 @@ class Reconciler:
         self._memories: dict[JobKey, JobMemory] = {}
 
     async def turn(self, key: JobKey) -> NextTurn | None:
-        """Brings one job on; answers when to look again unasked."""
+        """Brings one job on; answers when the next turn is due unasked."""
         raw = self._world.cache.job(key)
         if raw is None or "deletionTimestamp" in raw["metadata"] or not is_ours(raw):
             await self._forget(key)
@@ -79,8 +79,8 @@ class Reconciler:
                 await memory.report.unreadable(raw, status)
                 return None
             context = await self._turn_of(key, raw, memory, status)
-            look = None if context is None else await self._bring_on(context)
-            return _sooner(look, memory.rehearsal.look_again_at, memory.report.look_again_at)
+            next_turn = None if context is None else await self._bring_on(context)
+            return _sooner(next_turn, memory.rehearsal.look_again_at, memory.report.look_again_at)
         except Overtaken:
             return NextTurn(time.time(), Urgency.ALARM)
 
@@ -93,7 +93,7 @@ class Reconciler:
         return known
 
     async def _forget(self, key: JobKey) -> None:
-        """The job is gone, or somebody else's."""
+        """The job is gone, or another operator takes care of it."""
         self._memories.pop(key, None)
         await self._world.coordinators.close(key)
 
@@ -141,7 +141,7 @@ class Reconciler:
             return NextTurn(time.time() + REFUSED_SECONDS)
         claimed = await self._claim(turn, current, held)
         if claimed.taken:
-            # An object of somebody else that has the name of the coordinator's Service never gets the job's token.
+            # A foreign object that has the name of the coordinator's Service never gets the job's token.
             await self._world.coordinators.close(key)
             limit = turn.job.spec.restart_policy.heartbeat_timeout_seconds
             silence = memory.contact.not_asked(Reason.NAME_TAKEN, "the coordinator is not asked: its name may be taken")
@@ -151,7 +151,7 @@ class Reconciler:
         if held is Absent.EARLIER_PODS:
             await memory.actions.release_lost(pods)
             await report.wait_before_decision(turn.raw, turn.status, Reason.EARLIER_JOB, earlier_pods_sentence(pods))
-            return NextTurn(time.time() + REMAINS_SECONDS)
+            return NextTurn(time.time() + EARLIER_JOB_SECONDS)
         if isinstance(held, Held) and held.is_restored:
             await report.warn(turn.raw, Reason.SECRET_RESTORED, RESTORED_MESSAGE)
         return await self._go_on(turn, current, held, claimed)
@@ -175,7 +175,7 @@ class Reconciler:
         return self._memories[key].manifests.of(job, Owner(namespace=key.namespace, uid=uid), status, there)
 
     async def _claim(self, turn: TurnContext, current: Sequence[Json], held: Held | Absent | Foreign) -> ApplyOutcome:
-        """Makes the names of the job's objects its own, and says which cannot be. A job that is over asks for none."""
+        """Makes the names of the job's objects its own, and returns which cannot be. A job that is over has none."""
         if terminal(turn.status) is not None:
             return ApplyOutcome()
         delta = turn.memory.objects.difference(current)
@@ -197,15 +197,15 @@ class Reconciler:
         coordinator = await self._coordinator(turn, held)
         seen = await coordinator.status() if coordinator is not None else None
         pods, digests = cache.pods(key), templates(current, cache.owned(key))
-        kept = checkpoint_claim.retained_run(key, turn.owner.uid, cache.owned(key), current)
+        retained = checkpoint_claim.retained_run(key, turn.owner.uid, cache.owned(key), current)
         snapshot = JobSnapshot(
             pods=pods,
             templates=digests,
             coordinator=seen,
             secret_is_lost=held is Absent.LOST,
             reports=reports,
-            obstacles=memory.blockers.current(claimed.refusals),
-            kept=kept,
+            blockers=memory.blockers.current(claimed.refusals),
+            retained=retained,
             volume=volume,
         )
         now = time.time()
@@ -222,8 +222,8 @@ class Reconciler:
             unnoted = await self._note_record(turn, decision)
             outcome = replace(outcome, refusals=(*outcome.refusals, *unnoted))
             memory.blockers.applied(outcome)
-            scene = ActionContext(turn.job, decision.status, pods, members, coordinator, opened)
-            is_refused = await self._act(_kept(decision) if unnoted else decision, scene, turn)
+            context = ActionContext(turn.job, decision.status, pods, members, coordinator, opened)
+            is_refused = await self._act(_without_deletion(decision) if unnoted else decision, context, turn)
             await memory.actions.release_lost(pods)
         finally:
             is_over = terminal(decision.status) is not None
@@ -237,7 +237,7 @@ class Reconciler:
             await memory.report.refusals(turn.raw, outcome.refusals)
             soonest.append(now + REFUSED_SECONDS)
         if outcome.waits:
-            soonest.append(now + REMAINS_SECONDS)
+            soonest.append(now + EARLIER_JOB_SECONDS)
         if is_refused:
             return NextTurn(now + RETRY_SECONDS, Urgency.ALARM)
         if coordinator is not None and seen is None and not _stops(decision):
@@ -256,7 +256,7 @@ class Reconciler:
         return BlockerReports(owned, await turn.memory.cluster_events.about(suspects(pods, owned)))
 
     async def _note_record(self, turn: TurnContext, decision: Decision) -> list[Refusal]:
-        """Notes on the claim how far the job came; a refusal of that keeps nothing but its deletion from being done."""
+        """Notes on the claim how far the job came; a refusal of that stops only the deletion of the job."""
         try:
             await turn.memory.claim.note_record(turn.owner.uid, decision.status)
         except ApiRefused as error:
@@ -287,12 +287,12 @@ class Reconciler:
             return None
         return await self._world.coordinators.of(key, held.token, contact, num_processes(turn.job, turn.status))
 
-    async def _act(self, decision: Decision, scene: ActionContext, turn: TurnContext) -> bool:
+    async def _act(self, decision: Decision, context: ActionContext, turn: TurnContext) -> bool:
         """In order; True if the coordinator refused or did not answer, which ended it."""
         memory = turn.memory
         try:
             for action in decision.actions:
-                await memory.actions.carry_out(action, scene)
+                await memory.actions.carry_out(action, context)
         except CoordinatorError as error:
             _log.info("%s: %s", turn.key, error)
             if isinstance(error, CoordinatorRefused):
@@ -306,11 +306,11 @@ class Reconciler:
         return False
 
 
-def _sooner(look: NextTurn | None, *times: float | None) -> NextTurn | None:
-    """The same look, or an earlier one."""
+def _sooner(next_turn: NextTurn | None, *times: float | None) -> NextTurn | None:
+    """The same turn, or an earlier one."""
     due = min((each for each in times if each is not None), default=None)
-    if due is None or (look is not None and look.at <= due):
-        return look
+    if due is None or (next_turn is not None and next_turn.at <= due):
+        return next_turn
     return NextTurn(due)
 
 
@@ -319,7 +319,7 @@ def _stops(decision: Decision) -> bool:
     return any(isinstance(action, Stop) for action in decision.actions)
 
 
-def _kept(decision: Decision) -> Decision:
+def _without_deletion(decision: Decision) -> Decision:
     """The same without the deletion of the job, of which nothing would be known then."""
     return replace(decision, actions=tuple(each for each in decision.actions if not isinstance(each, DeleteJob)))
 

@@ -35,7 +35,7 @@ class FollowerLimits:
     """Whether both times are shortened at random, so that many followers do not request at the same moment."""
     quiet: tuple[EventKind, ...] = ()
     """Kinds of events that end an events request only when its time is over."""
-    look_back: int = 0
+    earlier_events: int = 0
     """So many events before the first answer are received as well."""
     status_seconds: float = ANSWER_SECONDS
     """A status request that takes longer has no answer."""
@@ -59,7 +59,7 @@ class CoordinatorFollower:
         self._after = 0
         """Id of the last event that was received."""
         self._is_lost = False
-        """Events after it can no longer be received: the next status says what has come of them."""
+        """Events after it can no longer be received: the next status has what has come of them."""
         self.unanswered = 0
         """Status requests in a row."""
         self.took_seconds = 0.0
@@ -154,7 +154,7 @@ class CoordinatorFollower:
 
     def _listen_at_the_latest(self, last_event: int) -> None:
         if self._listening is None:
-            self.listen_after(max(0, last_event - self._limits.look_back))
+            self.listen_after(max(0, last_event - self._limits.earlier_events))
         elif self._listening.done():
             self.listen_after(self._after)
 

@@ -16,7 +16,7 @@ from rljob_api.wire.failures import FailureAcknowledgement
 from rljob_api.wire.observation import CoordinatorStatus, EventKind, EventPage
 
 LONGEST_TEXT = 16 * 1024
-"""Characters. Last words have 4 KiB at most; messages are sentences."""
+"""Characters. The last output of a process has 4 KiB at most; messages are sentences."""
 
 
 MOST_ENTRIES = 20_000
@@ -64,7 +64,7 @@ ANSWER_SECONDS = 20.0
 
 
 MOST_BYTES = 8 * 1024 * 1024
-"""Of any answer: it takes a tenth of a second to understand so much, in which nobody else is looked after."""
+"""Of any answer: it takes a tenth of a second to understand so much, in which no other job has a turn."""
 
 
 A = TypeVar("A", bound=ApiModel)
@@ -79,7 +79,7 @@ class CoordinatorUnreachable(CoordinatorError):
 
 
 class CoordinatorRefused(CoordinatorError):
-    """It answered with a reason; observed anew, then decided anew."""
+    """It answered with a reason; the job is observed and decided again."""
 
 
 class CoordinatorTooLong(CoordinatorRefused):
@@ -100,10 +100,10 @@ class CoordinatorLink:
     def __init__(self, transport: CoordinatorTransport, most_bytes: int = MOST_BYTES) -> None:
         self._transport = transport
         self.most_bytes = most_bytes
-        """Of an answer; whoever knows how large the job is may ask for less."""
+        """Of an answer; a caller that knows how large the job is may set less."""
 
     async def status(self, timeout: float = ANSWER_SECONDS) -> CoordinatorStatus:
-        """What the coordinator sees."""
+        """What the coordinator observes."""
         return _understood(CoordinatorStatus, await self._send("GET", "/v1/status", timeout=timeout))
 
     async def events(self, after: int, wait_seconds: float, quiet: Collection[EventKind] = ()) -> EventPage:
@@ -135,7 +135,7 @@ class CoordinatorLink:
 def _understood(kind: type[A], answer: bytes) -> A:
     """The answer, typed.
 
-    A coordinator of another version may say what is not understood here. That counts as a refusal: asked again later.
+    A coordinator of another version may answer what this one does not know: a refusal, which is requested again later.
     """
     try:
         understood = kind.model_validate_json(answer)

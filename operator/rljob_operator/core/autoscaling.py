@@ -12,8 +12,8 @@ more than enough. Where others hold the actor up (actor_fwd, say) rollouts are a
 strictly on-policy job, in which one side always waits, comes to where both wait for as long.
 
 Shares are taken over whole steps, since within a step each side waits in its turn, and over as many as may be in work
-at the same time. The state is in the status: an operator that begins anew goes on where the last one was; when the
-coordinator begins anew, so do its counts, and what is judged.
+at the same time. The state is in the status: an operator that starts again goes on where the last one was; when the
+coordinator starts again, so do its counts, and what is judged.
 """
 
 from collections.abc import Mapping
@@ -30,8 +30,8 @@ from rljob_operator.core.observed import Autoscaling, Observed
 from rljob_operator.core.reasons import Reason
 
 MOST_GROWTH = 2
-"""Times as many after one decision as before it, up or down: a share that is measured at a bottleneck says little of a
-number far from it."""
+"""Times as many after one decision as before it, up or down: a share that is measured at a bottleneck means little
+for a number far from it."""
 
 _ROUNDING = 1e-9
 _SAME_COUNT_SECONDS = 1e-3
@@ -76,14 +76,14 @@ def autoscaled(observed: Observed, status: RLJobStatus, now: float) -> RLJobStat
         return _with(status, scaling)
     demand = observed.coordinator.demand
     if demand is None or not _runs(status, role):
-        return _with(status, _anew(scaling, None))
+        return _with(status, _not_judged(scaling, None))
     if len(role.pods) != bounded or any(pod.draining for pod in role.pods):
-        return _with(status, _anew(scaling, scaling.judged_replicas))  # it is being carried out
+        return _with(status, _not_judged(scaling, scaling.judged_replicas))  # it is being carried out
     return _with(status, _judged(autoscaling, scaling, role.ready, demand, now))
 
 
 def with_wanted(observed: Observed, status: RLJobStatus) -> Observed:
-    """`observed` with the number of rollouts that `status` has for wanted."""
+    """`observed` with the number of rollouts that `status` wants."""
     if observed.autoscaling is None:
         return observed
     wanted = wanted_replicas(observed.replicas, observed.autoscaling, status)
@@ -139,7 +139,7 @@ def _judged(
         # What a change comes to is seen once all is trained that was begun before; after a restart it is one step.
         has_changed = scaling.judged_replicas not in (None, ready)
         first = demand.step + (autoscaling.max_staleness if has_changed else 0) + 1
-        return _anew(scaling, ready).model_copy(update={"judged_from_step": first})
+        return _not_judged(scaling, ready).model_copy(update={"judged_from_step": first})
     if demand.step < scaling.judged_from_step:
         return scaling
     if up is None or down is None or not (_goes_on(up, demand) and _goes_on(down, demand)):
@@ -169,17 +169,17 @@ def _goes_on(since: DemandMark, demand: DemandObservation) -> bool:
 
 def _decided(scaling: ScalingStatus, desired: int, reason: Reason, message: str, now: float) -> ScalingStatus:
     update = {"desired": desired, "reason": reason.value, "message": message, "last_decision": now}
-    return _anew(scaling, scaling.judged_replicas).model_copy(update=update)
+    return _not_judged(scaling, scaling.judged_replicas).model_copy(update=update)
 
 
-def _anew(scaling: ScalingStatus, judged_replicas: int | None) -> ScalingStatus:
+def _not_judged(scaling: ScalingStatus, judged_replicas: int | None) -> ScalingStatus:
     update = {"judged_replicas": judged_replicas, "judged_from_step": None, "up_since": None, "down_since": None}
     return scaling.model_copy(update=update)
 
 
 def _undecided(scaling: ScalingStatus) -> ScalingStatus:
     """Without autoscaling."""
-    return _anew(scaling, None).model_copy(update={"reason": "", "message": "", "last_decision": None})
+    return _not_judged(scaling, None).model_copy(update={"reason": "", "message": "", "last_decision": None})
 
 
 def _with(status: RLJobStatus, scaling: ScalingStatus) -> RLJobStatus:

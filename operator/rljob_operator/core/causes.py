@@ -43,7 +43,7 @@ def _is_consequence(cause: Cause) -> bool:
 
 
 def _naming(behind: list[tuple[PodKey, RankProcess]], consequence: Cause) -> Cause:
-    """One cause for all: the first that did not come, and what those say who waited for it."""
+    """One cause for all: the first that did not come, and what those report that waited for it."""
     pod, process = behind[0]
     who = ", ".join(f"{key}.{rank.rank}" for key, rank in behind)
     where = "has not come out of" if process.is_within_collective else "went no further than"
@@ -52,13 +52,13 @@ def _naming(behind: list[tuple[PodKey, RankProcess]], consequence: Cause) -> Cau
 
 
 def _never_reached(observed: Observed, status: RLJobStatus, key: PodKey, process: RankProcess, now: float) -> bool:
-    """Whether a rank did not come since it does not reach the coordinator: what its pod says of it may come later."""
+    """Whether a rank did not come since it does not reach the coordinator: what its pod reports may come later."""
     pods = observed.coordinator.pods if observed.coordinator is not None else []
     return process.cut_off or any(seen.pod == key and is_cut_off(observed, status, seen, now) for seen in pods)
 
 
 def _behind(observed: Observed, status: RLJobStatus, role: Role) -> list[tuple[PodKey, RankProcess]]:
-    """The ranks that the others of `role` waited for; none where nothing tells them apart.
+    """The ranks that the others of `role` waited for; none where they cannot be distinguished.
 
     Of those in the collective that the fewest have passed, the ones that still run: the others have given up.
     """
@@ -148,7 +148,7 @@ def _current_failures(observed: Observed, status: RLJobStatus) -> tuple[Failure,
 
 
 def _generation_matters(failure: Failure, current: int | None) -> bool:
-    """What is said of the whole job is not bound to the generation of the pod that said it."""
+    """A report about the whole job is not bound to the generation of the pod that reported it."""
     if failure.kind in (*_OF_THE_JOB, FailureKind.REPORTED):
         return True
     return current is not None and failure.generation == current
@@ -206,8 +206,8 @@ def _lost_unseen(observed: Observed, status: RLJobStatus) -> list[Cause]:
     """
     restart = status.restart
     desired = observed.coordinator.desired if observed.coordinator is not None else None
-    is_first_sight = observed.status.restart.opened < restart.opened == restart.epoch
-    if not is_first_sight or desired is None or desired.epoch != restart.epoch:
+    is_first_observed = observed.status.restart.opened < restart.opened == restart.epoch
+    if not is_first_observed or desired is None or desired.epoch != restart.epoch:
         return []
     given = {order.pod: order for order in desired.pods}
     return [

@@ -14,7 +14,7 @@ TERMINAL = (ConditionType.SUCCEEDED, ConditionType.FAILED, ConditionType.INTERRU
 
 
 UNKNOWN = "Unknown"
-"""Neither True nor False: as Kubernetes says of a node that it cannot ask."""
+"""Neither True nor False: as Kubernetes sets it for a node that does not answer."""
 
 
 def find(status: RLJobStatus, kind: str) -> Condition | None:
@@ -45,7 +45,7 @@ def terminal(status: RLJobStatus) -> Condition | None:
 
 
 def rests(status: RLJobStatus) -> bool:
-    """Whether the job has ended or is suspended: nothing is decided any more, or not until the user says so."""
+    """Whether the job has ended or is suspended: nothing is decided any more, or not until the user asks for it."""
     return terminal(status) is not None or is_true(status, ConditionType.SUSPENDED)
 
 
@@ -108,6 +108,6 @@ def _unready_for(status: RLJobStatus, reason: Reason) -> bool:
 
 
 def is_queue_draining(status: RLJobStatus) -> bool:
-    """Whether the status says that the queue drains."""
+    """Whether the queue drains, by the status."""
     condition = find(status, ConditionType.STALLED)
     return condition is not None and condition.reason == Reason.QUEUE_DRAINING

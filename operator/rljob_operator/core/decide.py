@@ -1,4 +1,4 @@
-"""`decide`: the policies in order of precedence, and when to look again.
+"""`decide`: the policies in order of precedence, and when the next decision is due.
 
 Facts go into the status, causes are found once, the first policy with an answer gives the verdict, the verdict goes
 into the status, and the actions follow from the status alone: a decision that was persisted but not carried out is
@@ -36,9 +36,9 @@ from rljob_operator.core.restart import (
 from rljob_operator.core.scaling import is_owed, leaves_at, scaled
 from rljob_operator.core.start import continued, entered
 
-LOOK_INTERVAL_SECONDS = 1.0
-"""While something is on its way; in a local run always. On a cluster it is announced, and the look is for what is not:
-a job that waits is looked at after as long again as it has waited, up to the quiet interval."""
+POLL_INTERVAL_SECONDS = 1.0
+"""While something is on its way; in a local run always. On a cluster it is announced, and the poll is for what is not:
+a job that waits is decided on after as long again as it has waited, up to the quiet interval."""
 
 
 OPENING_INTERVAL_SECONDS = 0.05
@@ -47,7 +47,7 @@ this turn: the one that takes its number may be there already."""
 
 
 QUIET_INTERVAL_SECONDS = 30.0
-"""A job on a cluster in which all is well: nothing can be overdue earlier than it is looked for."""
+"""A job on a cluster in which all is well: nothing can be overdue earlier than it is checked for."""
 
 
 REST_INTERVAL_SECONDS = 600.0
@@ -76,7 +76,7 @@ def look_again_at(observed: Observed, status: RLJobStatus, now: float) -> float:
 def _interval(observed: Observed, status: RLJobStatus, now: float) -> float:
     coordinator = observed.coordinator
     if actor_saves_first(observed, status, now):
-        return LOOK_INTERVAL_SECONDS
+        return POLL_INTERVAL_SECONDS
     if _waits_for_a_pod(observed, status):
         return OPENING_INTERVAL_SECONDS
     if observed.on_cluster and (is_true(status, ConditionType.SUSPENDED) or is_over(observed, status, now)):
@@ -84,7 +84,7 @@ def _interval(observed: Observed, status: RLJobStatus, now: float) -> float:
     if coordinator is not None and coordinator.server is ServerState.OPENING:
         return OPENING_INTERVAL_SECONDS
     if not observed.on_cluster or terminal(status) is not None or is_draining(status) or is_owed(observed, status):
-        return LOOK_INTERVAL_SECONDS
+        return POLL_INTERVAL_SECONDS
     soonest = [QUIET_INTERVAL_SECONDS]
     if coordinator is None or not is_true(status, ConditionType.READY):
         soonest.append(now - _waits_since(status))
@@ -93,7 +93,7 @@ def _interval(observed: Observed, status: RLJobStatus, now: float) -> float:
         soonest += [_overdue_in(observed, status, coordinator, now), *([stall] if stall > 0 else [])]
     if observed.no_contact is not None:
         soonest += [at - now for at in _no_contact_counts_at(observed, status, observed.no_contact) if at > now]
-    return max(min(soonest), LOOK_INTERVAL_SECONDS)
+    return max(min(soonest), POLL_INTERVAL_SECONDS)
 
 
 def _waits_since(status: RLJobStatus) -> float:
@@ -171,7 +171,7 @@ def _moved(observed: Observed, status: RLJobStatus, now: float) -> Step:
 
 
 def _scaled_and_settled(observed: Observed, status: RLJobStatus, now: float) -> Step:
-    """Replicas that a restart kept from leaving begin to in the decision that it ends in."""
+    """Replicas that could not leave during a restart begin to in the decision that it ends in."""
     if rests(status):
         return status, ()
     if stopping(observed, status):

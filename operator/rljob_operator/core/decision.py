@@ -64,7 +64,7 @@ class RestartGlobal:
     by_user: bool = False
     """By the user: there is nothing to back off from."""
     releases: bool = False
-    """Every pod of a role is given back, and made anew."""
+    """Every pod of a role is given back, and made again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ Verdict = Succeed | Fail | RestartGlobal | RestartInPlace | Drain | Interrupt | 
 
 @dataclass(frozen=True, slots=True)
 class RaiseEpoch:
-    """Tell the coordinator; succeeds again for the same epoch and decision."""
+    """Open this epoch at the coordinator; succeeds again for the same epoch and decision."""
 
     epoch: Epoch
     decision_id: str
@@ -114,7 +114,7 @@ class RaiseEpoch:
 
 @dataclass(frozen=True, slots=True)
 class SetDesired:
-    """Tell the coordinator what every pod shall do."""
+    """Send the coordinator what every pod shall do."""
 
     desired: DesiredState
 

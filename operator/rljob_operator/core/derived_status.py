@@ -32,7 +32,7 @@ EXPANDED, EXPANDING, REFUSED = "Expanded", "Expanding", "ExpansionRefused"
 
 
 def with_volume(observed: Observed, status: RLJobStatus, now: float) -> RLJobStatus:
-    """`status` with what became of a larger `checkpoint.volume.size`; nothing is said where it never became larger."""
+    """`status` with what became of a larger `checkpoint.volume.size`; unchanged where it never became larger."""
     fact, kind = observed.volume, ConditionType.VOLUME_EXPANDED
     if fact is None:
         return status

@@ -86,7 +86,7 @@ def deleted_at(observed: Observed, status: RLJobStatus) -> float | None:
 
 
 def _refused(fact: PodFact, pod: PodStatus) -> bool:
-    """Also when the container was started again meanwhile: its next life would say the same."""
+    """Also when the container was started again meanwhile: its next life would end the same way."""
     same_pod = pod_uid(pod.life) == pod_uid(fact.life)
     over = fact.state is PodState.EXITED or fact.life != pod.life
     return same_pod and over and fact.exit_code == EXIT_BAD_MANIFEST

@@ -16,7 +16,7 @@ from rljob_operator.core.progress import has_advanced
 from rljob_operator.core.reasons import Reason, how_ended, last_words, quoted
 
 WINDOW_SECONDS = 120.0
-"""Ends longer ago than this say nothing about a process that runs now."""
+"""Ends longer ago than this do not count against a process that runs now."""
 
 
 MAX_ENDS = 10
@@ -61,7 +61,7 @@ def due_at(process: ProcessFact, now: float) -> float:
 
 
 def down(processes: Sequence[ProcessFact]) -> list[str]:
-    """Those whose pods do not run, each with what its platform says."""
+    """Those whose pods do not run, each with the message of its platform."""
     return [f"{process.name} ({process.waits_for})" for process in processes if process.down_since is not None]
 
 

@@ -1,6 +1,6 @@
 """Liveness: lost pods (launcher dead, replaced, silent, or taken away by the platform) and hanging ranks.
 
-A lost pod is created anew. It counts as a failure of its role, unless an update or the cluster took it away, its
+A lost pod is created again. It counts as a failure of its role, unless an update or the cluster took it away, its
 launcher was fenced, or the network between pod and coordinator is cut. The platform's facts decide; reported lost
 launchers are only acknowledged. A rank that announced long work is left alone until its own deadline. While its
 launcher is silent too, the rank is not judged: the pod is. Before registration the limit of registration holds; a pod
@@ -73,7 +73,7 @@ def is_silent(observed: Observed, cause: Cause) -> bool:
 def is_cut_off(observed: Observed, status: RLJobStatus, seen: PodObservation, now: float) -> bool:
     """Whether nothing of a pod reaches the coordinator any more, neither its launcher nor a rank, on a cluster.
 
-    Its kubelet starts a launcher anew that hangs, and its cluster says of a node that it is lost: what is left of a pod
+    Its kubelet restarts a launcher that hangs, and its cluster reports a node that is lost: what is left of a pod
     that runs is the network. One machine has no such network, and a launcher whose ranks still beat hangs.
     """
     ages = (seen.poll_age_seconds, *(rank.beat_age_seconds for rank in seen.ranks))
@@ -143,13 +143,13 @@ def _lost_pod(observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStat
     )
 
 
-def _taken_away(key: PodKey, pod: PodStatus, ending: PodEnding, words: str, fact: PodFact | None = None) -> Cause:
+def _taken_away(key: PodKey, pod: PodStatus, ending: PodEnding, because: str, fact: PodFact | None = None) -> Cause:
     reason, sentence = _ENDINGS[ending]
     return Cause(
         id=f"pod/{pod.life}",
         reason=reason,
         pod=key,
-        message=sentence.format(key) + words,
+        message=sentence.format(key) + because,
         lost=True,
         counts=False,
         exit_code=fact.exit_code if fact is not None else None,
@@ -238,7 +238,7 @@ def _silent_ranks(
 def _unregistered(
     status: RLJobStatus, key: PodKey, pod: PodStatus, seen: PodObservation, ordered_ago: float
 ) -> list[Cause]:
-    """The first time the ranks are started again, as the table says; the second time the whole pod."""
+    """The first time the ranks are started again, by the table; the second time the whole pod."""
     if status.restart.opened < status.restart.epoch or ordered_ago <= REGISTER_LIMIT_SECONDS:
         return []
     processes = ordered_processes(status, pod, seen)

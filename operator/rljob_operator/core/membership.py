@@ -62,9 +62,9 @@ def resized(status: RLJobStatus, replicas: Mapping[Role, int], now: float) -> RL
         role = known.get(name) or RoleStatus(name=name, replicas=count, ready=0, failures=0)
         stay = [pod for pod in role.pods if not pod.draining]
         # Replicas beyond the wanted count leave one by one, once all is ready again: see `scaling`.
-        kept = stay if TRAITS[name].is_scalable else stay[:count]
-        new = [new_pod(name, n, now) for n in range(len(kept), count)]
-        roles.append(counted(role, [*kept, *new]))
+        retained = stay if TRAITS[name].is_scalable else stay[:count]
+        new = [new_pod(name, n, now) for n in range(len(retained), count)]
+        roles.append(counted(role, [*retained, *new]))
     return status.model_copy(update={"roles": roles})
 
 
@@ -103,7 +103,7 @@ def _seen(observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStatus) 
         pod = _with_new_life(pod, fact)
     pid = fact.launcher_pid if fact is not None and fact.state is PodState.RUNNING else None
     update: dict[str, object] = {"launcher_pid": pid}
-    if is_known(observed, key, pod):  # while it is not, what was said last is the best that is known
+    if is_known(observed, key, pod):  # while it is not, what was reported last is the best that is known
         seen = observed.observations.get((key, pod.life)) if pod.life else None
         ready = seen is not None and _is_ready(status, pod, seen)
         engines = _engines(seen)

@@ -52,7 +52,7 @@ def replacements(causes: Causes, now: float) -> tuple[Event, ...]:
 
 
 def queue_drain(observed: Observed, status: RLJobStatus, now: float) -> Step:
-    """Says that the queue drains, and that tickets are given again: as an event, and in `Stalled`.
+    """Reports that the queue drains, and that tickets are given again: as an event, and in `Stalled`.
 
     A command drains it, and reports what it still waits for. A job that therefore does not advance is not
     stalled.
@@ -69,9 +69,9 @@ def queue_drain(observed: Observed, status: RLJobStatus, now: float) -> Step:
 
 
 def evicted_rows(observed: Observed, status: RLJobStatus, now: float) -> Step:
-    """Says that storage was full and the queue gave rows up, since only the user can give it more.
+    """Reports that storage was full and the queue gave rows up, since only the user can give it more.
 
-    The status remembers what was said last by its number of rows.
+    The status remembers the last report by its number of rows.
     """
     room = observed.coordinator.queue.room if observed.coordinator is not None else None
     if room is None or room.rows == status.training.rows_dropped:
@@ -96,7 +96,7 @@ REPORTED: Mapping[str, Reason] = {
     EventKind.ENGINE_STALLED: Reason.ENGINE_STALLED,
     EventKind.STEP_SKIPPED: Reason.STEP_SKIPPED,
 }
-"""The others are progress, or something is decided on them, which tells it."""
+"""The others are progress, or something is decided on them, and that decision has an event."""
 
 
 REPLAY_SECONDS = 600.0
@@ -126,7 +126,7 @@ def replayed_decisions(status: RLJobStatus, now: float) -> tuple[Event, ...]:
 
 
 def restarts_in(epoch: Epoch, why: str, wait: str = "") -> str:
-    """The sentence of a global restart; `wait` says after how long."""
+    """The sentence of a global restart; `wait`: after how long."""
     return f"{why.rstrip('.')}; the job restarts in epoch {epoch}{wait}"
 
 

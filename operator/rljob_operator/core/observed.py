@@ -42,10 +42,10 @@ class PodEnding(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
-    """What keeps a pod, a process or the job from running."""
+    """What prevents a pod, a process or the job from running."""
 
     reason: str
-    """A stable word: the platform's (Unschedulable, FailedCreate ...) or a `Reason`; "" where there is none."""
+    """A stable name: the platform's (Unschedulable, FailedCreate ...) or a `Reason`; "" where there is none."""
     sentence: str
     """The message of the platform or the coordinator."""
 
@@ -66,10 +66,10 @@ class PodFact:
     last_words: str = ""
     """The last line of a process that ended, or the platform's message of why the pod does not run."""
     ending: PodEnding | None = None
-    """Set as soon as the platform has said so; the state is then EXITED, whatever still runs."""
+    """Set as soon as the platform reports it; the state is then EXITED, whatever still runs."""
     reason: str = ""
-    """The platform's word for that end, e.g. OOMKilled, which `failureRules.podReasons` matches as well; of a pod that
-    is kept from running, the word for that, e.g. ImagePullBackOff."""
+    """The platform's name for that end, e.g. OOMKilled, which `failureRules.podReasons` matches as well; of a pod that
+    cannot run, the name of what blocks it, e.g. ImagePullBackOff."""
     returns: bool = False
     """The platform starts this container again by itself, at once: the pod need not be deleted."""
     up_at: float | None = None
@@ -98,13 +98,13 @@ class ProcessFact:
     """Unix times of its unplanned ends, oldest first (a bounded number of the newest)."""
     num_restarts: int = 0
     stopped: bool = False
-    """It is there and does nothing (SIGSTOP). Only one machine sees that."""
+    """It is there and does nothing (SIGSTOP). Only a local run observes that."""
     exit_code: int | None = None
     last_words: str = ""
     down_since: float | None = None
     """Unix time since when its pod does not run; None while it does, and where it is no pod's."""
     reason: str = ""
-    """The platform's word for what keeps it from running: ImagePullBackOff, Unschedulable ..."""
+    """The platform's name for what prevents it from running: ImagePullBackOff, Unschedulable ..."""
     waits_for: str = ""
     """The platform's sentence for that."""
 
@@ -160,7 +160,7 @@ class VolumeFact:
     is_large_enough: bool
     """Whether that is what the claim asks for, or more."""
     platform_message: str = ""
-    """The platform's words for why it is not yet."""
+    """The platform's message of why it is not yet."""
     refusal: str = ""
     """Why the claim may not ask for what the spec does."""
 
@@ -227,7 +227,7 @@ class Observed:
     unmade: Mapping[Role, Blocker] = field(default_factory=dict)
     """Roles whose pods their platform refuses to make, and why."""
     blockers: tuple[Blocker, ...] = ()
-    """What keeps the job as a whole: objects that the API server does not take, orders that the coordinator refuses."""
+    """What blocks the job as a whole: objects that the API server refuses, orders that the coordinator refuses."""
     secret_is_lost: bool = False
     """The job's Secret is gone and its content is not known: the coordinator takes no request, no pod can start."""
     required: Mapping[Role, int] = field(default_factory=dict)
@@ -272,7 +272,7 @@ class Observed:
 
 
 def incarnation_of(seen: PodObservation) -> str:
-    """The life that a pod observation speaks of, spelled as in `PodFact.life`."""
+    """The life that a pod observation is of, spelled as in `PodFact.life`."""
     return f"{seen.pod_uid}/{seen.container_restart_count}"
 
 

@@ -111,7 +111,7 @@ def _replacements(observed: Observed, status: RLJobStatus, now: float) -> Iterat
 
 
 def _marks(observed: Observed, status: RLJobStatus) -> Iterator[Action]:
-    """A replica that leaves is marked before the roster, and with it its Deployment, shrinks."""
+    """A replica that leaves is marked before the membership, and with it its Deployment, shrinks."""
     for key, pod in pods(status):
         fact = observed.facts.get(key)
         if fact is None or fact.ending is not None or fact.marked == pod.draining:

@@ -89,16 +89,16 @@ def _restarted(observed: Observed, status: RLJobStatus, verdict: RestartGlobal, 
     )
     late = {cause.pod for cause in verdict.causes if cause.unregistered and not cause.lost}  # a lost one is replaced
 
-    def anew(key: PodKey, pod: PodStatus) -> PodStatus:
+    def restarted(key: PodKey, pod: PodStatus) -> PodStatus:
         again = pod.model_copy(update={"generation": 0, "ready": False})
         again = _recreated(observed, key, again, now, everything=verdict.releases)
         again = again.model_copy(update={"ordered_at": now + delay})
         return again.model_copy(update={"unregistered": pod.unregistered + (key in late)})
 
     roles = [role.model_copy(update={"failures": 0, "failure_times": []}) for role in status.roles]
-    roles = [_without_joined(observed, role, everybody=verdict.releases) for role in roles]
+    roles = [_without_joined(observed, role, everything=verdict.releases) for role in roles]
     status = resized(status.model_copy(update={"restart": restart, "roles": roles}), observed.first_replicas, now)
-    status = with_pods(status, anew)
+    status = with_pods(status, restarted)
     wait = f" after {delay:g} s" if delay > 0 else ""
     message = restarts_in(epoch, verdict.message, wait)
     status = _restarting(status, verdict.reason, message, now)
@@ -110,15 +110,15 @@ def _restarted(observed: Observed, status: RLJobStatus, verdict: RestartGlobal, 
     return status, (Event(now, verdict.reason, message, verdict.role, Scope.GLOBAL, once),)
 
 
-def _without_joined(observed: Observed, role: RoleStatus, *, everybody: bool) -> RoleStatus:
-    """`role` without those that have joined a gang beyond what it needs, and have no place (or, everybody, are to go).
+def _without_joined(observed: Observed, role: RoleStatus, *, everything: bool) -> RoleStatus:
+    """`role` without those that have joined a gang beyond what it needs, and have no place (or, everything, are to go).
 
-    A restart waits for every pod of the roster: for these it might wait in vain. They join again when the job runs.
+    A restart waits for every member: for these it might wait in vain. They join again when the job runs.
     """
     members = list(role.pods)
     while len(members) > observed.required.get(role.name, len(members)):
         fact = observed.facts.get(PodKey(role=role.name, replica=len(members) - 1))
-        if not everybody and fact is not None and fact.placed:
+        if not everything and fact is not None and fact.placed:
             break
         members.pop()
     return role.model_copy(update={"pods": members})
@@ -128,7 +128,7 @@ def _restarted_in_place(observed: Observed, status: RLJobStatus, verdict: Restar
     failed = Counter(cause.pod.role for cause in verdict.causes if cause.counts)
     again = {cause.pod: cause for cause in verdict.causes if not cause.lost}  # a lost one is replaced already
 
-    def anew(key: PodKey, pod: PodStatus) -> PodStatus:
+    def restarted(key: PodKey, pod: PodStatus) -> PodStatus:
         if key not in again:
             return pod
         begun = pod.model_copy(update={"generation": pod.generation + 1, "ready": False, "ordered_at": now})
@@ -141,7 +141,7 @@ def _restarted_in_place(observed: Observed, status: RLJobStatus, verdict: Restar
     reason = verdict.causes[0].reason
     update = {"scope": Scope.IN_PLACE.value, "reason": reason.value, "message": message, "handled_request": handled}
     restart = status.restart.model_copy(update=update)
-    status = with_pods(status.model_copy(update={"restart": restart, "roles": roles}), anew)
+    status = with_pods(status.model_copy(update={"restart": restart, "roles": roles}), restarted)
     status = _restarting(status, reason, message, now)
     return status, tuple(_in_place_event(status, cause, now) for cause in verdict.causes)
 
@@ -189,8 +189,8 @@ def _asked(observed: Observed) -> str:
 def _draining(status: RLJobStatus, before: ConditionType, now: float) -> Step:
     if is_draining(status):
         return status, ()
-    word = "interrupted" if before is ConditionType.INTERRUPTED else "suspended"
-    event = Event(now, Reason.DRAINING, f"{word}: the actor saves, then everything stops")
+    kind = "interrupted" if before is ConditionType.INTERRUPTED else "suspended"
+    event = Event(now, Reason.DRAINING, f"{kind}: the actor saves, then everything stops")
     reason, message = event.reason, event.message
     status = without(status, (before,))  # its time is the beginning of this drain
     return with_condition(status, before, now, true=False, reason=reason, message=message), (event,)

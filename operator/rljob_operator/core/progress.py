@@ -143,7 +143,7 @@ def _is_starting(observed: Observed, fact: PodFact | None) -> bool:
 
 
 def _is_rank_busy(observed: Observed) -> bool:
-    """Start-up is as long as the ranks say it is: each has its own announced deadline."""
+    """Start-up is as long as the ranks announce: each has its own announced deadline."""
     coordinator = observed.coordinator
     if coordinator is None:
         return False

@@ -13,7 +13,7 @@ from rljob_operator.core.observed import NoContact, Observed
 from rljob_operator.core.reasons import Reason
 
 REPORT_AFTER_SECONDS = 10.0
-"""A coordinator that is started again is refused for a second or two, and its pod says so by itself."""
+"""A coordinator that is started again is refused for a second or two, and its pod shows that by itself."""
 
 
 ANSWERS = "Answers"
@@ -56,7 +56,7 @@ def lasts(status: RLJobStatus, no_contact: NoContact, limit_seconds: float, now:
 
 
 def since_when(status: RLJobStatus, no_contact: NoContact) -> float:
-    """When contact was lost; an operator that was started meanwhile goes on from what the status says."""
+    """When contact was lost; an operator that was started meanwhile goes on from what the status has."""
     condition = find(status, _KIND)
     if condition is None or condition.status != "False":
         return no_contact.since

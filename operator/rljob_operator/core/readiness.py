@@ -78,7 +78,7 @@ _BESIDE_ANOTHER = "didn't match pod affinity rules"
 
 
 _SHORTAGE = "Insufficient "
-"""In the words of Kubernetes' scheduler."""
+"""From messages of Kubernetes' scheduler."""
 
 
 def waited_for(observed: Observed, status: RLJobStatus, now: float) -> Blocker:
@@ -92,9 +92,9 @@ def waited_for(observed: Observed, status: RLJobStatus, now: float) -> Blocker:
         why = None
         sentence = "waiting for " + ", ".join(_causes_first([*_down(observed), *_named(observed, status)]))
     found = sorted(_blockers(observed, status), key=lambda each: _follows(each.sentence))
-    said = [*observed.blockers, *found, *([why] if why else [])]
+    blockers = [*observed.blockers, *found, *([why] if why else [])]
     sentence = "; ".join([sentence, *(each.sentence for each in observed.blockers)])
-    return Blocker(next((each.reason for each in said if each.reason), ""), sentence)
+    return Blocker(next((each.reason for each in blockers if each.reason), ""), sentence)
 
 
 def _causes_first(named: list[str]) -> list[str]:
@@ -102,12 +102,12 @@ def _causes_first(named: list[str]) -> list[str]:
 
 
 def _follows(sentence: str) -> bool:
-    """Whether a pod waits only until another has a node: what keeps the other one is the cause of both."""
+    """Whether a pod waits only until another has a node: what blocks the other one is the cause of both."""
     return _BESIDE_ANOTHER in sentence and _SHORTAGE not in sentence
 
 
 def _down(observed: Observed) -> list[str]:
-    """Infrastructure that does not run. There may be no pod of the coordinator that could say so of itself."""
+    """Infrastructure that does not run. There may be no pod of the coordinator that could report this."""
     found, no_contact = down(observed.infrastructure), observed.no_contact
     is_down = no_contact is not None and no_contact.reason is Reason.INFRASTRUCTURE_DOWN
     return [no_contact.message] if no_contact is not None and is_down and not found else found
@@ -133,7 +133,7 @@ def _blockers(observed: Observed, status: RLJobStatus) -> Iterator[Blocker]:
 
 
 def _why(observed: Observed, key: PodKey) -> Blocker | None:
-    """What a pod's platform says of why it does not run, or is not there."""
+    """The blocker that its platform reports of a pod that does not run, or is not there."""
     fact = observed.facts.get(key)
     if fact is None:
         return observed.unmade.get(key.role)
@@ -141,7 +141,7 @@ def _why(observed: Observed, key: PodKey) -> Blocker | None:
 
 
 def _named(observed: Observed, status: RLJobStatus, *, only_explained: bool = False) -> Iterator[str]:
-    """Pods that are not ready, each with its sentence; neighbours of whom the same is said have it once."""
+    """Pods that are not ready, each with its sentence; neighbours with the same sentence have it once."""
     waiting = [key for key, pod in remaining(status) if not pod.ready]
     for sentence, keys in groupby(waiting, lambda key: why.sentence if (why := _why(observed, key)) else ""):
         if sentence:
@@ -231,7 +231,7 @@ def too_late_at(observed: Observed, status: RLJobStatus) -> float | None:
 
 
 def _may_be_ready(observed: Observed, status: RLJobStatus, now: float) -> bool:
-    """Whether all may be well in an open epoch: its coordinator runs, as far as is seen, and does not say."""
+    """Whether all may be well in an open epoch: its coordinator runs, as far as is observed, and does not answer."""
     if observed.coordinator is not None or status.restart.opened < status.restart.epoch:
         return False
     return not is_away(observed.infrastructure, now, observed.policy.heartbeat_timeout_seconds)

@@ -17,11 +17,11 @@ class Reason(StrEnum):
     RESUMED = "Resumed"
     """The job was started again by its user and goes on from its last recorded checkpoint."""
     EARLIER_RUN = "EarlierRun"
-    """The folder was started over with --fresh: where the earlier run is kept, or that it was deleted."""
+    """The folder was started over with --fresh: where the earlier run is, or that it was deleted."""
     ACCEPTED = "Accepted"
     """The operator takes care of the job."""
     SECRET_LOST = "SecretLost"  # noqa: S105 - a word
-    """The job's Secret was deleted, and nobody knows what was in it."""
+    """The job's Secret was deleted, and its content is not known."""
     INVALID_SPEC = "InvalidSpec"
     """The API server took the spec, but it cannot work. The job goes on by the one that was accepted before."""
     NAME_TAKEN = "NameTaken"
@@ -33,9 +33,9 @@ class Reason(StrEnum):
     DURABILITY = "Durability"
     """What the loss of a node or a pod will cost the job."""
     OVERRIDDEN = "PodTemplateOverridden"
-    """The job says something else than the pod template of the operator's options, and what the job says counts."""
+    """The job differs from the pod template of the operator's options, and the job takes precedence."""
     EPOCH_OPENED = "EpochOpened"
-    """The coordinator has opened an epoch, and says what is restored and kept."""
+    """The coordinator has opened an epoch, and reports what is restored and kept."""
     READY = "Ready"
     """Every rank of every role is ready in the current epoch."""
     RANK_EXITED = "RankExited"
@@ -50,7 +50,7 @@ class Reason(StrEnum):
     """A gang cannot train, since there is no room for a pod that it has lost: it gives its other pods back and waits as
     a whole. Does not count."""
     POD_DELETED = "PodDeleted"
-    """Somebody deleted the pod."""
+    """A user or controller deleted the pod."""
     NODE_LOST = "NodeLost"
     """The pod's node is gone."""
     POD_OUTDATED = "PodOutdated"
@@ -60,7 +60,7 @@ class Reason(StrEnum):
     STALLED = "Stalled"
     """The step has not advanced in time."""
     QUEUE_DRAINING = "QueueDraining"
-    """Somebody drains the queue: no ticket is given, and the job is not stalled for that."""
+    """A user drains the queue: no ticket is given, and the job is not stalled for that."""
     TICKETS_GIVEN = "TicketsGiven"
     """The drain was taken back."""
     ROWS_DROPPED = "RowsDropped"
@@ -76,7 +76,7 @@ class Reason(StrEnum):
     CHECKPOINT_DAMAGED = "CheckpointDamaged"
     """A checkpoint is not what was written: the job goes on from the newest that is. Does not count."""
     WRONG_WEIGHTS = "WrongWeights"
-    """An engine said that it had a version, and had other weights."""
+    """An engine reported a version and had other weights."""
     ENGINE_STALLED = "EngineStandsStill"
     """An engine answered and made no token of what it had; its rank has ended it."""
     ENGINE_MISMATCH = "EngineMismatch"
@@ -161,7 +161,7 @@ LONGEST_MESSAGE = 4096
 
 
 def how_ended(exit_code: int | None) -> str:
-    """An exit code in words."""
+    """An exit code as part of a sentence."""
     if exit_code is None:
         return "ended"
     return f"was killed by signal {-exit_code}" if exit_code < 0 else f"exited with code {exit_code}"
@@ -185,7 +185,7 @@ def last_words(exit_code: int | None, text: str) -> str:
 
 
 def shortened(text: str) -> str:
-    """For the status. Sentences are short; what a process says of itself may have any length."""
+    """For the status. Sentences are short; what a process reports may have any length."""
     return cut(text, LONGEST_MESSAGE)
 
 

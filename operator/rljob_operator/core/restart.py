@@ -21,7 +21,7 @@ from rljob_operator.core.observed import Observed, PodFact, PodState
 from rljob_operator.core.reasons import Reason
 
 _SIGNAL_BASE = 128
-"""A container runtime tells death by signal N as exit code 128 + N."""
+"""A container runtime reports death by signal N as exit code 128 + N."""
 
 
 def row(policy: RestartPolicySpec, role: Role) -> Scope:
@@ -41,7 +41,7 @@ def restart(
 ) -> Fail | RestartGlobal | RestartInPlace | None:
     """What the failures that are seen now restart, all together, and beside them what the user asked for.
 
-    The end, where a rule of the user says so.
+    The end, where a rule of the user asks for it.
     """
     verdict = _failed(observed, status, causes, now)
     if verdict is None or isinstance(verdict, RestartInPlace):
@@ -118,7 +118,7 @@ def _spellings(exit_code: int | None) -> set[int]:
 
 
 def spec_change(observed: Observed, status: RLJobStatus) -> RestartGlobal | None:
-    """A new epoch from the checkpoint where what the epoch runs with is not what the spec says now."""
+    """A new epoch from the checkpoint where what the epoch runs with is not what the spec has now."""
     revision = observed.request.revision
     if not revision or revision == status.restart.revision:
         return None
@@ -178,7 +178,7 @@ def released_at(observed: Observed, status: RLJobStatus) -> float | None:
 
 
 def given_back(observed: Observed, status: RLJobStatus) -> RLJobStatus:
-    """`status`, once no pod is there any more, without the mark that keeps others from being made.
+    """`status`, once no pod is there any more, without the mark that prevents others from being made.
 
     The scheduler counts pods that are on their way out: with them a new one would be one of a whole gang, alone.
     """

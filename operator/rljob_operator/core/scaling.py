@@ -3,7 +3,7 @@
 Pure. Called by `decide` when nothing is restarted. Numbers stay dense: the highest replicas leave first. A replica that
 leaves was marked before, so that its Deployment takes no other when it shrinks:
 
-    draining, marked, ordered to drain -> its ranks have ended -> off the roster -> the Deployment shrinks
+    draining, marked, ordered to drain -> its ranks have ended -> no longer a member -> the Deployment shrinks
 """
 
 from rljob_api.roles import SCALED_ROLE
@@ -18,7 +18,7 @@ from rljob_operator.core.observed import Observed, PodState
 from rljob_operator.core.reasons import Reason
 
 _Change = tuple[list[PodStatus], list[tuple[Reason, str]]]
-"""The replicas after a step, and what it says of them."""
+"""The replicas after a step, and the events of its changes."""
 
 
 LEAVE_LIMIT_SECONDS = DRAIN_LIMIT_SECONDS

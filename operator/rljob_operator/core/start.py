@@ -1,6 +1,6 @@
 """The start of a job: always a new epoch, so that no message of an earlier start can count for this one.
 
-What an earlier job of the same name left on a retained claim tells how far the run was recorded, which is enough to
+What an earlier job of the same name left on a retained claim shows how far the run was recorded, which is enough to
 know that nothing is left to train; the coordinator, which reads the files, reports the epoch to begin above. Pure.
 """
 
@@ -30,7 +30,7 @@ def trained_before(observed: Observed) -> str | None:
 
 
 def with_record(observed: Observed, status: RLJobStatus) -> RLJobStatus:
-    """`status` with the progress of the run that the claim tells of."""
+    """`status` with the progress of the run that the claim has."""
     retained = observed.retained
     if retained is None or retained.recorded is None:
         return status
@@ -74,7 +74,7 @@ def begin(
 ) -> tuple[RLJobStatus, Event]:
     """The status to persist before anything is started, after a job whose last status was `last`.
 
-    Failures and restarts that counted are forgotten: the user has looked at them. `global_restarts` goes on counting.
+    Failures and restarts that counted are forgotten: the user has seen them. `global_restarts` goes on counting.
     A restart that was asked for before is part of this one.
     """
     request = request or UserRequest()
