@@ -74,7 +74,7 @@ def series_of(panel: dict[str, Any], reader: Reader) -> list[Series]:
     for target in panel["targets"]:
         for labels, points in reader.ask(target["expr"], over_time=not target["instant"]):
             legend = target.get("legendFormat", "")
-            name = re.sub(r"{{(\w+)}}", lambda word, labels=labels: labels.get(word[1], ""), legend)
+            name = re.sub(r"{{(\w+)}}", lambda found, labels=labels: labels.get(found[1], ""), legend)
             found.append(Series(name.strip() or "none", points))
     return found
 

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from typing import IO, NoReturn
 
 _MAKE = shutil.which("make") or "make"
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 _END_SECONDS = 30.0
 """From an interrupt to the kill: for pytest to end what its tests have started."""
 _PR_SET_PDEATHSIG = 1
@@ -39,17 +39,17 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 class Target:
     """One call of make, and how it ended."""
 
-    words: str
+    arguments: str
     began: float = field(default_factory=time.monotonic)
     seconds: float = 0.0
     exit_code: int | None = None
     """Below zero it is the signal that ended it; None: it has not ended by itself."""
 
     def line(self) -> str:
-        """For who looks for what failed."""
+        """For the summary of what failed."""
         ended = {0: "green", None: "cut off"}.get(self.exit_code, f"RED, exit code {self.exit_code}")
         minutes, seconds = divmod(round(self.seconds), 60)
-        return f"  {self.words:<36} {minutes:3d} min {seconds:2d} s  {ended}"
+        return f"  {self.arguments:<36} {minutes:3d} min {seconds:2d} s  {ended}"
 
 
 class Lane:
@@ -59,7 +59,7 @@ class Lane:
         """`output` is where goes what they print; None: where this process prints."""
         self.targets: list[Target] = []
         self.output = output
-        self._to_come = [words.strip() for words in names.split(",")]
+        self._to_come = [arguments.strip() for arguments in names.split(",")]
         self._running: subprocess.Popen[bytes] | None = None
 
     def go_on(self) -> bool:
@@ -76,7 +76,7 @@ class Lane:
         target = Target(self._to_come.pop(0))
         self.targets.append(target)
         self._running = subprocess.Popen(
-            [_MAKE, "--no-print-directory", *shlex.split(target.words)],
+            [_MAKE, "--no-print-directory", *shlex.split(target.arguments)],
             stdin=subprocess.DEVNULL,
             stdout=self.output,
             stderr=None if self.output is None else subprocess.STDOUT,
@@ -114,7 +114,7 @@ def _interrupt(number: int, _: object) -> NoReturn:
 def _run(lanes: list[Lane]) -> None:
     left = lanes
     while left := [lane for lane in left if lane.go_on()]:
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
 
 
 def _end(lanes: list[Lane]) -> None:
@@ -124,7 +124,7 @@ def _end(lanes: list[Lane]) -> None:
     for lane in running:
         lane.end(signal.SIGINT)
     while any(lane.runs() for lane in running) and time.monotonic() < deadline:
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
     for lane in running:
         lane.end(signal.SIGKILL)
 

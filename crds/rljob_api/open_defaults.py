@@ -1,6 +1,6 @@
-"""Defaults that depend on the rest of the job: resolved once, when the job begins, and kept with it from then on.
+"""Defaults that depend on the rest of the job: resolved once, when the job begins, and retained with it from then on.
 
-    resolution = resolve(spec, Place.MACHINE, kept)     kept: what an earlier start chose; None for a new job
+    resolution = resolve(spec, Place.MACHINE, retained)     retained: what an earlier start chose; None for a new job
     resolution.spec, resolution.choices, resolution.problems
 
 By itself the model of the spec fills in an actorFwd, an engine of kind Torch, the CPU for every role, and logits in the
@@ -95,26 +95,26 @@ def has_one_optimizer_step(spec: RLJobSpec) -> bool:
     return spec.training.global_batch_size == rows and spec.training.epochs_per_rollout == 1
 
 
-def resolve(spec: RLJobSpec, place: JobPlace, kept: RetainedDefaults | None = None) -> Resolution:
+def resolve(spec: RLJobSpec, place: JobPlace, retained: RetainedDefaults | None = None) -> Resolution:
     """The spec with every default filled in that depends on the rest of it."""
     choices: list[ResolvedDefault] = []
     problems: list[str] = []
     for step in (_proximal_role, _engine):
-        spec, choice = step(spec, place, kept)
+        spec, choice = step(spec, place, retained)
         choices += [choice] if choice is not None else []
     for role in _computing(spec):
         given = spec.roles.of(role)
         assert given is not None, "only roles that are there compute"
         if "gpus" in given.model_fields_set:
             continue
-        match _devices(spec, role, given, place, kept):
+        match _devices(spec, role, given, place, retained):
             case str() as problem:
                 problems.append(problem)
             case (RoleDevices() as devices, str() as reason):
                 spec = _with_role(spec, role, gpus=devices.gpus, share_devices_with=devices.shares)
                 value = f"{devices.gpus}" + (f" with shareDevicesWith {devices.shares}" if devices.shares else "")
                 choices.append(ResolvedDefault(f"roles.{field_name(role)}.gpus", value, reason))
-    spec, choice = _head_dtype(spec, kept)
+    spec, choice = _head_dtype(spec, retained)
     choices += [choice] if choice is not None else []
     return Resolution(spec, tuple(choices), tuple(problems))
 
@@ -148,13 +148,13 @@ def _computing(spec: RLJobSpec) -> Iterator[Role]:
 
 
 def _proximal_role(
-    spec: RLJobSpec, place: JobPlace, kept: RetainedDefaults | None
+    spec: RLJobSpec, place: JobPlace, retained: RetainedDefaults | None
 ) -> tuple[RLJobSpec, ResolvedDefault | None]:
     name, actor = PROXIMAL_ROLE.value, spec.roles.of(LEADING_ROLE)
     if name in spec.roles.model_fields_set:
         return spec, None
-    if kept is not None:
-        is_there, reason = kept.has_proximal_role, _AS_BEGUN
+    if retained is not None:
+        is_there, reason = retained.has_proximal_role, _AS_BEGUN
     elif has_one_optimizer_step(spec):
         is_there, reason = False, "since one optimizer step is made per rollout, which has the log-probs itself"
     elif place is JobPlace.CLUSTER and actor is not None and actor.gpus:
@@ -167,26 +167,28 @@ def _proximal_role(
     )
 
 
-def _engine(spec: RLJobSpec, _: JobPlace, kept: RetainedDefaults | None) -> tuple[RLJobSpec, ResolvedDefault | None]:
+def _engine(
+    spec: RLJobSpec, _: JobPlace, retained: RetainedDefaults | None
+) -> tuple[RLJobSpec, ResolvedDefault | None]:
     rollout = spec.roles.rollout
     if "kind" in rollout.engine.model_fields_set:
         return spec, None
-    kind = kept.engine if kept is not None else engine_kind(rollout)
+    kind = retained.engine if retained is not None else engine_kind(rollout)
     engine = rollout.engine.model_copy(update={"kind": kind})
     spec = _with_roles(spec, spec.roles.model_copy(update={"rollout": rollout.model_copy(update={"engine": engine})}))
     if not rollout.gpus:
         return spec, None
-    reason = _AS_BEGUN if kept else "the default with gpus"
+    reason = _AS_BEGUN if retained else "the default with gpus"
     return spec, ResolvedDefault("roles.rollout.engine.kind", kind.value, reason)
 
 
-def _head_dtype(spec: RLJobSpec, kept: RetainedDefaults | None) -> tuple[RLJobSpec, ResolvedDefault | None]:
+def _head_dtype(spec: RLJobSpec, retained: RetainedDefaults | None) -> tuple[RLJobSpec, ResolvedDefault | None]:
     """Float32 where there are GPUs, whose kernels sum up in it anyhow. On a CPU it would cost tokens per second."""
     if spec.model.head_dtype is not None:
         return spec, None
     has_gpus = spec.roles.actor.gpus > 0 or spec.roles.rollout.gpus > 0
-    reason = _AS_BEGUN if kept is not None else "the default with gpus"
-    chosen = kept.head_dtype if kept is not None else Dtype.FLOAT32 if has_gpus else None
+    reason = _AS_BEGUN if retained is not None else "the default with gpus"
+    chosen = retained.head_dtype if retained is not None else Dtype.FLOAT32 if has_gpus else None
     if chosen is None or chosen is spec.model.dtype:
         return spec, ResolvedDefault("model.headDtype", spec.model.dtype.value, reason) if has_gpus else None
     model = spec.model.model_copy(update={"head_dtype": chosen})
@@ -197,14 +199,16 @@ _Found = tuple[RoleDevices, str] | str | None
 """Devices and why, or a problem, or nothing to say: the CPU, as all of the job."""
 
 
-def _devices(spec: RLJobSpec, role: Role, given: RoleSpec, place: JobPlace, kept: RetainedDefaults | None) -> _Found:
+def _devices(
+    spec: RLJobSpec, role: Role, given: RoleSpec, place: JobPlace, retained: RetainedDefaults | None
+) -> _Found:
     roles, actor = spec.roles, spec.roles.of(LEADING_ROLE)
     assert actor is not None, "every job has a trainer"
     users = [other for other, one in roles.present().items() if one.gpus and not one.share_devices_with]
     if not users:
         return None
-    if kept is not None and role in kept.devices and _fits(kept.devices[role], given, actor):
-        return kept.devices[role], _AS_BEGUN
+    if retained is not None and role in retained.devices and _fits(retained.devices[role], given, actor):
+        return retained.devices[role], _AS_BEGUN
     if place is JobPlace.CLUSTER:
         return None  # its rules refuse it (`cluster_rules`)
     field = f"spec.roles.{field_name(role)}.gpus"

@@ -301,9 +301,9 @@ def _digest(part: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def run_differences(kept: RLJobSpec, wanted: RLJobSpec) -> list[RefusedChange]:
+def run_differences(retained: RLJobSpec, wanted: RLJobSpec) -> list[RefusedChange]:
     """What makes them two runs: one change for each row that differs."""
-    return [change for change in refused_changes(kept, wanted) if change.row.field in RUN_FIELDS]
+    return [change for change in refused_changes(retained, wanted) if change.row.field in RUN_FIELDS]
 
 
 def retained_spec(spec: RLJobSpec) -> str:

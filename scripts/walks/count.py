@@ -181,9 +181,9 @@ def _kill(run: Path, role: str, steps: int, deadline: float, job: subprocess.Pop
 def _wait(what: str, found: Callable[[], bool], run: Path, deadline: float, job: subprocess.Popen[bytes]) -> None:
     while not found():
         if job.poll() is not None or time.monotonic() > deadline:
-            said = (run.parent / "output").read_text()[-2000:]
+            output = (run.parent / "output").read_text()[-2000:]
             raise RuntimeError(
-                f"count-walks: {what} did not come within {LIMIT_SECONDS:.0f} s; the job's output ends with:\n{said}"
+                f"count-walks: {what} did not come within {LIMIT_SECONDS:.0f} s; the job's output ends with:\n{output}"
             )
         time.sleep(0.1)
 
@@ -232,11 +232,11 @@ def _restart(traces: Path, calls: Sequence[Call], role: str, killed: float, read
     """From the kill until every role is ready: supervisor, coordinator, launchers, and the new ranks of the role."""
     arguments = {int(file.stem): file.read_text(errors="replace").partition("\n")[0] for file in traces.glob("*.log")}
     ranks = {call.pid for call in calls if RANK_BODY in call.chain}
-    new = {call.pid for call in calls if f"_run_{role}" in call.chain} - {
+    new = {call.pid for call in calls if f"run_{role}" in call.chain} - {
         call.pid for call in calls if call.time < killed
     }
     if not new:
-        raise RuntimeError(f"count-walks: no new rank calls _run_{role}: correct scripts/walks/count.py")
+        raise RuntimeError(f"count-walks: no new rank calls run_{role}: correct scripts/walks/count.py")
     walk = Walk()
     for call in calls:
         chain = call.chain

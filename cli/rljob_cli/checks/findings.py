@@ -39,7 +39,7 @@ class Level(Enum):
     WARNING = "warning"
     """It would run, and probably not do what was meant."""
     UNCHECKED = "not checked here"
-    """Only the machine or cluster that runs the job can tell."""
+    """Can only be checked on the machine or cluster that runs the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def warning(text: str, *uses: str) -> Finding:
 
 
 def unchecked(text: str, *uses: str) -> Finding:
-    """This machine cannot tell."""
+    """Cannot be checked on this machine."""
     return Finding(Level.UNCHECKED, text, uses)
 
 

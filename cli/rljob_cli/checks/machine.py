@@ -85,14 +85,14 @@ _KIND = (f"{FIELD}.kind", "spec.roles.rollout.gpus")
 """Fields that decide which server it is."""
 
 
-_LOOK_SECONDS = 30
+_PROBE_SECONDS = 30
 """For an interpreter to say what it can import; on a network disk that takes a while."""
 
 
 _MEMORY_FLAG = "mem-fraction-static"
 
 
-_LOOK = "import importlib.util, sys; sys.exit(importlib.util.find_spec('sglang') is None)"
+_PROBE = "import importlib.util, sys; sys.exit(importlib.util.find_spec('sglang') is None)"
 
 
 def machine_findings(spec: RLJobSpec) -> Iterator[Finding]:
@@ -152,7 +152,7 @@ def python_problem(engine: EngineSpec) -> str | None:
             " that has SGLang, or remove python."
         )
     try:
-        done = subprocess.run([engine.python, "-c", _LOOK], capture_output=True, timeout=_LOOK_SECONDS, check=False)
+        done = subprocess.run([engine.python, "-c", _PROBE], capture_output=True, timeout=_PROBE_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{FIELD}.python: {engine.python} cannot be asked for SGLang ({error}). Give a Python that works."
     if done.returncode:

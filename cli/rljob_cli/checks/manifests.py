@@ -1,6 +1,6 @@
 """How commands get their job: a manifest that was read, checked and resolved, or sentences on stderr and exit code 64.
 
-examined = examine(path)                       everything that can be said of the file, in one pass
+examined = examine(path)                       all findings about the file, in one pass
 job, lines = checked_job_or_exit(path)         warnings and problems go to stderr
 
 `preflight` checks what the manifest names. Defaults of a run that is resumed stay as its job.json has them.
@@ -64,9 +64,9 @@ class EarlierRun:
     """An earlier run in the folder of this one, which may be none."""
 
     out: Path | None
-    """As `--out` says it; None: the folder of the job's name."""
+    """As given by `--out`; None: the folder of the job's name."""
 
-    def kept(self, name: str) -> RetainedDefaults | None:
+    def retained(self, name: str) -> RetainedDefaults | None:
         """What it began with. None, too, where its manifest cannot be read: the start itself refuses such a folder."""
         try:
             stored = orjson.loads((run_folder(self.out, name) / _MANIFEST).read_bytes())
@@ -115,12 +115,12 @@ def _reasoning_gym_problems(gym: ReasoningGymSpec) -> Iterator[Finding]:
 
 
 _DEVICES = tuple(f"spec.roles.{ANY}.{name}" for name in ("gpus", "shareDevicesWith", "replicas", "ranksPerPod"))
-"""Fields by which devices are dealt to roles that say nothing of them."""
+"""Fields by which devices are dealt to roles that name none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What there is to say of a manifest."""
+    """A manifest, and what was found in it."""
 
     job: RLJob | None
     """With absolute paths and its defaults resolved, and without what was refused; None where too little is left."""
@@ -131,13 +131,13 @@ class Examined:
     choices: tuple[ResolvedDefault, ...] = field(default=())
     """Defaults that depended on the rest of the job."""
 
-    def told(self, level: Level) -> list[str]:
+    def sentences(self, level: Level) -> list[str]:
         """The sentences of one level, each with the line of its field."""
         return [self.lines.located(text) for text in self.findings.of(level)]
 
 
 def examine(path: Path, place: JobPlace = JobPlace.MACHINE, earlier: EarlierRun | None = None) -> Examined:
-    """All problems at once. ManifestError where there is no YAML to look at.
+    """All problems at once. ManifestError where there is no YAML to check.
 
     `earlier`: the run that may be gone on with, whose defaults stay.
     """
@@ -153,9 +153,9 @@ def examine(path: Path, place: JobPlace = JobPlace.MACHINE, earlier: EarlierRun 
         if job is None:
             return Examined(None, findings, lines, refused)
         findings.add(map(problem, other_problems(job, refused)))
-    kept = earlier.kept(job.metadata.name) if earlier is not None else None
-    resolution = resolve(job.spec, place, kept)
-    if kept is not None:
+    retained = earlier.retained(job.metadata.name) if earlier is not None else None
+    resolution = resolve(job.spec, place, retained)
+    if retained is not None:
         stays = retained_against_new(resolution, resolve(job.spec, place))
         findings.add(independent((warning(text, *_DEVICES) for text in stays), refused))
     job = resolve_paths(job.model_copy(update={"spec": resolution.spec}), path.resolve().parent)
@@ -176,7 +176,7 @@ def _found(job: RLJob, resolution: Resolution, place: JobPlace, refused: frozens
 
 
 def _broken_rules(spec: RLJobSpec) -> list[str]:
-    """Rules that a spec of kept defaults may break, though it said nothing wrong by itself."""
+    """Rules that a spec with retained defaults may break, though every given value is right by itself."""
     try:
         type(spec).model_validate(spec.model_dump(mode="json"))
     except ValidationError as error:
@@ -187,7 +187,7 @@ def _broken_rules(spec: RLJobSpec) -> list[str]:
 def checked_job(path: Path, earlier: EarlierRun | None = None) -> tuple[RLJob, Examined]:
     """The job in `path` and what else was found; ManifestError, with a line for each problem, where there is any."""
     examined = examine(path, earlier=earlier)
-    problems = examined.told(Level.PROBLEM)
+    problems = examined.sentences(Level.PROBLEM)
     if problems or examined.job is None:
         raise ManifestError(problems)
     return examined.job, examined
@@ -199,7 +199,7 @@ def checked_job_or_exit(path: Path, earlier: EarlierRun | None = None) -> tuple[
         job, examined = checked_job(path, earlier)
     except ManifestError as error:
         refuse(error.problems)
-    for text in examined.told(Level.WARNING):
+    for text in examined.sentences(Level.WARNING):
         click.echo(f"warning: {text}", err=True)
     return job, examined.lines
 

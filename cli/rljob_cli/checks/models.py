@@ -55,7 +55,7 @@ _LONGEST_SECONDS = 300
 
 
 def family_finding(file: Path, *, packing: bool, has_wide_head: bool) -> Finding | None:
-    """None, too, for a config.json that is not whole: whoever builds the model names what is wrong."""
+    """None, too, for a config.json that is not whole: building the model names what is wrong."""
     try:
         described = parsed(file.read_bytes())
     except (OSError, ValueError):
@@ -193,7 +193,7 @@ def _decoder_problem(described: Mapping[str, Any]) -> str | None:
     try:
         read_config(described)
     except ValueError as error:
-        # Their sentence ends with a cure of its own, for whoever has no other engine.
+        # Their sentence ends with a cure of its own, for users without another engine.
         reason = str(error).removeprefix("model.path: ").rsplit(". ", 1)[0]
         return reason.replace("the torch trainer and engine know", "it knows").replace("the torch trainer", "it")
     return None
@@ -264,7 +264,7 @@ def _tokenizer_findings(model: ModelSpec) -> Iterator[Finding]:
     folder = model.tokenizer_path or model.path
     if folder is None or not Path(folder).is_dir():
         return
-    rows, told_by = _embedding_rows(model)
+    rows, source = _embedding_rows(model)
     if rows is None:
         return
     field = "tokenizerPath" if model.tokenizer_path else "path"
@@ -277,7 +277,7 @@ def _tokenizer_findings(model: ModelSpec) -> Iterator[Finding]:
         )
     elif size > rows:
         yield problem(
-            f"spec.model.{field}: the tokenizer in {folder} has {size} tokens, but the model only {rows} ({told_by})."
+            f"spec.model.{field}: the tokenizer in {folder} has {size} tokens, but the model only {rows} ({source})."
             " Give the model's own tokenizer, or weights that were made for this one.",
             "spec.model",
         )
@@ -293,7 +293,7 @@ def _embedding_rows(model: ModelSpec) -> tuple[int | None, str]:
 
 
 def num_tokens(folder: Path) -> int | None:
-    """How many tokens the tokenizer of a folder has, those that were added included; None where it cannot be told."""
+    """Tokens of the tokenizer of a folder, with those that were added; None where its files cannot be read."""
     described = json_object(folder / "tokenizer.json")
     inner = described.get("model") if described is not None else None
     vocabulary = inner.get("vocab") if isinstance(inner, dict) else None
@@ -309,7 +309,7 @@ def num_tokens(folder: Path) -> int | None:
 
 
 def has_chat_template(folder: Path) -> bool:
-    """Whether the tokenizer of a folder brings a template that tells roles apart."""
+    """Whether the tokenizer of a folder has a chat template."""
     own = json_object(folder / "tokenizer_config.json") or {}
     file = folder / "chat_template.jinja"
     texts = [str(own.get("chat_template") or ""), file.read_text(errors="replace") if file.is_file() else ""]

@@ -59,7 +59,7 @@ def _longest_prompt(data: DataSpec, model: ModelSpec) -> tuple[int, str]:
     if data.prompts is None:
         return PROCEDURAL_TOKENS, "assumed for tasks of reasoningGym"
     with Path(data.prompts).open("rb") as lines:
-        texts = [said_text(parsed(line)[data.prompt_key]) for line in lines if line.strip()]
+        texts = [conversation_text(parsed(line)[data.prompt_key]) for line in lines if line.strip()]
     if model.config is None or model.tokenizer_path is not None:
         longest = max(len(text) for text in texts)
         return -(
@@ -69,8 +69,8 @@ def _longest_prompt(data: DataSpec, model: ModelSpec) -> tuple[int, str]:
     return max(len(text.encode()) if by_bytes else len(text) for text in texts), "the longest prompt"
 
 
-def said_text(prompt: Any) -> str:  # noqa: ANN401 - JSON
-    """Of a conversation everything that is said in it; its template adds some tokens."""
+def conversation_text(prompt: Any) -> str:  # noqa: ANN401 - JSON
+    """The contents of all messages of a conversation; its template adds some tokens."""
     if isinstance(prompt, list):
         return "".join(f"{turn['role']}{turn['content']}" for turn in prompt)
     return str(prompt)
@@ -142,7 +142,7 @@ class _Limit:
     by_bytes: bool
 
     def length(self, text: str) -> int:
-        """In tokens, as far as can be told here."""
+        """In tokens, as far as it is known here."""
         if self.is_exact:
             return len(text.encode()) if self.by_bytes else len(text)
         return -(-len(text) // CHARACTERS_PER_TOKEN)
@@ -151,7 +151,7 @@ class _Limit:
 def prompt_findings(spec: RLJobSpec, *, is_elsewhere: bool, refused: Collection[str] = ()) -> list[Finding]:
     """Of a job with absolute paths, and of no file where none is named.
 
-    `refused`: paths of refused fields. Lines that are wrong by these are not among the few that are told.
+    `refused`: paths of refused fields. Lines that are wrong by these are not among the few that are reported.
     """
     data = spec.data
     if data.prompts is None:
@@ -251,7 +251,7 @@ def _known_characters(model: ModelSpec) -> frozenset[str] | None:
 
 
 def _limit(spec: RLJobSpec) -> _Limit | None:
-    """None where it cannot be told."""
+    """None where it is unknown."""
     model, given = spec.model, spec.rollout.max_prompt_tokens
     if model.config is not None:
         positions: int | None = model.config.max_position_embeddings
@@ -283,7 +283,7 @@ def _count(seen: _Seen, entry: dict[str, Any], number: int, spec: RLJobSpec, lim
         seen.repeated += 1
         seen.example = seen.example or (first, number)
     if limit is not None and (isinstance(prompt, str) or (isinstance(prompt, list) and _is_chat(prompt))):
-        length = limit.length(said_text(prompt))
+        length = limit.length(conversation_text(prompt))
         seen.too_long += length > limit.tokens
         seen.longest = max(seen.longest, (length, number))
 
@@ -326,8 +326,8 @@ def _warnings(spec: RLJobSpec, seen: _Seen) -> Iterator[Finding]:
             "spec.rollout.maxPromptTokens",
             "spec.roles.rollout",
         )
-    folder, is_said = spec.model.tokenizer_path or spec.model.path, "apply_chat_template" in data.model_fields_set
-    if seen.texts and not is_said and folder is not None and has_chat_template(Path(folder)):
+    folder, is_given = spec.model.tokenizer_path or spec.model.path, "apply_chat_template" in data.model_fields_set
+    if seen.texts and not is_given and folder is not None and has_chat_template(Path(folder)):
         yield warning(
             f"spec.data.applyChatTemplate: the tokenizer in {folder} has a chat template, but {seen.texts} of"
             f" {seen.rows} prompts are texts, which the model gets as they are. Set it to true for a model that was"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def reward_problem(reward: RewardFunctionSpec) -> str | None:
-    """A sentence if the module or the function is not there; None if it is, or if its source cannot tell."""
+    """A sentence if the module or the function is not there; None if it is, or if its source does not show it."""
     field = "spec.rollout.reward.custom"
     if reward.path is not None and not Path(reward.path).is_dir():
         return f"{field}.path: {reward.path} is not a folder. Give the folder that holds the module."
@@ -118,7 +118,7 @@ class Trial:
     """A sentence: it cannot be loaded, or would end the job at once."""
     rows: tuple[dict[str, Any], ...] = ()
     """{"row", "prompt", "answers": [{"what", "response", "reward", "error", "isMissing"}]}"""
-    said: str = ""
+    printed: str = ""
     """What the user's code printed."""
 
     @property
@@ -140,13 +140,13 @@ def try_reward(spec: RLJobSpec, rows: int) -> Trial:
     except subprocess.TimeoutExpired:
         return Trial(f"{_FIELD}: {name} was not loaded and tried within {limit} s. Find out what it waits for.")
     if done.returncode or not done.stdout:
-        said = done.stderr.decode(errors="replace").strip()[-_TAIL:]
+        printed = done.stderr.decode(errors="replace").strip()[-_TAIL:]
         how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
-        return Trial(f"{_FIELD}: {name} ended its process with {how}: {said}. It would end the rollout's, too.")
+        return Trial(f"{_FIELD}: {name} ended its process with {how}: {printed}. It would end the rollout's, too.")
     answer = json.loads(done.stdout)
-    told = answer["problem"]
-    said = done.stderr.decode(errors="replace").strip()
-    return Trial(None if told is None else f"spec.{told}", tuple(answer["rows"]), said)
+    cause = answer["problem"]
+    printed = done.stderr.decode(errors="replace").strip()
+    return Trial(None if cause is None else f"spec.{cause}", tuple(answer["rows"]), printed)
 
 
 def trial_findings(spec: RLJobSpec, rows: int = FEW_ROWS) -> Iterator[Finding]:

@@ -54,8 +54,8 @@ class CloneProblem(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class KeptClaim:
-    """The claim that was made for a job's checkpoints, as far as it speaks of them."""
+class RetainedClaim:
+    """The claim that was made for a job's checkpoints, and what its annotations record of them."""
 
     job: str
     """Name of the job."""
@@ -71,14 +71,14 @@ class KeptClaim:
     """It does not go with its job."""
 
 
-def read_claim(job: str, raw: dict[str, Any]) -> KeptClaim | None:
+def read_claim(job: str, raw: dict[str, Any]) -> RetainedClaim | None:
     """What a PersistentVolumeClaim says of its checkpoints; None where no operator has noted anything on it."""
     metadata = raw["metadata"]
     notes = metadata.get("annotations") or {}
     if ANNOTATION_RUN not in notes:
         return None
     version, _, folder = notes.get(ANNOTATION_RECORDED, "").partition(" ")
-    return KeptClaim(
+    return RetainedClaim(
         job=job,
         namespace=metadata["namespace"],
         run_of=notes.get(ANNOTATION_RUN_OF, ""),
@@ -104,7 +104,7 @@ class _Parent:
 
 @dataclass(frozen=True, slots=True)
 class Clone:
-    """A new job, and sentences for whoever applies it."""
+    """A new job, and sentences for the user who applies it."""
 
     job: RLJob
     notes: tuple[str, ...]
@@ -119,14 +119,14 @@ class Clone:
 
 
 def clone(
-    resource: dict[str, Any] | None, name: str | None, *, from_checkpoint: bool, kept: KeptClaim | None = None
+    resource: dict[str, Any] | None, name: str | None, *, from_checkpoint: bool, retained: RetainedClaim | None = None
 ) -> Clone:
     """A job of another name with the same spec; from the last recorded checkpoint, or from the start.
 
-    `kept` is the claim that was made for the job, or for an earlier one of its name; without `resource` it has the spec
-    of a job that is gone.
+    `retained` is the claim that was made for the job, or for an earlier one of its name; without `resource` it has the
+    spec of a job that is gone.
     """
-    old = _old_job(resource) if resource is not None else _job_that_is_gone(kept)
+    old = _old_job(resource) if resource is not None else _job_that_is_gone(retained)
     named = name or f"{old.metadata.name[: _LONGEST_NAME - 2].rstrip('-')}-2"
     if named == old.metadata.name:
         raise CloneProblem(f"--name: {named} is the job itself. Give another name.")
@@ -140,47 +140,47 @@ def clone(
             f"Checkpoints of the two must not mix: this one gets a claim of its own instead of {volume.claim_name}."
         )
     if from_checkpoint:
-        spec, said = _from_checkpoint(old, spec, _parent(old, resource, kept))
-        notes += said
+        spec, origin = _from_checkpoint(old, spec, _parent(old, resource, retained))
+        notes += origin
     return Clone(_renamed(old, named, spec), tuple(notes))
 
 
-def _parent(old: RLJob, resource: dict[str, Any] | None, kept: KeptClaim | None) -> _Parent:
-    """What the clone begins with: by the word of the job, else by that of the claim that an earlier one has left."""
+def _parent(old: RLJob, resource: dict[str, Any] | None, retained: RetainedClaim | None) -> _Parent:
+    """What the clone begins with: by the job's status, else by the claim that an earlier job has left."""
     training = {} if resource is None else resource.get("status", {}).get("training", {})
     claim = old.spec.checkpoint.volume.claim_name or checkpoint_claim_name(old.metadata.name)
     if "checkpointFolder" in training:
-        stays = kept is not None and kept.stays
+        stays = retained is not None and retained.stays
         return _Parent(old.spec, training["checkpointFolder"], training["checkpoint"], claim, stays=stays)
     own = None if resource is None else resource["metadata"].get("uid")
-    if kept is None or kept.run_of == own or kept.spec is None:
+    if retained is None or retained.run_of == own or retained.spec is None:
         raise CloneProblem(
             f"The RLJob {old.metadata.name} has recorded no checkpoint yet. Wait for one, or leave --from-checkpoint"
             " out."
         )
-    return _Parent(kept.spec, kept.folder or LATEST, kept.recorded, claim, stays=kept.stays)
+    return _Parent(retained.spec, retained.folder or LATEST, retained.recorded, claim, stays=retained.stays)
 
 
-def _job_that_is_gone(kept: KeptClaim | None) -> RLJob:
-    """By the spec that its claim keeps."""
-    assert kept is not None, "who asks has found one of the two"
-    if kept.spec is None:
+def _job_that_is_gone(retained: RetainedClaim | None) -> RLJob:
+    """By the spec that its claim retains."""
+    assert retained is not None, "the command has found one of the two"
+    if retained.spec is None:
         raise CloneProblem(
-            f"The claim {checkpoint_claim_name(kept.job)} keeps no spec that this version of rljob knows. Write a"
+            f"The claim {checkpoint_claim_name(retained.job)} keeps no spec that this version of rljob knows. Write a"
             " manifest of another name whose model.path is the last folder on it."
         )
-    metadata = Metadata(name=kept.job, namespace=kept.namespace)
-    return RLJob(metadata=metadata, spec=kept.spec)
+    metadata = Metadata(name=retained.job, namespace=retained.namespace)
+    return RLJob(metadata=metadata, spec=retained.spec)
 
 
 def _old_job(resource: dict[str, Any]) -> RLJob:
     metadata = resource["metadata"]
-    kept = {key: metadata[key] for key in ("name", "namespace") if key in metadata}
+    described = {key: metadata[key] for key in ("name", "namespace") if key in metadata}
     for key in ("labels", "annotations"):
-        kept[key] = {name: text for name, text in metadata.get(key, {}).items() if not _LEFT_BEHIND.search(name)}
+        described[key] = {name: text for name, text in metadata.get(key, {}).items() if not _LEFT_BEHIND.search(name)}
     try:
         return RLJob.model_validate(
-            {**{key: resource[key] for key in ("apiVersion", "kind", "spec")}, "metadata": kept}
+            {**{key: resource[key] for key in ("apiVersion", "kind", "spec")}, "metadata": described}
         )
     except ValidationError as error:
         raise CloneProblem(
@@ -189,7 +189,7 @@ def _old_job(resource: dict[str, Any]) -> RLJob:
 
 
 def _renamed(old: RLJob, name: str, spec: RLJobSpec) -> RLJob:
-    """Checked anew: also a name is a user's input."""
+    """Checked again: also a name is a user's input."""
     try:
         made = old.model_copy(update={"spec": spec}).model_dump(mode="json")
         return RLJob.model_validate({**made, "metadata": {**made["metadata"], "name": name}})
@@ -313,10 +313,10 @@ def _clone(cluster: Cluster, name: str, new_name: str | None, *, from_checkpoint
         resource = cluster.job(name)
     except NoSuchJob as missing:
         found = cluster.claim(claim)
-        kept = None if found is None else read_claim(name, found)
-        if kept is None:
+        retained = None if found is None else read_claim(name, found)
+        if retained is None:
             raise ClusterProblem(f"{missing} Nor is there a claim {claim} that one of this name has left.") from None
-        return clone(None, new_name, from_checkpoint=from_checkpoint, kept=kept)
+        return clone(None, new_name, from_checkpoint=from_checkpoint, retained=retained)
     found = cluster.claim(claim) if from_checkpoint else None
-    kept = None if found is None else read_claim(name, found)
-    return clone(resource, new_name, from_checkpoint=from_checkpoint, kept=kept)
+    retained = None if found is None else read_claim(name, found)
+    return clone(resource, new_name, from_checkpoint=from_checkpoint, retained=retained)

@@ -57,7 +57,7 @@ def logs(*, job: str, namespace: str | None, role: str | None, previous: bool, l
 
 
 def _of_run(folder: Path, role: Role | None, *, previous: bool) -> list[LogTail]:
-    """Of the files of a run folder. A log of the infrastructure has no lives that could be told apart."""
+    """Of the files of a run folder. A log of the infrastructure has no incarnations to distinguish."""
     if not (folder / "job.json").exists():
         click.echo(f"{folder} is not the folder of a run: it has no job.json. Give the --out of a run.", err=True)
         raise click.exceptions.Exit(EXIT_BAD_MANIFEST)
@@ -78,6 +78,6 @@ def _of_job(job: str, namespace: str | None, role: Role | None, previous: bool, 
 
     try:
         asked = ClusterLogs(Cluster.connect(namespace), job)
-        return asked.kept(role, previous=True) if previous else asked.current(role, lines)
+        return asked.retained(role, previous=True) if previous else asked.current(role, lines)
     except ClusterProblem as problem:
         raise give_up(problem) from None

@@ -31,7 +31,7 @@ from rljob_cli.jobs.coordinator import CoordinatorApi, NoAnswer, QueueProblem, c
 from rljob_cli.ui.queue import peek_text, stats_text
 from rljob_cli.ui.reporter import Reporter
 
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 
 
 def give_again(coordinator: CoordinatorApi, reporter: Reporter) -> None:
@@ -62,8 +62,8 @@ def drain_and_wait(
                 f"The queue was not drained within {seconds:g} s: {_listed(state.waits)}. Tickets stay withheld; wait"
                 " again with the same command, or give them with --off."
             )
-        sleep(LOOK_SECONDS)
-        state = _look(coordinator, deadline, clock, sleep)
+        sleep(POLL_SECONDS)
+        state = _poll(coordinator, deadline, clock, sleep)
     for sentence in state.stays:
         reporter.report("stays", sentence, stays=sentence)
     reporter.report("result", "The queue is drained. `rljob queue drain --off` gives tickets again.", drained=True)
@@ -73,7 +73,7 @@ def _order(coordinator: CoordinatorApi, tickets: Tickets) -> DrainState:
     return coordinator.order(DrainState, "/v1/queue/drain", DrainRequest(tickets=tickets))
 
 
-def _look(
+def _poll(
     coordinator: CoordinatorApi, deadline: float, clock: Callable[[], float], sleep: Callable[[float], None]
 ) -> DrainState:
     """The state now; a coordinator that is being restarted is asked again."""
@@ -85,7 +85,7 @@ def _look(
                 raise QueueProblem("The job ended before its queue was drained.") from None
             if clock() >= deadline:
                 raise
-            sleep(LOOK_SECONDS)
+            sleep(POLL_SECONDS)
             continue
         if state.draining_since is None:
             raise QueueProblem("Somebody took the drain back before the queue was drained: tickets are given.")
@@ -278,13 +278,13 @@ def _exit_code() -> Iterator[None]:
         raise click.exceptions.Exit(problem.exit_code) from None
 
 
-def _what(words: Sequence[str]) -> dict[str, str | int]:
-    """Partition and task among the words of the user."""
-    partitions = [word for word in words if re.fullmatch(r"train_\d+", word)]
-    tasks = [word for word in words if word not in partitions]
+def _what(given: Sequence[str]) -> dict[str, str | int]:
+    """Partition and task among the arguments."""
+    partitions = [name for name in given if re.fullmatch(r"train_\d+", name)]
+    tasks = [name for name in given if name not in partitions]
     if len(partitions) > 1 or len(tasks) > 1:
         raise QueueProblem(
-            f"WHAT: {' '.join(words)} is more than one task and one partition. Name at most one of each.",
+            f"WHAT: {' '.join(given)} is more than one task and one partition. Name at most one of each.",
             EXIT_BAD_MANIFEST,
         )
     found: dict[str, str | int] = {}

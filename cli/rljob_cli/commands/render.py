@@ -54,8 +54,8 @@ def kubernetes_objects(job: RLJob, options: OperatorOptions) -> str:
     objects = manifests(job, owner, RLJobStatus(), options, Platform(pod_groups=True))
     for found in objects:
         found["metadata"].pop("ownerReferences", None)
-    said = [*warnings(job), *overridden(options, objects)]
-    return "".join(f"# {sentence}\n" for sentence in said) + as_yaml(objects)
+    comments = [*warnings(job), *overridden(options, objects)]
+    return "".join(f"# {sentence}\n" for sentence in comments) + as_yaml(objects)
 
 
 def as_yaml(objects: Sequence[Manifest]) -> str:

@@ -35,7 +35,7 @@ Examples:
   rljob restart quickstart --role reference --reason "it is slow" --wait"""
 
 
-_LOOK_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,8 @@ def restart(
         wanted = {"id": request.id, "role": role, "reason": reason}
         cluster.change(name, {"spec": {"restartRequest": wanted}})
         what = "the job" if role is None else role
-        told = f"A restart of {what} was asked for (id {request.id})."
-        reporter.report("request", told, namespace=cluster.namespace, name=name, id=request.id)
+        sentence = f"A restart of {what} was asked for (id {request.id})."
+        reporter.report("request", sentence, namespace=cluster.namespace, name=name, id=request.id)
         if waits:
             _wait(cluster, request, reporter, timeout)
     except ClusterProblem as problem:
@@ -95,7 +95,7 @@ def _check(job: dict[str, Any], request: _Request) -> None:
 
 
 def _wait(cluster: Cluster, request: _Request, reporter: Reporter, seconds: int) -> None:
-    """Until the operator says that it has done it; tells what it sees in between."""
+    """Until the status records that the operator carried it out; reports each phase in between."""
     deadline = time.monotonic() + seconds
     phase, unanswered = "", ""
     while time.monotonic() < deadline:
@@ -107,10 +107,10 @@ def _wait(cluster: Cluster, request: _Request, reporter: Reporter, seconds: int)
             unanswered = ""
             epoch = _epoch_after(job, request)
             if epoch is not None:
-                told = f"The restart was carried out; the job is in epoch {epoch}."
-                return reporter.report("result", told, id=request.id, epoch=epoch)
+                sentence = f"The restart was carried out; the job is in epoch {epoch}."
+                return reporter.report("result", sentence, id=request.id, epoch=epoch)
             phase = _report_phase(job, phase, reporter)
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
     raise ClusterProblem(
         f"The restart {request.id} of the RLJob {request.name} was not carried out within {seconds} s (phase"
         f" {phase or 'unknown'}). See whether the operator runs; the request stands.{unanswered}"

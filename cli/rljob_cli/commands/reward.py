@@ -51,14 +51,14 @@ def reward(file: Path, rows: int, output: Literal["text", "json"]) -> None:
     trial = try_reward(job.spec, rows)
     custom = job.spec.rollout.reward.custom
     found = list(findings_of(trial, custom.function if custom is not None else "the reward"))
-    told = [(finding.level, examined.lines.located(finding.text)) for finding in found]
-    problems = [text for level, text in told if level is Level.PROBLEM]
-    warnings = [text for level, text in told if level is Level.WARNING]
+    located = [(finding.level, examined.lines.located(finding.text)) for finding in found]
+    problems = [text for level, text in located if level is Level.PROBLEM]
+    warnings = [text for level, text in located if level is Level.WARNING]
     if output == "json":
         click.echo(json.dumps({"rows": trial.rows, "problems": problems, "warnings": warnings}, ensure_ascii=False))
     else:
-        if trial.said:
-            click.echo(trial.said, err=True)
+        if trial.printed:
+            click.echo(trial.printed, err=True)
         if trial.rows:
             click.echo(_table(trial))
         for text in warnings:

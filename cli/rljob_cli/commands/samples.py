@@ -179,9 +179,9 @@ def _rollouts(wanted: str, lines: list[RetainedSample]) -> range | None:
 
 def _summary(lines: list[RetainedSample], num_found: int, num_shown: int) -> str:
     rollouts = rollouts_of(lines)
-    kept = f"{len(lines)} samples are kept, of rollouts {rollouts[0]} to {rollouts[-1]}"
+    retained = f"{len(lines)} samples are kept, of rollouts {rollouts[0]} to {rollouts[-1]}"
     more = f"; {num_shown} are shown (--limit)" if num_shown < num_found else ""
-    return f"{num_found} match{more}. {kept}."
+    return f"{num_found} match{more}. {retained}."
 
 
 def _missing(folder: Path) -> str:

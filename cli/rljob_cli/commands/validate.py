@@ -60,8 +60,8 @@ def validate(file: Path, *, cluster: bool, static: bool, output: Literal["text",
         _end(file, {Level.PROBLEM: list(error.problems)}, [], output)
     if not static:
         _try_reward(examined, place)
-    told = {level: examined.told(level) for level in Level}
-    _end(file, told, [examined.lines.located(str(choice)) for choice in examined.choices], output)
+    found = {level: examined.sentences(level) for level in Level}
+    _end(file, found, [examined.lines.located(str(choice)) for choice in examined.choices], output)
 
 
 def _try_reward(examined: Examined, place: JobPlace) -> None:
@@ -75,18 +75,18 @@ def _try_reward(examined: Examined, place: JobPlace) -> None:
     examined.findings.add(trial_findings(examined.job.spec))
 
 
-def _end(file: Path, told: dict[Level, list[str]], choices: list[str], output: Literal["text", "json"]) -> None:
-    problems, warnings = told[Level.PROBLEM], told.get(Level.WARNING, [])
-    not_checked = told.get(Level.UNCHECKED, [])
+def _end(file: Path, found: dict[Level, list[str]], choices: list[str], output: Literal["text", "json"]) -> None:
+    problems, warnings = found[Level.PROBLEM], found.get(Level.WARNING, [])
+    not_checked = found.get(Level.UNCHECKED, [])
     if output == "json":
-        said = {
+        report = {
             "valid": not problems,
             "problems": problems,
             "warnings": warnings,
             "notChecked": not_checked,
             "defaults": choices,
         }
-        click.echo(json.dumps(said, ensure_ascii=False))
+        click.echo(json.dumps(report, ensure_ascii=False))
         raise click.exceptions.Exit(EXIT_BAD_MANIFEST if problems else 0)
     for text in warnings:
         click.echo(f"warning: {text}", err=True)

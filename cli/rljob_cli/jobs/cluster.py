@@ -75,7 +75,7 @@ class Cluster:
         return dict(self._ask(name, self._api.get_namespaced_custom_object))
 
     def change(self, name: str, patch: dict[str, Any]) -> None:
-        """Merges `patch` into the RLJob. Nothing is sent twice: an answer that is lost is told as Unreachable."""
+        """Merges `patch` into the RLJob. Nothing is sent twice: a lost answer raises Unreachable."""
         self._ask(name, self._api.patch_namespaced_custom_object, body=patch, field_manager=_FIELD_MANAGER)
 
     def secret(self, name: str, key: str) -> str:
@@ -190,7 +190,7 @@ def give_up(problem: ClusterProblem) -> click.exceptions.Exit:
 
 
 def _message(body: object) -> str:
-    """The words of a Status object; the body as it is where it is none."""
+    """The message of a Status object; the body as it is where it is none."""
     try:
         return str(json.loads(str(body))["message"])
     except (ValueError, KeyError, TypeError):

@@ -68,7 +68,7 @@ _COPIED_OF_CONTAINER = ("image", "imagePullPolicy", "env", "envFrom", "securityC
 def reader_pod(
     job: Mapping[str, Any], deployment: Mapping[str, Any], name: str, arguments: Sequence[str]
 ) -> dict[str, Any]:
-    """The Pod `name` that prints what is kept of `job`, made like the pods of `deployment`, its coordinator's."""
+    """The Pod `name` that prints the retained logs of `job`, made like the pods of `deployment`, its coordinator's."""
     template = copy.deepcopy(deployment["spec"]["template"]["spec"])
     coordinator = next(one for one in template["containers"] if one["name"] == "coordinator")
     python = coordinator["command"][0]
@@ -164,13 +164,13 @@ class ClusterLogs:
         self._apps = client.AppsV1Api(cluster.client)
 
     def current(self, role: Role | None, lines: int) -> list[LogTail]:
-        """Of the pods that run; of a job without any what is kept."""
+        """Of the pods that run; of a job without any the retained ones."""
         pods = self._pods(COMPONENT_WORKER, role)
         if not pods:
-            return self.kept(role, previous=False)
+            return self.retained(role, previous=False)
         return [self._of_pod(pod["metadata"]["name"], lines) for pod in pods]
 
-    def kept(self, role: Role | None, *, previous: bool) -> list[LogTail]:
+    def retained(self, role: Role | None, *, previous: bool) -> list[LogTail]:
         """What is beside the checkpoints."""
         if self._pods(COMPONENT_COORDINATOR, None):
             try:
@@ -243,11 +243,11 @@ class ClusterLogs:
         )
         try:
             phase = self._await_end(pod)
-            said = self._log(pod, CONTAINER)
+            printed = self._log(pod, CONTAINER)
             if phase != "Succeeded":
-                last = said.strip().splitlines()[-1:] or ["it said nothing"]
+                last = printed.strip().splitlines()[-1:] or ["it said nothing"]
                 raise ClusterProblem(f"The pod {pod}, which reads the volume of {self._name}, failed: {last[0]}")
-            return LogTails.model_validate_json(said).logs
+            return LogTails.model_validate_json(printed).logs
         except ValidationError as error:
             raise ClusterProblem(f"What the pod {pod} has printed is not understood: use its image's rljob.") from error
         finally:
@@ -284,7 +284,7 @@ class ClusterLogs:
 
 
 def _waits_for(status: dict[str, Any]) -> str:
-    """What a pod that does not run says of itself."""
+    """The reason that the status of a pod gives while it does not run."""
     for container in status.get("containerStatuses", []):
         waiting = container.get("state", {}).get("waiting")
         if waiting:

@@ -49,11 +49,11 @@ class PlannedDevice:
 
     name: str
     memory_bytes: int | None
-    """None where nobody knows."""
+    """None where it is unknown."""
     processes: tuple[str, ...]
     needed_bytes: int
     kv_tokens: int | None
-    """Tokens whose keys and values fit into what is left; None where no engine is, or nobody knows."""
+    """Tokens whose keys and values fit into what is left; None without an engine, or where it is unknown."""
 
     @property
     def left_bytes(self) -> int | None:

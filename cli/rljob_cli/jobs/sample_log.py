@@ -27,9 +27,9 @@ def whole_lines(path: Path) -> list[bytes]:
 
 def surviving(lines: Iterable[_Line], place: Callable[[_Line], tuple[int, int]]) -> list[_Line]:
     """The lines that no later epoch has voided; `place` gives a line's epoch and step."""
-    kept = [(line, *place(line)) for line in lines]
+    standing = [(line, *place(line)) for line in lines]
     first_step: dict[int, int] = {}
-    for _, epoch, step in kept:
+    for _, epoch, step in standing:
         first_step[epoch] = min(step, first_step.get(epoch, step))
     voided_from: dict[int, int] = {}
     lowest: int | None = None
@@ -37,7 +37,7 @@ def surviving(lines: Iterable[_Line], place: Callable[[_Line], tuple[int, int]])
         if lowest is not None:
             voided_from[epoch] = lowest
         lowest = first_step[epoch] if lowest is None else min(lowest, first_step[epoch])
-    return [line for line, epoch, step in kept if step < voided_from.get(epoch, step + 1)]
+    return [line for line, epoch, step in standing if step < voided_from.get(epoch, step + 1)]
 
 
 MAX_EXAMPLES = 5
@@ -96,22 +96,26 @@ def _parse(row: dict[str, int | float | str]) -> SampleLine:
 
 def audit(lines: list[SampleLine], spec: RLJobSpec, *, steps: int) -> AuditReport:
     """Checks the first `steps` rollouts of a job (all of them for one that succeeded)."""
-    kept = standing_samples(lines)
-    staleness = max((line.step - line.weight_version for line in kept), default=0)
-    problems = [*_count_problems(kept, spec, steps), *_staleness_problems(kept, spec), *_place_problems(kept)]
+    standing = standing_samples(lines)
+    staleness = max((line.step - line.weight_version for line in standing), default=0)
+    problems = [
+        *_count_problems(standing, spec, steps),
+        *_staleness_problems(standing, spec),
+        *_place_problems(standing),
+    ]
     return AuditReport(
         lines=len(lines),
-        voided=len(lines) - len(kept),
-        steps=len({line.step for line in kept}),
+        voided=len(lines) - len(standing),
+        steps=len({line.step for line in standing}),
         epochs=len({line.epoch for line in lines}),
         max_staleness=staleness,
         problems=problems,
     )
 
 
-def _count_problems(kept: list[SampleLine], spec: RLJobSpec, steps: int) -> list[str]:
+def _count_problems(standing: list[SampleLine], spec: RLJobSpec, steps: int) -> list[str]:
     rollout = spec.rollout
-    counts = Counter((line.step, line.group, line.index, line.pass_index) for line in kept)
+    counts = Counter((line.step, line.group, line.index, line.pass_index) for line in standing)
     wanted = {
         (step, group, index, pass_index)
         for step in range(steps)
@@ -134,10 +138,10 @@ def _examples(keys: list[tuple[int, int, int, int]]) -> str:
     return "; ".join(shown[:MAX_EXAMPLES])
 
 
-def _staleness_problems(kept: list[SampleLine], spec: RLJobSpec) -> list[str]:
+def _staleness_problems(standing: list[SampleLine], spec: RLJobSpec) -> list[str]:
     bound = spec.rollout.max_staleness
-    stale = [line for line in kept if line.step - line.weight_version > bound]
-    ahead = [line for line in kept if line.weight_version > line.step]
+    stale = [line for line in standing if line.step - line.weight_version > bound]
+    ahead = [line for line in standing if line.weight_version > line.step]
     problems = []
     if stale:
         worst = max(stale, key=lambda line: line.step - line.weight_version)
@@ -150,8 +154,8 @@ def _staleness_problems(kept: list[SampleLine], spec: RLJobSpec) -> list[str]:
     return problems
 
 
-def _place_problems(kept: list[SampleLine]) -> list[str]:
-    wrong = [line for line in kept if line.partition != f"train_{line.step}"]
+def _place_problems(standing: list[SampleLine]) -> list[str]:
+    wrong = [line for line in standing if line.partition != f"train_{line.step}"]
     return [f"{len(wrong)} samples were trained in a step other than their partition's."] if wrong else []
 
 
@@ -183,7 +187,7 @@ class SampleFilter:
 
 
 def read_generations(folder: Path) -> list[RetainedSample]:
-    """All samples of a run, in the order of rollouts, groups and samples; none where it has kept none.
+    """All samples of a run, in the order of rollouts, groups and samples; none where it has retained none.
 
     A half last line (the writer is alive or was killed) is left out.
     """

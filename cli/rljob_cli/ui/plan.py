@@ -79,10 +79,10 @@ def _settings(processes: Iterable[PlannedProcess]) -> Iterator[str]:
     shown: dict[str, str] = {}
     for process in processes:
         kind = process.pod.rpartition("-")[0] + (".engine" if ".engine" in process.name else "")
-        words = (f"{name} {_word(value)}" for name, value in process.settings.items() if name not in _SHOWN_ONCE)
-        shown.setdefault(kind, ", ".join(words))
+        settings = (f"{name} {_value(value)}" for name, value in process.settings.items() if name not in _SHOWN_ONCE)
+        shown.setdefault(kind, ", ".join(settings))
     width = max(map(len, shown))
-    yield from (f"{kind:<{width}}  {words}" for kind, words in shown.items())
+    yield from (f"{kind:<{width}}  {settings}" for kind, settings in shown.items())
 
 
 def _warnings(devices: Iterable[PlannedDevice]) -> Iterator[str]:
@@ -95,7 +95,7 @@ def _warnings(devices: Iterable[PlannedDevice]) -> Iterator[str]:
             )
 
 
-def _word(value: Any) -> str:  # noqa: ANN401 - of a setting
+def _value(value: Any) -> str:  # noqa: ANN401 - of a setting
     if isinstance(value, bool):
         return "on" if value else "off"
     return f"{value:g}" if isinstance(value, float) else str(value)

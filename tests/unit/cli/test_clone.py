@@ -10,7 +10,7 @@ from rljob_api.generate.crd import spec_schema
 from rljob_api.manifest import parse_manifest
 from rljob_api.revision import retained_spec
 from rljob_api.spec import RLJob, RLJobSpec
-from rljob_cli.commands.clone import PARENT_DIR, Clone, CloneProblem, KeptClaim, clone, read_claim
+from rljob_cli.commands.clone import PARENT_DIR, Clone, CloneProblem, RetainedClaim, clone, read_claim
 from tests.unit.api.api_server import defaulted
 from tests.unit.api.manifests import changed
 
@@ -129,7 +129,7 @@ def test_what_cannot_be_cloned_is_reported(name: str, training: dict[str, Any] |
     assert str(refused.value).startswith(sentence)
 
 
-def _claim(notes: dict[str, str] | None = None, **metadata: Any) -> KeptClaim | None:
+def _claim(notes: dict[str, str] | None = None, **metadata: Any) -> RetainedClaim | None:
     """The claim of `demo`, as an earlier job has left it."""
     spec = retained_spec(RLJobSpec.model_validate(changed({"spec.seed": 3, "spec.checkpoint.path": "saved"})["spec"]))
     message = {ANNOTATION_RUN: "r", ANNOTATION_RUN_OF: "u0", ANNOTATION_SPEC: spec}
@@ -138,7 +138,7 @@ def _claim(notes: dict[str, str] | None = None, **metadata: Any) -> KeptClaim | 
 
 
 def test_a_job_that_is_gone_is_cloned_from_its_claim() -> None:
-    made = clone(None, None, from_checkpoint=True, kept=_claim({ANNOTATION_RECORDED: "12 12-e3-0123456789ab"}))
+    made = clone(None, None, from_checkpoint=True, retained=_claim({ANNOTATION_RECORDED: "12 12-e3-0123456789ab"}))
     job = _read(made)
     assert (job.metadata.name, job.metadata.namespace, job.spec.seed) == ("demo-2", "team", 3)
     assert job.spec.model.path == f"{PARENT_DIR}/saved/{FOLDER}"
@@ -152,21 +152,21 @@ def test_a_job_that_is_gone_is_cloned_from_its_claim() -> None:
 
 
 def test_a_job_that_was_deleted_while_it_ran_is_cloned_from_what_it_recorded_last() -> None:
-    made = clone(None, "next", from_checkpoint=True, kept=_claim())
+    made = clone(None, "next", from_checkpoint=True, retained=_claim())
     assert _read(made).spec.model.path == f"{PARENT_DIR}/saved/latest"
     assert "is its last checkpoint." in made.notes[1]
 
 
 def test_a_job_whose_name_is_taken_by_another_run_is_cloned_with_the_weights_of_that() -> None:
     taken = _resource({"spec.seed": 7}, training={})
-    job = _read(clone(taken, "next", from_checkpoint=True, kept=_claim()))
+    job = _read(clone(taken, "next", from_checkpoint=True, retained=_claim()))
     assert job.spec.seed == 7
     assert job.spec.model.path == f"{PARENT_DIR}/saved/latest"
     assert job.spec.checkpoint.path is None
 
 
 def test_the_spec_alone_is_cloned_from_a_claim_too() -> None:
-    job = _read(clone(None, "next", from_checkpoint=False, kept=_claim()))
+    job = _read(clone(None, "next", from_checkpoint=False, retained=_claim()))
     assert (job.spec.seed, job.spec.model.path) == (3, None)
 
 
@@ -175,10 +175,12 @@ def test_a_claim_that_stays_asks_nothing_of_the_old_job() -> None:
     assert retained is not None
     assert any(
         note.startswith("It lies on the claim demo-checkpoints: keep that")
-        for note in clone(_resource({}), "next", from_checkpoint=True, kept=retained).notes
+        for note in clone(_resource({}), "next", from_checkpoint=True, retained=retained).notes
     )
     goes = _claim({ANNOTATION_RUN_OF: "u"}, ownerReferences=[{"kind": "RLJob"}])
-    assert any("which goes with" in note for note in clone(_resource({}), None, from_checkpoint=True, kept=goes).notes)
+    assert any(
+        "which goes with" in note for note in clone(_resource({}), None, from_checkpoint=True, retained=goes).notes
+    )
 
 
 @pytest.mark.parametrize(
@@ -197,7 +199,7 @@ def test_a_claim_that_cannot_be_cloned_from_is_reported(
     notes: dict[str, str], resource: dict[str, Any] | None, sentence: str
 ) -> None:
     with pytest.raises(CloneProblem) as refused:
-        clone(resource, None, from_checkpoint=True, kept=_claim(notes))
+        clone(resource, None, from_checkpoint=True, retained=_claim(notes))
     assert str(refused.value).startswith(sentence)
 
 
