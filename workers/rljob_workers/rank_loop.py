@@ -1,18 +1,24 @@
-"""What the main loop of every role does between two pieces of work: beat, wait, claim, and account for lost time.
+"""The parts that every role gets, and what its main loop does between two pieces of work: beat, wait, claim, count.
 
-Used by rollout, training and scoring. Knows the session and the queue; knows no engine, trainer or role.
+Used by rollout, training and scoring, and by the assembly. Knows the session and the queue, and no engine or trainer.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, MutableMapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
+from rljob_api.roles import RoleTopology
+from rljob_api.spec import RLJobSpec
+from rljob_api.spec.restart import loading_seconds
 from rljob_api.wire.identity import WeightId
 from rljob_workers.dcs.membership.counters import LOOP_SECONDS
+from rljob_workers.dcs.membership.rank_context import RankContext
 from rljob_workers.dcs.membership.session import RankSession
+from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.errors import LeaseLost
 from rljob_workers.transfer_queue.types import Batch, Exhausted, NotReady
@@ -23,6 +29,41 @@ TURN_SECONDS = 0.25
 
 class Draining(Exception):
     """The pod was ordered to drain while the loop waited."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankParts:
+    """What the assembly makes for the role of any rank."""
+
+    context: RankContext
+    spec: RLJobSpec
+    topology: RoleTopology
+    session: RankSession
+    queue: TransferQueueClient
+    timeline: Timeline
+
+    @property
+    def partitions(self) -> range:
+        """Those that were not trained and recorded when this epoch began."""
+        return range(self.session.welcome.restore.version, self.spec.rollout.num_rollouts)
+
+    @property
+    def share(self) -> int:
+        """Rows that one claimant takes at once: its part of a rollout, in whole groups."""
+        groups = -(-self.spec.rollout.batch_size // len(self.topology.gangs))
+        return groups * self.spec.rollout.samples_per_prompt
+
+    def loading(self, what: str, *read: str | Path | None) -> AbstractContextManager[None]:
+        """Announced as busy for as long as reading these files and folders may take; a missing one counts as empty."""
+        seconds = loading_seconds(sum(_bytes_of(Path(path)) for path in read if path is not None))
+        return self.session.busy(what, seconds)
+
+
+def _bytes_of(path: Path) -> int:
+    try:
+        return sum(entry.stat().st_size for entry in path.iterdir()) if path.is_dir() else path.stat().st_size
+    except OSError:
+        return 0
 
 
 def count_claim(session: RankSession, batch: Batch, seconds: float) -> None:

@@ -54,10 +54,8 @@ def test_results_state_by_which_weights_they_were_made() -> None:
 
     class Batch:
         rollout_id = 0
+        rows = range(len(ROWS))
         columns: ClassVar = dict.fromkeys((pipeline.TOKENS, pipeline.RESPONSE_LENGTHS), Jagged.from_rows(ROWS))
-
-        def __len__(self) -> int:
-            return len(ROWS)
 
     meets = MagicMock()  # the session, the queue, the model and the rest that a replica works with
     weights = [WeightId(lineage=1, version=version) for version in (0, 1)]

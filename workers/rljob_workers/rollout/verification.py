@@ -27,11 +27,6 @@ engines and trainers agree to 1e-5. bfloat16 has 8 bits, of logits and of every 
 other places: a hundredth of a log-prob is common between two of them."""
 
 
-def is_published(verify: WeightVerification | None) -> bool:
-    """Whether versions are published with a probe: the trainer does not know what engines can do."""
-    return verify is not WeightVerification.NONE
-
-
 def bound_of(spec: RLJobSpec, capabilities: EngineCapabilities) -> float | None:
     """The bound that an engine is held to; None where none is verified. ValueError for what it cannot do."""
     verify, kind = spec.weight_sync.verify, spec.roles.rollout.engine.kind.value
@@ -40,7 +35,7 @@ def bound_of(spec: RLJobSpec, capabilities: EngineCapabilities) -> float | None:
             f"weightSync.verify: Probe needs an engine that tells log-probs of given tokens, which {kind} does not. "
             "Set it to None."
         )
-    return BOUNDS[spec.model.dtype] if is_published(verify) and capabilities.scores else None
+    return BOUNDS[spec.model.dtype] if verify is not WeightVerification.NONE and capabilities.scores else None
 
 
 @dataclass(frozen=True, slots=True)

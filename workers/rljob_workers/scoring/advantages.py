@@ -10,12 +10,9 @@ import torch
 
 from rljob_workers import pipeline
 from rljob_workers.algorithms.grpo import broadcast_to_tokens, group_normalised
-from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.pipeline import COMPUTE_ADVANTAGES
-from rljob_workers.rank_loop import Draining, RowServer, idle_until_ordered
-from rljob_workers.telemetry.timeline import Timeline
+from rljob_workers.rank_loop import Draining, RankParts, RowServer, idle_until_ordered
 from rljob_workers.tensors.jagged import Jagged
-from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.types import Batch
 
 
@@ -31,23 +28,16 @@ def advantages(batch: Batch, samples_per_prompt: int) -> dict[str, Jagged]:
     return {pipeline.ADVANTAGES: Jagged.from_lengths(broadcast_to_tokens(scores, lengths), lengths)}
 
 
-def run(
-    session: RankSession,
-    queue: TransferQueueClient,
-    timeline: Timeline,
-    *,
-    partitions: range,
-    samples_per_prompt: int,
-    max_rows: int,
-) -> None:
-    """Serves `partitions`, oldest first, until all are done or the pod drains."""
+def run_advantages(rank: RankParts) -> None:
+    """Serves the partitions of the epoch, oldest first, until all are done or the pod drains."""
+    session, partitions = rank.session, rank.partitions
 
     def work(batch: Batch) -> None:
-        with timeline.span("advantages", r=batch.rollout_id, rows=len(batch.rows)):
-            queue.put(batch, advantages(batch, samples_per_prompt), weight=None)
+        with rank.timeline.span("advantages", r=batch.rollout_id, rows=len(batch.rows)):
+            rank.queue.put(batch, advantages(batch, rank.spec.rollout.samples_per_prompt), weight=None)
 
     session.ready()
-    rows = RowServer(session, queue, COMPUTE_ADVANTAGES.name, max_rows, work)
+    rows = RowServer(session, rank.queue, COMPUTE_ADVANTAGES.name, rank.share, work)
     try:
         rows.serve_partitions(partitions)
         idle_until_ordered(session, serve=lambda: rows.serve_again(partitions))

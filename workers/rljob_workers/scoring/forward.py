@@ -7,20 +7,24 @@ floor(r / k) * k.
 from __future__ import annotations
 
 import time
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 
 from rljob_api.names import Stream
+from rljob_api.roles import TRAITS
 from rljob_api.spec.restart import loading_seconds
 from rljob_api.wire.identity import WeightId
 from rljob_workers import pipeline
 from rljob_workers.dcs.membership.session import RankSession
+from rljob_workers.dcs.weights import build_receiver
 from rljob_workers.dcs.weights.transport import StagedWeights, WeightReceiver
-from rljob_workers.rank_loop import TURN_SECONDS, Draining, RowServer, idle_until_ordered
+from rljob_workers.models.tokenizers import build_tokenizer
+from rljob_workers.rank_loop import TURN_SECONDS, Draining, RankParts, RowServer, idle_until_ordered
 from rljob_workers.telemetry.timeline import Timeline
+from rljob_workers.trainers import build_forward_model
 from rljob_workers.trainers.base import ForwardModel
 from rljob_workers.transfer_queue.client import TransferQueueClient
-from rljob_workers.transfer_queue.types import Batch
+from rljob_workers.transfer_queue.types import Batch, Task
 
 LARGE_BYTES = 256 << 20
 """Less is loaded in less than a second."""
@@ -43,7 +47,7 @@ class ForwardConfig:
     """Partitions served under one version: 1 for actor_fwd, refUpdateInterval for reference; None: all of them."""
 
     def partitions(self, version: int) -> range:
-        """The partitions whose rows want `version`."""
+        """The partitions whose rows need `version`."""
         end = self.num_rollouts if self.interval is None else min(version + self.interval, self.num_rollouts)
         return range(version, end)
 
@@ -123,6 +127,35 @@ class ForwardLoop:
     def _work(self, batch: Batch) -> None:
         """Beats after every micro-batch: that keeps the lease, however long the whole batch takes."""
         tokens, response_lengths = batch.columns[pipeline.TOKENS], batch.columns[pipeline.RESPONSE_LENGTHS].values
-        with self._timeline.span(self._config.task, r=batch.rollout_id, rows=len(batch)):
+        with self._timeline.span(self._config.task, r=batch.rollout_id, rows=len(batch.rows)):
             log_probs = self._model.log_probs(tokens, response_lengths, self._config.temperature, self._session.pulse)
             self._queue.put(batch, {self._config.field: log_probs}, weight=self._held)
+
+
+def run_actor_fwd(rank: RankParts) -> None:
+    """Serves log-probs of the policy until the pod drains."""
+    _run(rank, pipeline.ACTOR_LOG_PROBS, pipeline.LOG_PROBS, interval=1)
+
+
+def run_reference(rank: RankParts) -> None:
+    """Serves log-probs of the reference until the pod drains."""
+    _run(rank, pipeline.REFERENCE_LOG_PROBS, pipeline.REF_LOG_PROBS, interval=rank.spec.training.ref_update_interval)
+
+
+def _run(rank: RankParts, task: Task, field: str, *, interval: int | None) -> None:
+    role = rank.context.life.key.role
+    stream = TRAITS[role].stream
+    assert stream is not None, f"{role} computes under weights that it follows"
+    config = ForwardConfig(
+        task=task.name,
+        field=field,
+        temperature=rank.spec.rollout.sampling.temperature,
+        stream=stream,
+        num_rollouts=rank.spec.rollout.num_rollouts,
+        max_rows=rank.share,
+        interval=interval,
+    )
+    with rank.loading("building the model", rank.spec.model.path):
+        model = build_forward_model(rank.spec, build_tokenizer(rank.spec.model))
+    with closing(build_receiver(rank.context, rank.session)) as receiver:
+        ForwardLoop(config, rank.session, rank.queue, receiver, model, rank.timeline).run()

@@ -10,6 +10,7 @@ import logging
 import time
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -21,15 +22,20 @@ from rljob_api.spec.algorithm import Truncated
 from rljob_api.wire.ranks import NoticeKind
 from rljob_workers import pipeline
 from rljob_workers.algorithms.losses import masks_of_rows
+from rljob_workers.dcs.checkpoints.store import build_checkpoint_store
 from rljob_workers.dcs.membership.counters import STARVED_SECONDS
 from rljob_workers.dcs.membership.session import RankSession
-from rljob_workers.rank_loop import Draining, LostTime, count_claim, idle_until_ordered
+from rljob_workers.dcs.weights import build_publisher
+from rljob_workers.models.building import policy_files
+from rljob_workers.models.tokenizers import build_tokenizer
+from rljob_workers.rank_loop import Draining, LostTime, RankParts, count_claim, idle_until_ordered
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.tensors.jagged import Jagged
+from rljob_workers.trainers import build_trainer, load_version_0, tensors_of_version_0
 from rljob_workers.trainers.base import Trainer, TrainRows
 from rljob_workers.trainers.data_parallel import Agreement, DataParallelGroup, RankVote, agree
-from rljob_workers.training.publishing import Exports
-from rljob_workers.training.rendezvous import gather_rows
+from rljob_workers.training.publishing import ExportConfig, Exports, TrainerProbe
+from rljob_workers.training.rendezvous import form_group, gather_rows, incarnation_of_leader
 from rljob_workers.training.reporting import Leader, RolloutTally, is_truncated, slice_facts
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.dataset import Slicing, StreamingDataLoader, StreamingDataset, TrainingSlice
@@ -74,8 +80,16 @@ class ActorConfig:
     """Whether anything is learnt from samples that were cut off."""
 
     @classmethod
-    def of(cls, spec: RLJobSpec, slicing: Slicing) -> ActorConfig:
-        """Of a job, for the rank whose rows `slicing` selects."""
+    def of(cls, spec: RLJobSpec, *, dp_rank: int, dp_size: int) -> ActorConfig:
+        """Of a job, for one of its data-parallel ranks."""
+        slicing = Slicing(
+            task=pipeline.ACTOR_TRAIN,
+            rows_per_rollout=spec.rollout.batch_size * spec.rollout.samples_per_prompt,
+            global_batch_size=spec.training.global_batch_size,
+            iters_per_train_update=spec.training.iters_per_train_update,
+            dp_rank=dp_rank,
+            dp_size=dp_size,
+        )
         return cls(
             num_rollouts=spec.rollout.num_rollouts,
             passes=spec.training.epochs_per_rollout,
@@ -270,3 +284,43 @@ def loss_masks(batch: Batch, truncated: Truncated) -> Jagged:
     if truncated is Truncated.MASK:
         learnt = learnt & ~is_truncated(batch)
     return Jagged(masks_of_rows(masks.values, masks.lengths, learnt), masks.offsets)
+
+
+def run_actor(rank: RankParts) -> None:
+    """Builds the parts of a rank that trains, restores them, and runs the loop until the pod drains."""
+    spec, context, session = rank.spec, rank.context, rank.session
+    restore = session.welcome.restore
+    restored = None if restore.folder is None else context.checkpoint_dir / restore.folder
+    # A restore reads its folder twice: to verify it, and to load it.
+    with rank.loading("building the model", spec.model.path, restored, restored):
+        tokenizer = build_tokenizer(spec.model)
+        group = form_group(context, session)
+        trainer = build_trainer(spec, tokenizer, group)
+        store = build_checkpoint_store(
+            context,
+            session,
+            policy_files(spec.model, tokenizer),
+            leader=incarnation_of_leader(group, context.life),
+            share=trainer.weight_share,
+        )
+        if restore.folder is None:
+            load_version_0(trainer, spec, tokenizer, Path(context.endpoints.weights_dir))
+        else:
+            folder = store.verified(restore.folder, group.rank, group.world)
+            # Each rank has verified its share of the files.
+            agree(group, RankVote(False, False, 0), f"the files of {restore.folder}")
+            trainer.restore(folder)
+    config = ActorConfig.of(spec, dp_rank=group.rank, dp_size=group.world)
+    leader = Leader.of(rank, tokenizer, config.slicing.num_slices) if group.rank == 0 else None
+    exports = Exports(
+        ExportConfig.of(spec),
+        session,
+        trainer,
+        build_publisher(context, session),
+        store,
+        None if leader is None else rank.queue.ticket_table,
+        rank.timeline,
+        lambda names: tensors_of_version_0(spec, tokenizer, names),
+        TrainerProbe.of(spec, tokenizer, trainer),
+    )
+    ActorLoop(config, session, rank.queue, trainer, group, exports, leader, rank.timeline).run()

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from rljob_api.failpoints import failpoint
 from rljob_api.model_files.size import checkpoint_bytes, checkpoint_interval
@@ -22,11 +23,13 @@ from rljob_api.names import RolloutId, Stream, WeightVersion
 from rljob_api.spec import RLJobSpec
 from rljob_api.spec.model import Dtype
 from rljob_api.spec.restart import loading_seconds
+from rljob_api.spec.weights import WeightVerification
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.weights import Probe
 from rljob_workers.dcs.checkpoints.store import CheckpointStore
 from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.dcs.weights.transport import WeightPublisher
+from rljob_workers.models.building import described_config
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers.base import Trainer
@@ -52,6 +55,15 @@ class TrainerProbe:
     def __init__(self, trainer: Trainer, tokens: Sequence[int]) -> None:
         self._trainer = trainer
         self._tokens = list(tokens)
+
+    @classmethod
+    def of(cls, spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, trainer: Trainer) -> TrainerProbe | None:
+        """Of a job; None where its engines are not verified. The trainer does not know what engines can do."""
+        if spec.weight_sync.verify is WeightVerification.NONE:
+            return None
+        described = described_config(spec.model, tokenizer)
+        vocabulary = min(described.get("vocab_size", len(tokenizer)), len(tokenizer))
+        return cls(trainer, probe_tokens(vocabulary, described.get("max_position_embeddings", NUM_TOKENS)))
 
     def __call__(self) -> Probe | None:
         """Log-probs of the tokens under the current weights; None where they are not finite and cannot be compared.

@@ -10,9 +10,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from rljob_api.names import RolloutId, WeightVersion, partition_name
 from rljob_api.wire.identity import Life
@@ -20,7 +22,8 @@ from rljob_api.wire.ranks import StepReport
 from rljob_workers import pipeline
 from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.engines.base import FINISH_CODES, FINISH_LENGTH
-from rljob_workers.models.tokenizers import TextDecoder
+from rljob_workers.models.tokenizers import TextDecoder, text_decoder
+from rljob_workers.rank_loop import RankParts
 from rljob_workers.telemetry.sample_logs import GenerationLog, LoggedGeneration, SampleLog, SpanOfVersion, TrainedSample
 from rljob_workers.trainers.base import OptimizerStepResult
 from rljob_workers.transfer_queue.dataset import TrainingSlice
@@ -180,6 +183,23 @@ class Leader:
         self._generations = generations
         self._samples_per_prompt = samples_per_prompt
         self._step_began = time.monotonic()
+
+    @classmethod
+    def of(cls, rank: RankParts, tokenizer: PreTrainedTokenizerBase, num_slices: int) -> Leader:
+        """Of a job whose rollouts are trained in `num_slices` slices; opens its logs."""
+        telemetry, per_group = rank.spec.telemetry, rank.spec.rollout.samples_per_prompt
+        folder = Path(rank.context.endpoints.run_dir)
+        samples = SampleLog(folder / "samples.jsonl") if telemetry.sample_log else None
+        if not telemetry.generations_per_rollout:
+            return cls(rank.session, samples, None, per_group)
+        generations = GenerationSampler(
+            GenerationLog(folder),
+            text_decoder(tokenizer, skip_special_tokens=False),
+            per_rollout=telemetry.generations_per_rollout,
+            num_slices=num_slices,
+            samples_per_prompt=per_group,
+        )
+        return cls(rank.session, samples, generations, per_group)
 
     def begin(self) -> None:
         """The first step begins now."""
