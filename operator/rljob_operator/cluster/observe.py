@@ -105,7 +105,7 @@ def replicas_of(status: RLJobStatus, pods: Sequence[PodView]) -> Mapping[PodKey,
 def _with_blocker(fact: PodFact, pod: PodView, reports: BlockerReports, now: float) -> PodFact:
     """With what blocks a pending pod."""
     why = pod_blocker(pod, reports, now) if fact.state is PodState.PENDING else None
-    return fact if why is None else replace(fact, reason=why.reason, last_words=why.sentence)
+    return fact if why is None else replace(fact, reason=why.reason, last_message=why.sentence)
 
 
 def _infrastructure(turn: TurnContext, snapshot: JobSnapshot, now: float) -> tuple[ProcessFact, ...]:

@@ -80,7 +80,7 @@ class Reconciler:
                 return None
             context = await self._turn_of(key, raw, memory, status)
             next_turn = None if context is None else await self._bring_on(context)
-            return _sooner(next_turn, memory.rehearsal.look_again_at, memory.report.look_again_at)
+            return _sooner(next_turn, memory.rehearsal.next_turn_at, memory.report.next_turn_at)
         except Overtaken:
             return NextTurn(time.time(), Urgency.ALARM)
 
@@ -232,7 +232,7 @@ class Reconciler:
             await memory.report.wait(turn.raw, decision.status)
             received = coordinator.take_unreported(decision.status) if coordinator is not None else []
             await memory.report.events(turn.raw, turn.status, [*received, *opened])
-        soonest = [decision.look_again_at]
+        soonest = [decision.next_turn_at]
         if outcome.refusals:
             await memory.report.refusals(turn.raw, outcome.refusals)
             soonest.append(now + REFUSED_SECONDS)

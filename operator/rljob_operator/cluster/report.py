@@ -44,9 +44,9 @@ class JobReport:
         """An earlier operator may not have emitted the last decisions of the status."""
 
     @property
-    def look_again_at(self) -> float | None:
+    def next_turn_at(self) -> float | None:
         """When a wait that goes on is to be reported."""
-        return self._waits.look_again_at
+        return self._waits.next_turn_at
 
     async def warn(self, raw: Json, reason: Reason, message: str) -> None:
         """Of something that is no decision of the core."""

@@ -2,7 +2,7 @@
 
 Facts go into the status, causes are found once, the first policy with an answer gives the verdict, the verdict goes
 into the status, and the actions follow from the status alone: a decision that was persisted but not carried out is
-carried out next time. Hangs and stalls cause no event, so `look_again_at` names the next time at which
+carried out next time. Hangs and stalls cause no event, so `next_turn_at` names the next time at which
 one could be due.
 """
 
@@ -54,7 +54,7 @@ REST_INTERVAL_SECONDS = 600.0
 """A job that has ended or is suspended: whatever happens to it is announced."""
 
 
-def look_again_at(observed: Observed, status: RLJobStatus, now: float) -> float:
+def next_turn_at(observed: Observed, status: RLJobStatus, now: float) -> float:
     """Unix time, later than `now`."""
     times = [now + _interval(observed, status, now)]
     if is_over(observed, status, now):
@@ -146,7 +146,7 @@ def decide(observed: Observed, now: float) -> Decision:
     status = with_derived(observed, status, now)
     actions = (*(action for action, _ in again), *orders(observed, status, now))
     events += tuple(event for _, event in again)
-    return Decision(status, actions, events, look_again_at(observed, status, now))
+    return Decision(status, actions, events, next_turn_at(observed, status, now))
 
 
 def _moved(observed: Observed, status: RLJobStatus, now: float) -> Step:

@@ -211,7 +211,7 @@ class Decision:
     status: RLJobStatus
     actions: tuple[Action, ...]
     events: tuple[Event, ...]
-    look_again_at: float
+    next_turn_at: float
     """Unix time; earlier if anything is observed."""
 
 

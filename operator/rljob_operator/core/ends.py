@@ -62,8 +62,8 @@ def fatal(observed: Observed, status: RLJobStatus, causes: Causes, now: float) -
     for key, pod in remaining(status):
         fact = observed.facts.get(key)
         if fact is not None and _refused(fact, pod):
-            said = quoted(fact.last_words)
-            return Fail(Reason.CONFIGURATION_ERROR, f"the launcher of {key} refuses its configuration{said}", key.role)
+            line = quoted(fact.last_message)
+            return Fail(Reason.CONFIGURATION_ERROR, f"the launcher of {key} refuses its configuration{line}", key.role)
     return failing(observed.infrastructure, now)
 
 
@@ -93,8 +93,8 @@ def _refused(fact: PodFact, pod: PodStatus) -> bool:
 
 
 def _sentence(failure: Failure) -> str:
-    said = last_line(failure.last_words)
-    return f"{failure.pod}: {said}" if said else failure.message
+    line = last_line(failure.last_words)
+    return f"{failure.pod}: {line}" if line else failure.message
 
 
 DONE_LIMIT_SECONDS = 10.0

@@ -13,7 +13,7 @@ from rljob_operator.core.conditions import is_true
 from rljob_operator.core.decision import Event, Fail, RestartInfrastructure
 from rljob_operator.core.observed import Observed, ProcessFact
 from rljob_operator.core.progress import has_advanced
-from rljob_operator.core.reasons import Reason, how_ended, last_words, quoted
+from rljob_operator.core.reasons import Reason, how_ended, message_of_end, quoted
 
 WINDOW_SECONDS = 120.0
 """Ends longer ago than this do not count against a process that runs now."""
@@ -33,11 +33,11 @@ def failing(processes: Sequence[ProcessFact], now: float) -> Fail | None:
         if process.alive:
             continue
         ends = len(_recent(process, now))
-        said = quoted(process.last_words)
+        line = quoted(process.last_message)
         if process.exit_code == EXIT_BAD_MANIFEST:
-            return Fail(Reason.CONFIGURATION_ERROR, f"{process.name} {how_ended(process.exit_code)}{said}")
+            return Fail(Reason.CONFIGURATION_ERROR, f"{process.name} {how_ended(process.exit_code)}{line}")
         if ends > MAX_ENDS:
-            last = f"the last time it {how_ended(process.exit_code)}{said}"
+            last = f"the last time it {how_ended(process.exit_code)}{line}"
             message = f"{process.name} ended {ends} times within {WINDOW_SECONDS:.0f} s; {last}"
             return Fail(Reason.INFRASTRUCTURE_FAILING, message)
     return None
@@ -97,7 +97,7 @@ def in_vain(observed: Observed, status: RLJobStatus) -> Fail | None:
         times = process.restarts_in_vain
         message = (
             f"{process.name} has ended {times} times since the job was last Ready or trained a step; "
-            f"the last time it {how_ended(fact.exit_code)}{last_words(fact.exit_code, fact.last_words)}"
+            f"the last time it {how_ended(fact.exit_code)}{message_of_end(fact.exit_code, fact.last_message)}"
         )
         return Fail(Reason.INFRASTRUCTURE_FAILING, message)
     return None

@@ -17,7 +17,7 @@ from rljob_operator.core.drain import is_terminating_gracefully
 from rljob_operator.core.membership import remaining
 from rljob_operator.core.observed import Observed, PodEnding, PodFact, PodState, ordered_processes, pod_uid
 from rljob_operator.core.reachability import contact_since, seen_seconds
-from rljob_operator.core.reasons import Reason, how_ended, last_words, quoted
+from rljob_operator.core.reasons import Reason, how_ended, message_of_end, quoted
 from rljob_operator.core.restart import row
 
 POLL_SLACK_SECONDS = 2.0
@@ -122,7 +122,7 @@ def _lost_pod(observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStat
         # Where the others go on meanwhile nothing is decided before it has handed back what it had.
         if row(observed.policy, key.role) is Scope.IN_PLACE and is_terminating_gracefully(observed, key, fact, now):
             return None
-        return _taken_away(key, pod, fact.ending, quoted(fact.last_words), fact)
+        return _taken_away(key, pod, fact.ending, quoted(fact.last_message), fact)
     if fact.life == pod.life and fact.state is not PodState.EXITED:
         silent = _silent_launcher(observed, status, key, fact, now)
         if silent is None:
@@ -161,7 +161,7 @@ def _how_ended(key: PodKey, pod: PodStatus, fact: PodFact) -> str:
     because = f" ({fact.reason})" if fact.reason else ""
     if fact.life != pod.life:
         return f"the container of {key} restarted ({pod.life} is now {fact.life}){because}"
-    message = last_words(fact.exit_code, fact.last_words)
+    message = message_of_end(fact.exit_code, fact.last_message)
     return f"the launcher of {key} {how_ended(fact.exit_code)}{because}{message}"
 
 

@@ -63,7 +63,7 @@ class PodFact:
     launcher_pid: int | None = None
     exit_code: int | None = None
     """How this life ended; of one that runs, how the container's life before it ended. -N for signal N."""
-    last_words: str = ""
+    last_message: str = ""
     """The last line of a process that ended, or the platform's message of why the pod does not run."""
     ending: PodEnding | None = None
     """Set as soon as the platform reports it; the state is then EXITED, whatever still runs."""
@@ -100,7 +100,7 @@ class ProcessFact:
     stopped: bool = False
     """It is there and does nothing (SIGSTOP). Only a local run observes that."""
     exit_code: int | None = None
-    last_words: str = ""
+    last_message: str = ""
     down_since: float | None = None
     """Unix time since when its pod does not run; None while it does, and where it is no pod's."""
     reason: str = ""

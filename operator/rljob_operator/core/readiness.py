@@ -137,7 +137,7 @@ def _why(observed: Observed, key: PodKey) -> Blocker | None:
     fact = observed.facts.get(key)
     if fact is None:
         return observed.unmade.get(key.role)
-    return Blocker(fact.reason, last_line(fact.last_words)) if fact.state is PodState.PENDING else None
+    return Blocker(fact.reason, last_line(fact.last_message)) if fact.state is PodState.PENDING else None
 
 
 def _named(observed: Observed, status: RLJobStatus, *, only_explained: bool = False) -> Iterator[str]:

@@ -179,7 +179,7 @@ def quoted(text: str) -> str:
     return f": {line}" if line else ""
 
 
-def last_words(exit_code: int | None, text: str) -> str:
+def message_of_end(exit_code: int | None, text: str) -> str:
     """As `quoted`, of a process that has ended; "" of a killed one, whose last line is of something else."""
     return "" if exit_code is not None and exit_code < 0 else quoted(text)
 

@@ -179,7 +179,7 @@ class SpecRehearsal:
         return self._asked.refused
 
     @property
-    def look_again_at(self) -> float | None:
+    def next_turn_at(self) -> float | None:
         """When to ask again for what was refused."""
         return self._asked.until if self._asked is not None and self._asked.refused else None
 

@@ -251,6 +251,6 @@ class WaitEvents:
         return warning(ready.reason, ready.message)
 
     @property
-    def look_again_at(self) -> float | None:
+    def next_turn_at(self) -> float | None:
         """When there is something to emit, if the wait goes on."""
         return self._due

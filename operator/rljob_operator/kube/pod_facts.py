@@ -68,7 +68,7 @@ def fact_of(key: PodKey, pod: PodView, template: str, up_at: float | None = None
         started_at=pod.running_since if pod.running_since is not None else pod.created_at,
         up_at=up_at,
         exit_code=exit_code(end),
-        last_words=last_words(pod, end),
+        last_message=last_message(pod, end),
         ending=ending,
         reason=end.reason if end is not None else waits_for(pod),
         returns=returns(pod, ending),
@@ -140,7 +140,7 @@ def is_on_its_way(pod: PodView) -> bool:
     return pod.phase in ("", "Pending") and not is_begun and pod.waiting in ON_ITS_WAY and not pod.unscheduled
 
 
-def last_words(pod: PodView, end: ContainerEnd | None) -> str:
+def last_message(pod: PodView, end: ContainerEnd | None) -> str:
     """The last message of the container or its platform."""
     if end is not None and end.reason == "OOMKilled":
         return end.reason  # its last line is of something else
@@ -270,7 +270,7 @@ def _fact(name: str, pod: PodView, known: int | None, ends: Ends, blocker: Block
         exits=ends.of(name, pod),
         num_restarts=pod.restarts,
         exit_code=exit_code(end),
-        last_words=last_words(pod, end),
+        last_message=last_message(pod, end),
         down_since=ends.down_since(name, pod),
         reason=blocker.reason if blocker is not None else waits_for(pod),
         waits_for="" if pod.started else _waits_for(pod, blocker),
@@ -281,7 +281,7 @@ def _waits_for(pod: PodView, blocker: Blocker | None) -> str:
     """What keeps it from running; of one that crashes again and again, also how it ended."""
     if blocker is not None:
         return f"{blocker.reason}: {blocker.sentence}"
-    message = last_words(pod, pod.last_end if pod.waiting == CRASH_LOOP else None)
+    message = last_message(pod, pod.last_end if pod.waiting == CRASH_LOOP else None)
     return ": ".join(filter(None, (waits_for(pod), message))) or "it has not started"
 
 

@@ -128,12 +128,12 @@ class Pods:
     def facts(self) -> tuple[PodFact, ...]:
         """What the core may know of them."""
         return tuple(
-            replace(fact, stopped=_is_stopped(fact), last_words=self._last_output(fact))
+            replace(fact, stopped=_is_stopped(fact), last_message=self._last_output(fact))
             for fact in self._facts.values()
         )
 
     def _last_output(self, fact: PodFact) -> str:
-        return IMPORTS if fact.state is PodState.PENDING and self.parent_ready_at is None else fact.last_words
+        return IMPORTS if fact.state is PodState.PENDING and self.parent_ready_at is None else fact.last_message
 
     def oldest_pending(self) -> float | None:
         """Since when a pod waits for the parent."""
@@ -188,7 +188,7 @@ def _is_stopped(fact: PodFact) -> bool:
     return fact.state is PodState.RUNNING and fact.launcher_pid is not None and is_stopped(fact.launcher_pid)
 
 
-def _ended(fact: PodFact, exit_code: int | None, last_words: str) -> PodFact:
+def _ended(fact: PodFact, exit_code: int | None, last_message: str) -> PodFact:
     return PodFact(
         pod=fact.pod,
         life=fact.life,
@@ -196,5 +196,5 @@ def _ended(fact: PodFact, exit_code: int | None, last_words: str) -> PodFact:
         started_at=fact.started_at,
         launcher_pid=fact.launcher_pid,
         exit_code=exit_code,
-        last_words=last_words,
+        last_message=last_message,
     )

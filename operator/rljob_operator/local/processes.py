@@ -164,5 +164,5 @@ class Infrastructure:
             num_restarts=member.num_restarts,
             stopped=code is None and is_stopped(member.process.pid),
             exit_code=code,
-            last_words="" if code is None else last_line(self._log_tail(name)),
+            last_message="" if code is None else last_line(self._log_tail(name)),
         )

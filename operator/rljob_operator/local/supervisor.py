@@ -223,7 +223,7 @@ class Supervisor:
         self._journal.persist(decision)
         self._pods.keep_only([key for key, _ in pods(decision.status)])
         over = any(isinstance(action, Stop) for action in decision.actions)
-        until = decision.look_again_at
+        until = decision.next_turn_at
         try:
             for action in decision.actions:
                 await self._carry_out(action)

@@ -229,7 +229,7 @@ class Cluster:
             pod.state,
             pod.created if pod.restarted is None else pod.restarted,
             exit_code=pod.exit_code,
-            last_words=pod.words,
+            last_message=pod.words,
             ending=pod.ending,
             reason=pod.reason,
             has_run=pod.has_run,

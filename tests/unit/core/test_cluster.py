@@ -216,7 +216,7 @@ def ordered(decision: Decision, role: Role) -> PodOrder:
 def test_a_replacement_begins_the_order_that_no_other_pod_may_begin() -> None:
     world = make_cluster()
     world.end(world.pod(Role.REFERENCE), PodEnding.DELETED)
-    assert decide(world.observe(), world.now + 1).look_again_at < world.now + 1.1
+    assert decide(world.observe(), world.now + 1).next_turn_at < world.now + 1.1
     first = ordered(world.turn(), Role.REFERENCE)
     assert (first.pod_uid, first.generation) == (UNSEEN_POD, 1)
     second = ordered(world.turn(), Role.REFERENCE)
@@ -432,7 +432,7 @@ def test_an_ended_job_stops_once_nothing_runs_in_its_pods_and_is_deleted_after_i
     assert not is_true(decision.status, ConditionType.PROGRESSING)
     assert {role.ready for role in decision.status.roles} == {0}
     assert all(role.replicas == len(role.pods) > 0 for role in decision.status.roles), "pods that are there are listed"
-    assert decision.look_again_at == pytest.approx(ended + 30)
+    assert decision.next_turn_at == pytest.approx(ended + 30)
     world.pods.clear()
     gone = world.turn(1).status
     assert [(role.replicas, role.ready, role.pods) for role in gone.roles] == [(0, 0, [])] * len(gone.roles)
@@ -507,7 +507,7 @@ def test_a_job_that_waits_for_its_pods_is_not_stalled() -> None:
 def test_a_quiet_job_is_looked_at_when_something_can_be_overdue() -> None:
     world = make_cluster()
     decision = world.turn()
-    assert decision.look_again_at == pytest.approx(world.now + 29.9)
+    assert decision.next_turn_at == pytest.approx(world.now + 29.9)
 
 
 @pytest.mark.parametrize(
@@ -523,7 +523,7 @@ def test_a_job_that_waits_for_its_pods_is_looked_at_less_and_less_often(waited: 
     world.turn()
     later = world.now + waited
     observed = replace(world.observe(), coordinator=None)
-    assert decide(observed, later).look_again_at == pytest.approx(later + looks_after)
+    assert decide(observed, later).next_turn_at == pytest.approx(later + looks_after)
 
 
 def test_a_spec_that_is_refused_leaves_the_job_to_the_one_before_and_only_accepted_states_it() -> None:

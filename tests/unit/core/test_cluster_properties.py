@@ -76,7 +76,7 @@ def check_step(world: Cluster, before: RLJobStatus, observed: Observed, decision
     assert after.restart.counted_towards_max <= MAXIMUM
     if after.restart.counted_towards_max > before.restart.counted_towards_max:
         assert after.restart.epoch == before.restart.epoch + 1
-    assert decision.look_again_at > world.now
+    assert decision.next_turn_at > world.now
     assert len({fact.pod for fact in observed.pods}) == len(observed.pods), "a number was given to two pods"
     lives = [pod.life for role in after.roles for pod in role.pods if pod.life]
     assert len(set(lives)) == len(lives)

@@ -75,7 +75,7 @@ def test_what_its_platform_ends_is_not_waited_for() -> None:
 def test_it_is_looked_again_when_the_first_is_given_up() -> None:
     world = make_cluster(policy=POLICY)
     part(world, [Role.ACTOR], LIMIT - 20)
-    assert world.turn().look_again_at == pytest.approx(world.now + 22)
+    assert world.turn().next_turn_at == pytest.approx(world.now + 22)
 
 
 def test_a_pod_that_does_not_learn_of_a_new_epoch_is_not_called_late() -> None:

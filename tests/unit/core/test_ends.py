@@ -372,7 +372,7 @@ def test_a_dead_infrastructure_process_is_started_again_at_once_and_does_not_cou
 def test_an_infrastructure_process_that_does_not_stay_up_is_spaced_out_and_then_fails_the_job() -> None:
     def dead(num_ends: int) -> Observed:
         exits = tuple(NOW - num_ends + n for n in range(1, num_ends + 1))
-        process = ProcessFact("coordinator", 5, alive=False, exits=exits, exit_code=1, last_words="no such file")
+        process = ProcessFact("coordinator", 5, alive=False, exits=exits, exit_code=1, last_message="no such file")
         return replace(make_running(), infrastructure=(process,))
 
     assert actions_of(decide(dead(3), NOW), RestartInfrastructure)

@@ -80,7 +80,7 @@ def test_epochs_only_rise_counts_stay_bounded_and_ends_stay_ends(
         after = decision.status
         assert before.restart.epoch <= after.restart.epoch <= before.restart.epoch + 1
         assert after.restart.counted_towards_max <= MAXIMUM
-        assert decision.look_again_at > now
+        assert decision.next_turn_at > now
         if terminal(before) is not None:
             assert after.conditions == before.conditions
             assert after.restart.epoch == before.restart.epoch

@@ -9,7 +9,7 @@ from rljob_api.spec.restart import absence_seconds
 from rljob_api.status import ConditionType, Phase
 from rljob_operator.core import NoContact, Observed, PodState, Reason
 from rljob_operator.core.conditions import find, is_true
-from rljob_operator.core.decide import look_again_at
+from rljob_operator.core.decide import next_turn_at
 from rljob_operator.core.derived_status import with_lost_contact
 from rljob_operator.core.observed import ProcessFact
 from tests.unit.core.cluster import Cluster, make_cluster
@@ -194,7 +194,7 @@ def test_however_the_coordinator_comes_and_goes_nothing_is_restarted_and_all_is_
         cut_off(world)
         for _ in range(3):
             decision = world.turn(dark / 3)
-            assert decision.look_again_at <= world.now + 30.0
+            assert decision.next_turn_at <= world.now + 30.0
         world.silent_since = None
         world.step += 1  # it trains: else it would be stalled
         world.turn(light)
@@ -208,9 +208,9 @@ def test_it_is_looked_when_a_silence_is_reported_and_when_it_counts() -> None:
     world.turn(100)
     cut_off(world, world.now + 1)
     observed: Observed = world.observe()
-    assert look_again_at(observed, world.status, world.now) == pytest.approx(world.now + 11)
+    assert next_turn_at(observed, world.status, world.now) == pytest.approx(world.now + 11)
     world.turn(12)
     no_contact = world.observe().no_contact
     assert isinstance(no_contact, NoContact)
     expected = no_contact.since + LIMIT
-    assert look_again_at(world.observe(), world.status, world.now) == pytest.approx(expected)
+    assert next_turn_at(world.observe(), world.status, world.now) == pytest.approx(expected)

@@ -84,7 +84,7 @@ def test_a_job_that_an_earlier_one_has_done_succeeds_and_starts_nothing() -> Non
 def test_its_time_to_live_counts_from_there() -> None:
     request = UserRequest(revision="r1", generation=1, ttl_seconds_after_finished=60)
     world = Cluster(retained=RetainedRun(CLAIM, recorded=100), answers=False, request=request)
-    assert world.turn().look_again_at == world.now + 60
+    assert world.turn().next_turn_at == world.now + 60
     assert actions_of(world.turn(61), DeleteJob)
 
 

@@ -55,7 +55,7 @@ def test_a_replica_joins_once_no_one_has_an_order_for_its_number() -> None:
     decision = decide(deaf, world.now)
     assert [role.replicas for role in decision.status.roles if role.name is Role.ROLLOUT] == [1]
     assert actions_of(decision, SetDesired)
-    assert decision.look_again_at <= world.now + 1
+    assert decision.next_turn_at <= world.now + 1
     assert not decide(replace(deaf, coordinator=None), world.now).events
     world.settle()
     assert world.roster(Role.ROLLOUT) == names(2)

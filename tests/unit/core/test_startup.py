@@ -35,7 +35,7 @@ def test_a_job_that_is_not_ready_in_time_fails_names_what_it_waits_for_and_scale
     world = pending()
     decision = world.turn(LIMIT - 2)
     assert world.failure() is None
-    assert decision.look_again_at <= world.now + 1
+    assert decision.next_turn_at <= world.now + 1
 
     decision = world.turn(2)
     names = " and ".join(f"{role.name}-{n}" for role in world.status.roles for n in range(len(role.pods)))

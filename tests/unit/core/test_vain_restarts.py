@@ -11,7 +11,7 @@ def crashed(world: Cluster, times: int, name: str = "coordinator", exit_code: in
     """The kubelet has started it so many times; it is down again."""
     down = world.now
     fact = ProcessFact(
-        name, None, alive=False, num_restarts=times, exit_code=exit_code, last_words=WORDS, down_since=down
+        name, None, alive=False, num_restarts=times, exit_code=exit_code, last_message=WORDS, down_since=down
     )
     world.infrastructure = [fact]
     world.answers = False

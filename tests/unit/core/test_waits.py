@@ -47,7 +47,7 @@ def retained_from_nodes() -> Observed:
     text = {Role.ROLLOUT: SHORT, Role.ACTOR: BESIDE}
     pods = tuple(
         replace(
-            fact, reason="Unschedulable" if fact.pod.role is Role.ROLLOUT else "Other", last_words=text[fact.pod.role]
+            fact, reason="Unschedulable" if fact.pod.role is Role.ROLLOUT else "Other", last_message=text[fact.pod.role]
         )
         for fact in observed.pods
         if fact.pod.role in text

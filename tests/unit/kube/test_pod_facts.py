@@ -20,7 +20,7 @@ param = pytest.param
 class Want:
     state: PodState
     exit_code: int | None = None
-    last_words: str = ""
+    last_message: str = ""
     ending: PodEnding | None = None
     reason: str = ""
     returns: bool = True
@@ -35,7 +35,7 @@ ROWS = [
     param(make_pod(phase="Pending"), Want(PodState.PENDING, has_run=False), id="a pod that nobody has looked at yet"),
     param(
         make_pod(phase="Pending", conditions={"PodScheduled": ("False", "Unschedulable", "0/1 nodes: no GPU")}),
-        Want(PodState.PENDING, last_words="0/1 nodes: no GPU", reason="Unschedulable", has_run=False),
+        Want(PodState.PENDING, last_message="0/1 nodes: no GPU", reason="Unschedulable", has_run=False),
         id="no node takes it",
     ),
     param(
@@ -45,14 +45,14 @@ ROWS = [
     ),
     param(
         make_pod(waiting("ImagePullBackOff", "no such image"), phase="Pending"),
-        Want(PodState.PENDING, last_words="no such image", reason="ImagePullBackOff", has_run=False),
+        Want(PodState.PENDING, last_message="no such image", reason="ImagePullBackOff", has_run=False),
         id="its image cannot be pulled",
     ),
     param(
         make_pod(waiting("ErrImagePull", "unauthorized"), phase="Pending", image="registry/worker:1"),
         Want(
             PodState.PENDING,
-            last_words="image registry/worker:1: unauthorized",
+            last_message="image registry/worker:1: unauthorized",
             reason="ImagePullBackOff",
             has_run=False,
         ),
@@ -62,7 +62,7 @@ ROWS = [
         make_pod(waiting("CreateContainerConfigError", 'secret "hub" not found'), phase="Pending"),
         Want(
             PodState.PENDING,
-            last_words='secret "hub" not found',
+            last_message='secret "hub" not found',
             reason="CreateContainerConfigError",
             has_run=False,
         ),
@@ -73,7 +73,7 @@ ROWS = [
             phase="Pending",
             conditions={"PodScheduled": ("False", "SchedulingGated", "gates are there")},
         ),
-        Want(PodState.PENDING, last_words="gates are there", reason="SchedulingGated", has_run=False),
+        Want(PodState.PENDING, last_message="gates are there", reason="SchedulingGated", has_run=False),
         id="somebody holds it back",
     ),
     param(
@@ -93,7 +93,7 @@ ROWS = [
         ),
         Want(
             PodState.PENDING,
-            last_words="init container fetch: back-off 10s; it ended with code 3, no model",
+            last_message="init container fetch: back-off 10s; it ended with code 3, no model",
             reason="Init:CrashLoopBackOff",
             has_run=False,
         ),
@@ -102,7 +102,7 @@ ROWS = [
     param(make_pod(running()), Want(PodState.RUNNING), id="running"),
     param(
         make_pod(running(), started=False),
-        Want(PodState.PENDING, last_words="its first process imports its libraries"),
+        Want(PodState.PENDING, last_message="its first process imports its libraries"),
         id="a launcher that imports has not begun",
     ),
     param(
@@ -112,17 +112,17 @@ ROWS = [
     ),
     param(
         make_pod(terminated(1, message="ValueError: no such file")),
-        Want(PodState.EXITED, exit_code=1, last_words="ValueError: no such file", reason="Error"),
+        Want(PodState.EXITED, exit_code=1, last_message="ValueError: no such file", reason="Error"),
         id="it has exited and the kubelet will start it again",
     ),
     param(
         make_pod(terminated(137, reason="OOMKilled")),
-        Want(PodState.EXITED, exit_code=-9, last_words="OOMKilled", reason="OOMKilled"),
+        Want(PodState.EXITED, exit_code=-9, last_message="OOMKilled", reason="OOMKilled"),
         id="out of memory",
     ),
     param(
         make_pod(terminated(64, message="bad manifest")),
-        Want(PodState.EXITED, exit_code=64, last_words="bad manifest", reason="Error"),
+        Want(PodState.EXITED, exit_code=64, last_message="bad manifest", reason="Error"),
         id="a configuration error",
     ),
     param(
@@ -148,12 +148,12 @@ ROWS = [
     param(make_pod(running(), template="t0"), Want(PodState.RUNNING), id="of an older template, but not going yet"),
     param(
         make_pod(running(), deleting=True, conditions={"DisruptionTarget": ("True", "PreemptionByScheduler", "p")}),
-        Want(PodState.EXITED, ending=PodEnding.PREEMPTED, last_words="p", returns=False),
+        Want(PodState.EXITED, ending=PodEnding.PREEMPTED, last_message="p", returns=False),
         id="preempted",
     ),
     param(
         make_pod(running(), conditions={"DisruptionTarget": ("True", "EvictionByEvictionAPI", "drained")}),
-        Want(PodState.EXITED, ending=PodEnding.EVICTED, last_words="drained", returns=False),
+        Want(PodState.EXITED, ending=PodEnding.EVICTED, last_message="drained", returns=False),
         id="evicted by the eviction API",
     ),
     param(
@@ -175,7 +175,7 @@ ROWS = [
     ),
     param(
         make_pod(None, phase="Failed", status={"reason": "Evicted", "message": "low on memory"}),
-        Want(PodState.EXITED, ending=PodEnding.EVICTED, last_words="low on memory", returns=False),
+        Want(PodState.EXITED, ending=PodEnding.EVICTED, last_message="low on memory", returns=False),
         id="evicted by the kubelet",
     ),
     param(
@@ -195,7 +195,7 @@ def test_a_pod_as_a_fact(pod: dict[str, Any], want: Want) -> None:
     seen = Want(
         fact.state,
         fact.exit_code,
-        fact.last_words,
+        fact.last_message,
         fact.ending,
         fact.reason,
         fact.returns,

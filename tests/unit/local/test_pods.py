@@ -15,7 +15,7 @@ def test_a_pod_waits_for_the_imports_of_its_parent_and_states_it() -> None:
     folder = cast(RunFolder, SimpleNamespace(manifest=Path("job.json"), endpoints=Path("endpoints.json")))
     pods = Pods(folder, {}, lambda: None, Preloads())
     pods.create(PodKey(role=Role.ACTOR, replica=0))
-    assert [fact.last_words for fact in pods.facts()] == [IMPORTS]
+    assert [fact.last_message for fact in pods.facts()] == [IMPORTS]
 
     pods.parent_ready_at = 1.0
-    assert [fact.last_words for fact in pods.facts()] == [""]
+    assert [fact.last_message for fact in pods.facts()] == [""]
