@@ -80,10 +80,14 @@ def follow(asked: Callable[[], None]) -> None:
 
 
 class LocalTransport:
-    """To the coordinator of this run, by a client that is opened and closed by its caller."""
+    """To the coordinator of this run, by a client that is opened and closed by its caller.
 
-    def __init__(self, http: httpx.AsyncClient) -> None:
+    Reports every answer to the watchdog; a refusal is one, too.
+    """
+
+    def __init__(self, http: httpx.AsyncClient, watchdog: Watchdog) -> None:
         self._http = http
+        self._watchdog = watchdog
 
     async def send(self, method: str, path: str, body: str | None, timeout: float, most_bytes: int) -> bytes:
         """The body of a good answer."""
@@ -93,6 +97,7 @@ class LocalTransport:
             answer = await self._http.request(method, path, content=body, headers=headers, timeout=timeout)
         except httpx.TransportError as error:
             raise CoordinatorUnreachable(f"the coordinator did not answer {method} {path}: {error!r}") from error
+        self._watchdog.answered(COORDINATOR)
         if answer.is_error:
             raise CoordinatorRefused(f"{method} {path}: {answer.status_code} {answer.text[:500]}")
         return answer.content
@@ -127,10 +132,9 @@ FOLLOWER_LIMITS = FollowerLimits(
 class RunFollower(CoordinatorFollower):
     """Writes events into the journal as they arrive, and wakes the supervisor."""
 
-    def __init__(self, link: CoordinatorLink, journal: Journal, watchdog: Watchdog, wake: asyncio.Event) -> None:
+    def __init__(self, link: CoordinatorLink, journal: Journal, wake: asyncio.Event) -> None:
         super().__init__(link, FOLLOWER_LIMITS)
         self._journal = journal
-        self._watchdog = watchdog
         self._wake = wake
 
     def receive(self, events: Sequence[CoordinatorEvent]) -> None:
@@ -139,11 +143,6 @@ class RunFollower(CoordinatorFollower):
             self._journal.record(event)
         if any(event.kind not in QUIET for event in events):
             self._wake.set()
-
-    def request_ended(self, _what: str, error: CoordinatorError | None) -> None:
-        """A refusal is an answer, too."""
-        if not isinstance(error, CoordinatorUnreachable):
-            self._watchdog.answered(COORDINATOR)
 
     def answered_late(self, _seen: CoordinatorStatus | None) -> None:
         """The next turn reads it."""
@@ -188,8 +187,8 @@ class Supervisor:
         """Until the job is over; leaves no process behind. The exit code of the command."""
         follow(self._interrupt)
         async with coordinator_client(self._services.endpoints) as http:
-            self._link = CoordinatorLink(LocalTransport(http))
-            self._follower = RunFollower(self._link, self._journal, self._watchdog, self._wake)
+            self._link = CoordinatorLink(LocalTransport(http, self._watchdog))
+            self._follower = RunFollower(self._link, self._journal, self._wake)
             try:
                 # The parent's imports take longest, so it comes first; the Redis servers are up before clients connect.
                 await self._infrastructure.start(

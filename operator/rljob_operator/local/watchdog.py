@@ -51,7 +51,7 @@ class _Silence:
 
 
 class Watchdog:
-    """Asks every Redis for a PONG; the follower reports answers of the coordinator."""
+    """Asks every Redis for a PONG; the transport reports answers of the coordinator."""
 
     def __init__(
         self,

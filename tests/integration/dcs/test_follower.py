@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import cast
 
 from rljob_api.names import Role
 from rljob_api.wire.observation import CoordinatorEvent, CoordinatorStatus, ServerState
 from rljob_operator.coordinator_client.follower import CoordinatorFollower, FollowerLimits
 from rljob_operator.coordinator_client.link import CoordinatorLink, CoordinatorTransport
 from rljob_operator.local.supervisor import FOLLOWER_LIMITS, LocalTransport, coordinator_client
+from rljob_operator.local.watchdog import Watchdog
 from tests.integration.dcs.world import World, eventually
 
 
@@ -23,6 +25,13 @@ class Follower(CoordinatorFollower):
 
     def receive(self, events: Sequence[CoordinatorEvent]) -> None:
         self.ids += [event.id for event in events]
+
+
+class Answers(list[str]):
+    """A watchdog that retains who has answered."""
+
+    def answered(self, name: str) -> None:
+        self.append(name)
 
 
 class LateLink(CoordinatorLink):
@@ -42,7 +51,7 @@ class LateLink(CoordinatorLink):
 
 async def follow(world: World) -> list[int]:
     async with coordinator_client(world.endpoints) as http:
-        link = LateLink(LocalTransport(http))
+        link = LateLink(LocalTransport(http, cast(Watchdog, Answers())))
         follower = Follower(link, replace(FOLLOWER_LIMITS, patience_seconds=100.0, first_patience_seconds=0.0))
         follower.listen_after(0)
         assert await follower.status() is None
