@@ -114,11 +114,9 @@ def test_the_engine_stays_on_its_device(fake: FakeTensorMode, head_dtype: torch.
         weights = fuse_weights(initial_state(SPEC.model, TOKENIZER), geometry)
         decoder, cache = EngineDecoder(geometry), KvCache(geometry, 1 << 20)
         cache.reserve(2, 64)
-        prefilled = decoder.prefill(weights, padded.ids, padded.lengths)
-        for layer, (keys, values) in enumerate(zip(prefilled.keys, prefilled.values, strict=True)):
-            cache.write_prompts(layer, 0, keys, values)
+        logits = decoder.prefill(weights, padded.ids, padded.lengths, cache, 0)
         cache.move(torch.tensor([1]), torch.tensor([0]), 3)
-        tokens, log_probs = draw_tokens(prefilled.logits, columns, np.zeros(2, np.int64))
+        tokens, log_probs = draw_tokens(logits, columns, np.zeros(2, np.int64))
         assert {tokens.device, log_probs.device} == {CUDA}
         logits = decoder.decode(weights, np.array([7, 8]), lengths, runs, cache)
         assert (logits.device, logits.dtype) == (CUDA, torch.float32)

@@ -10,7 +10,6 @@ import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from rljob_api.spec.model import ModelSpec
 from rljob_api.spec.simulation import SimulationSpec
@@ -18,7 +17,6 @@ from rljob_workers.engines.torch_engine.continuous_batching import ContinuousBat
 from rljob_workers.engines.torch_engine.dialect import ServedModel
 from rljob_workers.engines.torch_engine.scheduler import Limits
 from rljob_workers.engines.torch_engine.server import serve_scheduler
-from rljob_workers.engines.torch_engine.slots import Moves
 from rljob_workers.models.building import described_config
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.simulation.pace import SimulatedPace
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from rljob_workers.engines.torch_engine.slots import Admission
+    from rljob_workers.engines.torch_engine.slots import Admission, Drawn, Moves
 
 
 class SimScheduler(ContinuousBatching[Uints]):
@@ -60,43 +58,34 @@ class SimScheduler(ContinuousBatching[Uints]):
         found: list[float] = log_probs(at, row[1:], np.ones(len(row) - 1)).tolist()
         return found
 
-    def _admit(self, admitted: list[Admission]) -> None:
-        start = self._slots.count
-        self._slots.append(admitted)
-        self._pace.spend(rows=self._slots.count - start)
-        counts = [one.count for one in admitted]
-        self._slots.ints("last_token")[start:] = np.repeat([one.group.prompt[-1] for one in admitted], counts)
-        self._mark_weight(start)
-        self._draw(start)
+    def _prefill(self, admitted: list[Admission], start: int) -> Drawn:
+        self._pace.spend(rows=sum(one.count for one in admitted))
+        return self._draw(start)
 
-    def _decode(self) -> None:
+    def _decode(self) -> Drawn:
         self._pace.spend(tokens=1)
-        self._draw(0)
+        return self._draw(0)
 
     def _recompute(self) -> None:
         self._pace.spend(rows=self._slots.count)
         self._is_stale = False
 
-    def _draw(self, start: int) -> None:
+    def _draw(self, start: int) -> Drawn:
         assert self._weights is not None, "samples only run while weights are held"
         columns = self._slots.sampling(start)
-        num_drawn = self._slots.ints("num_drawn")[start:]
+        num_drawn = self._slots.num_drawn[start:]
         # A slot's length is that of its prompt throughout: its last token stands behind what it drew.
-        positions = self._slots.ints("length")[start:] + num_drawn - 1
-        before = self._slots.ints("last_token")[start:]
+        positions = self._slots.length[start:] + num_drawn - 1
+        before = self._slots.last_token[start:]
         at = places(fingerprint(self._weights), before, positions, self._room.vocab_size)
         temperature, top_p = columns.temperature.astype(np.float64), columns.top_p.astype(np.float64)
         chance = seeded_chance(columns.seed, num_drawn)
         tokens = drawn(at, SamplingChoice(temperature, top_p, columns.top_k, chance))
         found = log_probs(at, tokens, np.where(temperature == 0, 1.0, temperature))
-        self._record(start, tokens, found.astype(np.float32))
+        return tokens, found.astype(np.float32)
 
-    def _compact(self, live: npt.NDArray[np.bool_]) -> None:
-        running = np.flatnonzero(live)
-        self._slots.move(Moves(sources=running, targets=np.arange(running.size)), running.size)
-
-    def _forget_slots(self) -> None:
-        """The slots themselves are all that there is."""
+    def _move_cache(self, moves: Moves) -> None:
+        """There is none."""
 
 
 def serve(listener: socket.socket, model: ModelSpec, simulation: SimulationSpec | None, incarnation: str) -> None:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rljob_api.wire.identity import WeightId
+    from rljob_workers.engines.torch_engine.slots import Drawn, Moves
 
 
 _MAX_SETS = 256
@@ -106,7 +107,10 @@ class _Waiting:
 
     batch: int
     group_index: int
-    next_sample: int
+    group: PromptGroup
+    reserved: int
+    """Width of a slot."""
+    next_sample: int = 0
 
 
 class ContinuousBatching(ABC, Generic[Weights]):
@@ -137,12 +141,16 @@ class ContinuousBatching(ABC, Generic[Weights]):
     def _read_weights(self, path: Path) -> Weights:
         """The weights of a safetensors file or folder; ValueError where they do not fit."""
 
-    @abstractmethod
-    def _admit(self, admitted: list[Admission]) -> None:
-        """Begins samples, in slots behind those that run, and draws their first tokens."""
+    def _passes(self, admitted: list[Admission]) -> list[list[Admission]]:
+        """Cuts samples into those whose prompts are computed together."""
+        return [admitted] if admitted else []
 
     @abstractmethod
-    def _decode(self) -> None:
+    def _prefill(self, admitted: list[Admission], start: int) -> Drawn:
+        """Computes the prompts of samples, whose slots are those from `start` on, and draws their first tokens."""
+
+    @abstractmethod
+    def _decode(self) -> Drawn:
         """Draws a token for every running sample."""
 
     @abstractmethod
@@ -154,12 +162,8 @@ class ContinuousBatching(ABC, Generic[Weights]):
         """Log-probs of tokens[1:] at temperature 1."""
 
     @abstractmethod
-    def _compact(self, live: npt.NDArray[np.bool_]) -> None:
-        """Closes the gaps of slots that are not live."""
-
-    @abstractmethod
-    def _forget_slots(self) -> None:
-        """No sample runs any more."""
+    def _move_cache(self, moves: Moves) -> None:
+        """Moves what was computed of running samples, whose slots have moved."""
 
     @abstractmethod
     def drop_cache(self) -> None:
@@ -192,11 +196,11 @@ class ContinuousBatching(ABC, Generic[Weights]):
             raise NotServing(
                 "No weights are loaded yet: call /update_weights_from_disk with weight_version and lineage first."
             )
-        for group in batch.groups:
-            self._check_fits(len(group.prompt), group.max_new_tokens)
+        widths = [self._fitting_width(len(group.prompt), group.max_new_tokens) for group in batch.groups]
         key, self._next_batch = self._next_batch, self._next_batch + 1
         self._batches[key] = batch
-        self._waiting.extend(_Waiting(key, index, 0) for index in range(len(batch.groups)))
+        groups = enumerate(zip(batch.groups, widths, strict=True))
+        self._waiting.extend(_Waiting(key, index, group, width) for index, (group, width) in groups)
 
     def step(self) -> None:
         """Admits what fits, unless samples drain, and draws one token for every running sample.
@@ -209,7 +213,7 @@ class ContinuousBatching(ABC, Generic[Weights]):
             if self._pause is not PauseMode.DRAIN:
                 self._admit_waiting()
             if self._slots.count:
-                self._decode()
+                self._record(0, *self._decode())
                 self._forget_done()
         except EngineFault as error:
             self._fail_running(error)
@@ -219,7 +223,7 @@ class ContinuousBatching(ABC, Generic[Weights]):
     def drawn(self, batch: Batch) -> int:
         """Tokens that were drawn for a batch until now."""
         running = sum(
-            int(self._slots.ints("num_drawn")[self._slots.ints("batch") == key].sum())
+            int(self._slots.num_drawn[self._slots.batch == key].sum())
             for key, one in self._batches.items()
             if one is batch
         )
@@ -229,7 +233,7 @@ class ContinuousBatching(ABC, Generic[Weights]):
         """Log-probs of tokens[1:] at temperature 1 under the held weights, also while paused; no sample changes."""
         if self._weights is None or self.held is None:
             raise NotServing("No weights are loaded, so that nothing can be scored.")
-        self._check_fits(len(tokens), 0)
+        self._fitting_width(len(tokens), 0)
         return self._score(self._weights, tokens)
 
     def abort(self, should_abort: Callable[[PromptGroup], bool]) -> int:
@@ -243,9 +247,9 @@ class ContinuousBatching(ABC, Generic[Weights]):
         for waiting in self._waiting:
             if (waiting.batch, waiting.group_index) in chosen:
                 batch = self._batches[waiting.batch]
-                batch.abort_unstarted(batch.groups[waiting.group_index].num_samples - waiting.next_sample)
+                batch.abort_unstarted(waiting.group.num_samples - waiting.next_sample)
         self._waiting = deque(one for one in self._waiting if (one.batch, one.group_index) not in chosen)
-        pairs = zip(self._slots.ints("batch").tolist(), self._slots.ints("group").tolist(), strict=True)
+        pairs = zip(self._slots.batch.tolist(), self._slots.group.tolist(), strict=True)
         ended = np.array([pair in chosen for pair in pairs], dtype=np.bool_)
         self._finish(ended, np.full(self._slots.count, EndReason.ABORT, dtype=np.int64))
         self._forget_done()
@@ -317,7 +321,6 @@ class ContinuousBatching(ABC, Generic[Weights]):
         self._waiting.clear()
         self._batches.clear()
         self._slots = SlotTable()
-        self._forget_slots()
         self.drop_cache()
 
     def retract(self) -> None:
@@ -325,23 +328,29 @@ class ContinuousBatching(ABC, Generic[Weights]):
         self.drop_cache()
         self._is_stale = self._slots.count > 0
 
-    def _check_fits(self, prompt_tokens: int, new_tokens: int) -> None:
+    def _fitting_width(self, prompt_tokens: int, new_tokens: int) -> int:
+        """The width of a slot for them; BadRequest where there is none."""
         longest, bound = prompt_tokens + new_tokens, self._room.max_positions
         if longest > bound:
             raise BadRequest(
                 f"max_new_tokens: {prompt_tokens} prompt tokens and {new_tokens} new ones are {longest}, but the model "
                 f"has {bound} positions. Shorten the prompt or lower max_new_tokens."
             )
-        if round_width(longest) > self._room.max_cells:
+        width = round_width(longest)
+        if width > self._room.max_cells:
             raise BadRequest(
                 f"max_new_tokens: a sample of {longest} tokens does not fit into the KV cache of "
                 f"{self._room.max_cells} tokens. Lower max_new_tokens."
             )
+        return width
 
     def _admit_waiting(self) -> None:
         self._admitting = self._take_waiting()
-        if self._admitting:
-            self._admit(self._admitting)
+        for admitted in self._passes(self._admitting):
+            start = self._slots.count
+            self._slots.append(admitted)
+            self._mark_weight(start)
+            self._record(start, *self._prefill(admitted, start))
         self._admitting = []
         self._forget_done()
 
@@ -351,12 +360,11 @@ class ContinuousBatching(ABC, Generic[Weights]):
         count = self._slots.count
         if count == 0:
             self._stops.forget_if_many()
-        width = round_width(int(self._slots.ints("reserved").max(initial=0)))
+        width = int(self._slots.reserved.max(initial=0))
         while self._waiting:
             waiting = self._waiting[0]
-            batch = self._batches[waiting.batch]
-            group = batch.groups[waiting.group_index]
-            width = max(width, round_width(group.longest))
+            group = waiting.group
+            width = max(width, waiting.reserved)
             room = min(self._room.max_running_samples, self._room.max_cells // width) - count
             taking = min(room, group.num_samples - waiting.next_sample)
             if taking <= 0:
@@ -367,8 +375,9 @@ class ContinuousBatching(ABC, Generic[Weights]):
                     group_index=waiting.group_index,
                     group=group,
                     first_sample=waiting.next_sample,
-                    first_row=int(batch.first_rows[waiting.group_index]),
+                    first_row=int(self._batches[waiting.batch].first_rows[waiting.group_index]),
                     count=taking,
+                    reserved=waiting.reserved,
                     stop_set=self._stops.index_of(group.stop_token_ids),
                 )
             )
@@ -381,8 +390,8 @@ class ContinuousBatching(ABC, Generic[Weights]):
     def _record(self, start: int, tokens: IntArray, log_probs: npt.NDArray[np.float32]) -> None:
         """Takes over a token for every slot from `start` on and ends what is complete."""
         self._slots.record(start, tokens, log_probs)
-        is_stop = self._stops.contains(self._slots.ints("stop_set")[start:], tokens)
-        is_full = self._slots.ints("num_drawn")[start:] >= self._slots.ints("limit")[start:]
+        is_stop = self._stops.contains(self._slots.stop_set[start:], tokens)
+        is_full = self._slots.num_drawn[start:] >= self._slots.limit[start:]
         ended = np.zeros(self._slots.count, dtype=np.bool_)
         ended[start:] = is_stop | is_full
         reasons = np.zeros(self._slots.count, dtype=np.int64)
@@ -394,35 +403,34 @@ class ContinuousBatching(ABC, Generic[Weights]):
         slots = np.flatnonzero(ended)
         if slots.size == 0:
             return
-        width = int(self._slots.ints("num_drawn")[slots].max())
-        owners = self._slots.ints("batch")[slots]
+        width = int(self._slots.num_drawn[slots].max())
+        owners = self._slots.batch[slots]
         for key in np.unique(owners).tolist():
             own = slots[owners == key]
             self._batches[key].finish_rows(
-                rows=self._slots.ints("row")[own],
+                rows=self._slots.row[own],
                 tokens=self._slots.tokens[own, :width],
                 log_probs=self._slots.log_probs[own, :width],
-                lengths=self._slots.ints("num_drawn")[own],
+                lengths=self._slots.num_drawn[own],
                 reasons=reasons[own],
             )
-        self._compact(~ended)
+        self._move_cache(self._slots.compact(~ended))
 
     def _mark_weight(self, start: int) -> None:
         assert self.held is not None, "a weight is marked when it is held"
-        owners = self._slots.ints("batch")[start:]
+        owners = self._slots.batch[start:]
         for key in np.unique(owners).tolist():
             own = np.flatnonzero(owners == key) + start
-            self._batches[key].mark_weight(self.held, self._slots.ints("row")[own], self._slots.ints("num_drawn")[own])
+            self._batches[key].mark_weight(self.held, self._slots.row[own], self._slots.num_drawn[own])
 
     def _fail_running(self, error: EngineFault) -> None:
         """Fails the batches that have a slot or were about to; the others wait on."""
-        failed = set(self._slots.ints("batch").tolist()) | {one.batch for one in self._admitting}
+        failed = set(self._slots.batch.tolist()) | {one.batch for one in self._admitting}
         self._admitting = []
         for key in failed:
             self._batches[key].fail(error)
         self._waiting = deque(one for one in self._waiting if one.batch not in failed)
         self._slots, self._is_stale = SlotTable(), False
-        self._forget_slots()
         self.drop_cache()
         self._forget_done()
 

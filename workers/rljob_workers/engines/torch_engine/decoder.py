@@ -270,17 +270,6 @@ class KvCache:
         return torch.zeros(self.num_slots, g.num_kv_heads, self.width, g.head_dim, dtype=g.dtype, device=g.device)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Prefilled:
-    """Prompts that were computed: logits of their last tokens and what goes into the cache."""
-
-    logits: torch.Tensor
-    """[B, V] float32."""
-    keys: list[torch.Tensor]
-    """Per layer [B, kv_heads, T, head_dim]; beyond a prompt's length they mean nothing."""
-    values: list[torch.Tensor]
-
-
 class Decoder:
     """One model's forward pass; stateless but for the table of rotations."""
 
@@ -289,32 +278,48 @@ class Decoder:
         self._geometry = geometry
         self._rotations = torch.empty(0, 1, geometry.head_dim // 2, dtype=torch.complex64, device=geometry.device)
 
-    def prefill(self, weights: DecoderWeights, ids: torch.Tensor, lengths: torch.Tensor) -> Prefilled:
-        """Computes padded prompts (`ids` and `lengths` are the host's).
+    def prefill(
+        self,
+        weights: DecoderWeights,
+        ids: torch.Tensor,
+        lengths: torch.Tensor,
+        cache: KvCache,
+        first_slot: int,
+        copies: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Computes padded prompts [B, T] (`ids`, `lengths` and `copies` are the host's); logits [slots, V] float32.
 
-        Padding stands on the right, where causal attention never reads it.
+        Their KV goes to as many slots from `first_slot` on as each has `copies` [B] (None: one), for which the cache
+        has room. Padding stands on the right, where causal attention never reads it.
         """
         num_prompts, num_tokens = ids.shape
-        ids, lengths = moved(ids, self._geometry.device), moved(lengths, self._geometry.device)
+        each = torch.arange(num_prompts)
         x, keys, values = self._attend_causally(weights, ids)
-        last = torch.arange(num_prompts, device=self._geometry.device) * num_tokens + lengths - 1
-        return Prefilled(self._logits(weights, x[last]), keys, values)
+        last = moved(each * num_tokens + lengths - 1, self._geometry.device)
+        logits = self._logits(weights, x[last])
+        source = moved(each if copies is None else each.repeat_interleave(copies), self._geometry.device)
+        for layer, (key, value) in enumerate(zip(keys, values, strict=True)):
+            cache.write_prompts(layer, first_slot, key[source], value[source])
+        return logits[source]
 
     def score(self, weights: DecoderWeights, tokens: Sequence[int]) -> torch.Tensor:
         """Log-probs [T - 1] of tokens[1:], each given those before it; float32, on the host."""
-        ids = moved(torch.tensor([tokens]), self._geometry.device)
-        x, _, _ = self._attend_causally(weights, ids)
+        ids = torch.tensor(tokens)
+        x, _, _ = self._attend_causally(weights, ids[None])
         log_probs = self._logits(weights, x[:-1]).log_softmax(-1)
-        return log_probs.gather(1, ids[0, 1:, None])[:, 0].cpu()
+        return log_probs.gather(1, moved(ids[1:, None], log_probs.device))[:, 0].cpu()
 
     def _attend_causally(
         self, weights: DecoderWeights, ids: torch.Tensor
     ) -> tuple[torch.Tensor, list[torch.Tensor], list[torch.Tensor]]:
-        """Hidden states [B * T, H] of sequences [B, T] from their first token on; keys and values as in `Prefilled`."""
+        """Hidden states [B * T, H] of sequences [B, T] (of the host) from their first token on, and keys and values.
+
+        Those are, per layer, [B, kv_heads, T, head_dim]; beyond a sequence's length they mean nothing.
+        """
         num_prompts, num_tokens = ids.shape
         g = self._geometry
         rotations = self._rotation_table(num_tokens)[:num_tokens]
-        x = functional.embedding(ids, weights.embedding).view(num_prompts * num_tokens, -1)
+        x = functional.embedding(moved(ids, g.device), weights.embedding).view(num_prompts * num_tokens, -1)
         keys, values = [], []
         for layer in weights.layers:
             qk, v = self._project(layer, x)
@@ -334,6 +339,7 @@ class Decoder:
         g = self._geometry
         num_slots = len(last_tokens)
         longest = [int(cached[run.start : run.stop].max()) + 1 for run in runs]
+        cache.reserve(num_slots, max(longest))
         ids, lengths = (moved(torch.from_numpy(column), g.device) for column in (last_tokens, cached))
         rotations = self._rotation_table(max(longest))[lengths]
         masks = [_mask(lengths, run, width) for run, width in zip(runs, longest, strict=True)]

@@ -90,11 +90,6 @@ class PromptGroup:
     stop_token_ids: frozenset[int]
     """End of sequence included, unless it is to be ignored."""
 
-    @property
-    def longest(self) -> int:
-        """Tokens of prompt and longest output."""
-        return len(self.prompt) + self.max_new_tokens
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _WeightMark:
@@ -124,11 +119,8 @@ class Batch:
         self._marks: list[_WeightMark] = []
         self._num_open = self.num_rows
         self._on_done = on_done
-
-    @property
-    def is_done(self) -> bool:
-        """Whether `on_done` was called."""
-        return self._num_open == 0
+        self.is_done = False
+        """Whether `on_done` was called, or is called now."""
 
     def mark_weight(self, weight: WeightId, rows: IntArray, starts: IntArray) -> None:
         """Tokens that follow are drawn under `weight`."""
@@ -180,6 +172,7 @@ class Batch:
         self._num_open -= num_rows
         assert self._num_open >= 0, "a sample ended twice"
         if self._num_open == 0 and num_rows:
+            self.is_done = True
             self._on_done(self)
 
 

@@ -13,29 +13,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from rljob_workers.devices import moved
 from rljob_workers.engines.torch_engine.continuous_batching import ContinuousBatching, Room
 from rljob_workers.engines.torch_engine.decoder import Decoder, DecoderWeights, KvCache, read_weights
 from rljob_workers.engines.torch_engine.requests import StepFailed
-from rljob_workers.engines.torch_engine.slots import (
-    Moves,
-    Run,
-    draw_tokens,
-    needs_sorting,
-    plan_compaction,
-    plan_runs,
-    plan_sorting,
-    round_width,
-    shrink_runs,
-)
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import numpy.typing as npt
-
     from rljob_workers.engines.torch_engine.decoder import Geometry
-    from rljob_workers.engines.torch_engine.slots import Admission
+    from rljob_workers.engines.torch_engine.slots import Admission, Drawn, Moves
 
 
 _SLACK_TOKENS = 16
@@ -48,11 +34,6 @@ class PaddedPrompts:
 
     ids: torch.Tensor
     lengths: torch.Tensor
-
-    @property
-    def width(self) -> int:
-        """T."""
-        return self.ids.shape[1]
 
 
 def pad_prompts(sequences: Sequence[Sequence[int]]) -> PaddedPrompts:
@@ -113,7 +94,6 @@ class Scheduler(ContinuousBatching[DecoderWeights]):
         self._limits = limits
         self._decoder = Decoder(geometry)
         self._cache = KvCache(geometry, max_cells)
-        self._runs: list[Run] = []
 
     def drop_cache(self) -> None:
         """See the base."""
@@ -125,76 +105,49 @@ class Scheduler(ContinuousBatching[DecoderWeights]):
     def _score(self, weights: DecoderWeights, tokens: Sequence[int]) -> list[float]:
         return self._decoder.score(weights, tokens).tolist()
 
-    def _admit(self, admitted: list[Admission]) -> None:
-        for chunk in cut_chunks(admitted, self._limits.max_prefill_tokens):
-            self._admit_chunk(chunk)
+    def _passes(self, admitted: list[Admission]) -> list[list[Admission]]:
+        return cut_chunks(admitted, self._limits.max_prefill_tokens)
 
-    def _admit_chunk(self, admitted: list[Admission]) -> None:
+    def _prefill(self, admitted: list[Admission], start: int) -> Drawn:
         """Computes prompts once, copies their KV to their samples, draws the first tokens."""
         assert self._weights is not None, "samples are only admitted while weights are held"
-        start = self._slots.count
-        self._slots.append(admitted)
         padded = pad_prompts([one.group.prompt for one in admitted])
-        self._cache.reserve(self._slots.count, round_width(max(padded.width, self._longest())))
-        prefilled = self._decoder.prefill(self._weights, padded.ids, padded.lengths)
-        counts = torch.tensor([one.count for one in admitted])
-        source = moved(torch.arange(len(admitted)).repeat_interleave(counts), self._geometry.device)
-        for layer, (keys, values) in enumerate(zip(prefilled.keys, prefilled.values, strict=True)):
-            self._cache.write_prompts(layer, start, keys[source], values[source])
-        self._mark_weight(start)
-        self._runs = plan_runs(self._slots.ints("length"))
-        self._draw(start, prefilled.logits[source])
+        self._cache.reserve(self._slots.count, self._longest())
+        copies = torch.tensor([one.count for one in admitted])
+        logits = self._decoder.prefill(self._weights, padded.ids, padded.lengths, self._cache, start, copies)
+        return self._draw(start, logits)
 
-    def _decode(self) -> None:
+    def _decode(self) -> Drawn:
         assert self._weights is not None, "samples only run while weights are held"
-        self._sort_by_length()
-        self._cache.reserve(self._slots.count, round_width(self._longest() + 1))
-        lengths = self._slots.ints("length")
-        logits = self._decoder.decode(self._weights, self._slots.ints("last_token"), lengths, self._runs, self._cache)
-        lengths += 1
-        self._draw(0, logits)
+        if (moves := self._slots.sort()) is not None:
+            self._move_cache(moves)
+        slots = self._slots
+        logits = self._decoder.decode(self._weights, slots.last_token, slots.length, slots.runs, self._cache)
+        slots.length += 1
+        return self._draw(0, logits)
 
-    def _draw(self, start: int, logits: torch.Tensor) -> None:
-        """Draws a token for every slot from `start` on and ends what is complete."""
-        answer = draw_tokens(logits, self._slots.sampling(start), self._slots.ints("num_drawn")[start:])
-        tokens, log_probs = (column.cpu() for column in answer)
-        if not bool(torch.isfinite(log_probs).all()):
+    def _draw(self, start: int, logits: torch.Tensor) -> Drawn:
+        tokens, log_probs = self._slots.draw(start, logits)
+        if not np.isfinite(log_probs).all():
             raise StepFailed(
                 f"The model's logits are not finite under weights {self.held}: training may have diverged."
             )
-        self._record(start, tokens.numpy(), log_probs.numpy())
+        return tokens, log_probs
 
-    def _compact(self, live: npt.NDArray[np.bool_]) -> None:
-        self._move(plan_compaction(self._runs, live), int(np.count_nonzero(live)))
-        self._runs = shrink_runs(self._runs, live, self._slots.ints("length"))
-
-    def _forget_slots(self) -> None:
-        self._runs = []
-
-    def _move(self, moves: Moves, count: int) -> None:
+    def _move_cache(self, moves: Moves) -> None:
         if moves.sources.size and not self._is_stale:
             sources, targets = torch.from_numpy(moves.sources), torch.from_numpy(moves.targets)
             self._cache.move(sources, targets, self._longest())
-        self._slots.move(moves, count)
-
-    def _sort_by_length(self) -> None:
-        """Sorts slots when neighbours are so unlike that attention would need many calls."""
-        lengths = self._slots.ints("length")
-        if needs_sorting(self._runs, lengths):
-            self._move(plan_sorting(lengths), self._slots.count)
-            self._runs = plan_runs(self._slots.ints("length"))
 
     def _recompute(self) -> None:
         """Computes the KV of all running samples under the current weights: prompt and all but the last token."""
         assert self._weights is not None, "samples only run while weights are held"
         count = self._slots.count
-        self._cache.reserve(count, round_width(self._longest() + 1))
+        self._cache.reserve(count, self._longest() + 1)
         start = 0
         while start < count:
             padded = self._cached_tokens(start)
-            prefilled = self._decoder.prefill(self._weights, padded.ids, padded.lengths)
-            for layer, (keys, values) in enumerate(zip(prefilled.keys, prefilled.values, strict=True)):
-                self._cache.write_prompts(layer, start, keys, values)
+            self._decoder.prefill(self._weights, padded.ids, padded.lengths, self._cache, start)
             start += padded.ids.shape[0]
         self._is_stale = False
 
@@ -202,7 +155,7 @@ class Scheduler(ContinuousBatching[DecoderWeights]):
         """Tokens whose KV belongs into the cache, for as many slots from `start` on as one pass may compute."""
         sequences: list[list[int]] = []
         longest = 0
-        drawn, owners, groups = (self._slots.ints(name) for name in ("num_drawn", "batch", "group"))
+        drawn, owners, groups = self._slots.num_drawn, self._slots.batch, self._slots.group
         for slot in range(start, self._slots.count):
             prompt = self._batches[int(owners[slot])].groups[int(groups[slot])].prompt
             tokens = [*prompt, *self._slots.tokens[slot, : drawn[slot] - 1].tolist()]
@@ -213,4 +166,4 @@ class Scheduler(ContinuousBatching[DecoderWeights]):
         return pad_prompts(sequences)
 
     def _longest(self) -> int:
-        return int(self._slots.ints("length").max(initial=0))
+        return int(self._slots.length.max(initial=0))

@@ -18,6 +18,9 @@ from rljob_workers.devices import moved
 if TYPE_CHECKING:
     from rljob_workers.engines.torch_engine.requests import IntArray, PromptGroup
 
+    Drawn = tuple[IntArray, npt.NDArray[np.float32]]
+    """A token for each of several slots, and its log-prob."""
+
 
 _SLACK_TOKENS = 32
 """Lengths that differ by less share a run: a kernel call costs about as much as reading so many tokens."""
@@ -224,23 +227,6 @@ def round_width(tokens: int) -> int:
     return -(-tokens // _WIDTH_STEP) * _WIDTH_STEP
 
 
-_COLUMNS: dict[str, type[np.generic]] = {
-    "batch": np.int64,
-    "row": np.int64,
-    "group": np.int64,
-    "length": np.int64,
-    "num_drawn": np.int64,
-    "limit": np.int64,
-    "reserved": np.int64,
-    "last_token": np.int64,
-    "stop_set": np.int64,
-    "top_k": np.int64,
-    "temperature": np.float32,
-    "top_p": np.float32,
-    "seed": np.uint64,
-}
-
-
 @dataclass(frozen=True, slots=True)
 class Admission:
     """Samples first..first+count-1 of a group that start to run."""
@@ -252,43 +238,54 @@ class Admission:
     first_row: int
     """Row of the group's sample 0 in its batch."""
     count: int
+    reserved: int
+    """Width of its slots: that of prompt and longest output."""
     stop_set: int
 
 
 class SlotTable:
-    """Columns of all running samples. Views go stale when slots are appended: take new ones."""
+    """Columns of all running samples, [count] each, as views: they are replaced when slots are added or move.
+
+    slots.append(admitted)
+    slots.record(start, *slots.draw(start, logits))
+    moves = slots.compact(live)    the cache moves alike
+    """
+
+    batch: IntArray
+    row: IntArray
+    """In the batch."""
+    group: IntArray
+    length: IntArray
+    """Tokens whose KV is cached."""
+    num_drawn: IntArray
+    limit: IntArray
+    reserved: IntArray
+    last_token: IntArray
+    stop_set: IntArray
+    top_k: IntArray
+    temperature: npt.NDArray[np.float32]
+    top_p: npt.NDArray[np.float32]
+    seed: npt.NDArray[np.uint64]
+    tokens: npt.NDArray[np.int32]
+    """[count, width]: drawn tokens; beyond `num_drawn` they mean nothing."""
+    log_probs: npt.NDArray[np.float32]
+    """[count, width], as `tokens`."""
 
     def __init__(self) -> None:
         """Starts empty."""
         self.count = 0
-        self._columns = {name: np.zeros(0, dtype=kind) for name, kind in _COLUMNS.items()}
-        self._tokens = np.zeros((0, 0), dtype=np.int32)
-        self._log_probs = np.zeros((0, 0), dtype=np.float32)
-
-    def ints(self, name: str) -> IntArray:
-        """A whole-number column over the running slots, as a view."""
-        return self._columns[name][: self.count]
-
-    @property
-    def tokens(self) -> npt.NDArray[np.int32]:
-        """[count, width]: drawn tokens; beyond `num_drawn` they mean nothing."""
-        return self._tokens[: self.count]
-
-    @property
-    def log_probs(self) -> npt.NDArray[np.float32]:
-        """[count, width], as `tokens`."""
-        return self._log_probs[: self.count]
-
-    def sampling(self, start: int) -> SamplingColumns:
-        """Sampling parameters of slots from `start` on."""
-        part = slice(start, self.count)
-        columns = self._columns
-        return SamplingColumns(
-            temperature=columns["temperature"][part],
-            top_p=columns["top_p"][part],
-            top_k=columns["top_k"][part],
-            seed=columns["seed"][part],
-        )
+        self.runs: list[Run] = []
+        """All slots, in their order."""
+        ints = ("batch", "row", "group", "length", "num_drawn", "limit", "reserved", "last_token", "stop_set", "top_k")
+        self._columns: dict[str, npt.NDArray[Any]] = {
+            **{name: np.zeros(0, dtype=np.int64) for name in ints},
+            "temperature": np.zeros(0, dtype=np.float32),
+            "top_p": np.zeros(0, dtype=np.float32),
+            "seed": np.zeros(0, dtype=np.uint64),
+            "tokens": np.zeros((0, 0), dtype=np.int32),
+            "log_probs": np.zeros((0, 0), dtype=np.float32),
+        }
+        self._replace_views()
 
     def append(self, admitted: list[Admission]) -> None:
         """Adds the samples behind the running ones, with their prompts cached and nothing drawn."""
@@ -296,13 +293,16 @@ class SlotTable:
         samples = np.concatenate([np.arange(one.first_sample, one.first_sample + one.count) for one in admitted])
         start, self.count = self.count, self.count + int(counts.sum())
         self._grow(max(one.group.max_new_tokens for one in admitted))
+        self._replace_views()
         values = {
             "batch": [one.batch for one in admitted],
             "row": [one.first_row for one in admitted],
             "group": [one.group_index for one in admitted],
             "length": [len(one.group.prompt) for one in admitted],
+            "num_drawn": [0 for _ in admitted],
             "limit": [one.group.max_new_tokens for one in admitted],
-            "reserved": [one.group.longest for one in admitted],
+            "reserved": [one.reserved for one in admitted],
+            "last_token": [one.group.prompt[-1] for one in admitted],
             "stop_set": [one.stop_set for one in admitted],
             "top_k": [one.group.top_k for one in admitted],
             "temperature": [one.group.temperature for one in admitted],
@@ -312,40 +312,62 @@ class SlotTable:
         for name, value in values.items():
             column = self._columns[name]
             column[start : self.count] = np.repeat(np.array(value, dtype=column.dtype), counts)
-        self._columns["num_drawn"][start : self.count] = 0
-        self._columns["row"][start : self.count] += samples
-        self._columns["seed"][start : self.count] += samples.astype(np.uint64)  # wraps around, as the contract has it
+        self.row[start:] += samples
+        self.seed[start:] += samples.astype(np.uint64)  # wraps around, as the contract has it
+        self.runs = plan_runs(self.length)
+
+    def sampling(self, start: int) -> SamplingColumns:
+        """Sampling parameters of slots from `start` on."""
+        return SamplingColumns(self.temperature[start:], self.top_p[start:], self.top_k[start:], self.seed[start:])
+
+    def draw(self, start: int, logits: torch.Tensor) -> Drawn:
+        """Draws by `logits` [slots, V] the next token of every slot from `start` on; records nothing."""
+        tokens, log_probs = draw_tokens(logits, self.sampling(start), self.num_drawn[start:])
+        return tokens.cpu().numpy(), log_probs.cpu().numpy()
 
     def record(self, start: int, tokens: IntArray, log_probs: npt.NDArray[np.float32]) -> None:
         """Appends a drawn token to every slot from `start` on."""
         slots = np.arange(start, self.count)
-        positions = self.ints("num_drawn")[start:]
-        self._tokens[slots, positions] = tokens
-        self._log_probs[slots, positions] = log_probs
-        self.ints("last_token")[start:] = tokens
+        positions = self.num_drawn[start:]
+        self.tokens[slots, positions] = tokens
+        self.log_probs[slots, positions] = log_probs
+        self.last_token[start:] = tokens
         positions += 1
 
-    def move(self, moves: Moves, count: int) -> None:
-        """Moves slots and keeps the first `count`."""
+    def compact(self, live: npt.NDArray[np.bool_]) -> Moves:
+        """Removes the slots that are not live."""
+        moves = plan_compaction(self.runs, live)
+        self._move(moves, int(np.count_nonzero(live)))
+        self.runs = shrink_runs(self.runs, live, self.length)
+        return moves
+
+    def sort(self) -> Moves | None:
+        """Longest first, when neighbours are so unlike that attention would need many calls; else None."""
+        if not needs_sorting(self.runs, self.length):
+            return None
+        moves = plan_sorting(self.length)
+        self._move(moves, self.count)
+        self.runs = plan_runs(self.length)
+        return moves
+
+    def _move(self, moves: Moves, count: int) -> None:
+        """Moves slots and retains the first `count`."""
+        width = int(self.num_drawn.max(initial=0))
         for column in self._columns.values():
-            column[moves.targets] = column[moves.sources]
-        width = int(self.ints("num_drawn").max(initial=0))
-        self._tokens[moves.targets, :width] = self._tokens[moves.sources, :width]
-        self._log_probs[moves.targets, :width] = self._log_probs[moves.sources, :width]
+            part = column if column.ndim == 1 else column[:, :width]
+            part[moves.targets] = part[moves.sources]
         self.count = count
+        self._replace_views()
 
     def _grow(self, max_new_tokens: int) -> None:
-        capacity, width = self._tokens.shape
-        if self.count > capacity:
-            capacity = max(self.count, 2 * capacity)
-            for name, column in self._columns.items():
-                self._columns[name] = np.zeros(capacity, dtype=column.dtype)
-                self._columns[name][: column.size] = column
-        width = max(width, max_new_tokens)
-        if (capacity, width) == self._tokens.shape:
-            return
-        for name in ("_tokens", "_log_probs"):
-            old = getattr(self, name)
-            new = np.empty((capacity, width), dtype=old.dtype)
-            new[: old.shape[0], : old.shape[1]] = old
-            setattr(self, name, new)
+        capacity, width = self._columns["tokens"].shape
+        rows = capacity if self.count <= capacity else max(self.count, 2 * capacity)
+        for name, old in self._columns.items():
+            shape = (rows,) if old.ndim == 1 else (rows, max(width, max_new_tokens))
+            if shape != old.shape:
+                new = self._columns[name] = np.zeros(shape, dtype=old.dtype)
+                new[tuple(slice(size) for size in old.shape)] = old
+
+    def _replace_views(self) -> None:
+        for name, column in self._columns.items():
+            setattr(self, name, column[: self.count])
