@@ -47,7 +47,10 @@ def lock_checkpoints(path: Path, spec: RLJobSpec) -> TextIO | None:
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
             raise PermissionError(0, "no right to write there")
-        return None if folder.is_relative_to(path) else _locked_checkpoints(folder)
+        if folder.is_relative_to(path):
+            return None
+        in_use = f"spec.checkpoint.path: {folder} is in use by another run. Give each run a folder of its own."
+        return _flocked((folder / LOCK).open("a+"), in_use)
     except OSError as error:
         raise _unwritable(folder, error) from error
 
@@ -77,15 +80,13 @@ def own_checkpoints(path: Path, spec: RLJobSpec, run: str) -> None:
         raise _unwritable(folder, error) from error
 
 
-def _locked_checkpoints(folder: Path) -> TextIO:
-    lock = (folder / LOCK).open("a+")
+def _flocked(lock: TextIO, in_use: str) -> TextIO:
+    """The open file, locked until it is closed. Raises RunRefused with `in_use` where another process has locked it."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         lock.close()
-        raise RunRefused(
-            f"spec.checkpoint.path: {folder} is in use by another run. Give each run a folder of its own."
-        ) from None
+        raise RunRefused(in_use) from None
     return lock
 
 
@@ -319,14 +320,11 @@ def _locked(path: Path) -> TextIO:
         raise RunRefused(
             f"--out: {path / LOCK} is no lock of a run. Move it away, or choose another folder with --out."
         )
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.close()
-        raise RunRefused(
-            f"--out: {path} is in use by `rljob run` (process {owner or 'unknown'}). Wait for it, stop it with Ctrl-C, "
-            "or choose another folder with --out."
-        ) from None
+    _flocked(
+        lock,
+        f"--out: {path} is in use by `rljob run` (process {owner or 'unknown'}). Wait for it, stop it with Ctrl-C, "
+        "or choose another folder with --out.",
+    )
     lock.truncate(0)
     lock.write(f"{os.getpid()}\n")
     lock.flush()
