@@ -86,7 +86,7 @@ def placement() -> tuple[FieldPlacement, bytes]:
     header, payload = encode_chunk(COLUMN.values, len(COLUMN))
     value = header + bytes(payload)
     chunk = ChunkRef(0, 1, "1:0123456789ab:0", "tokens", 0, len(COLUMN), "int32", (), len(value))
-    return FieldPlacement((chunk,), row_table(COLUMN, [0])), b"$%d\r\n%s\r\n" % (len(value), value)
+    return FieldPlacement((chunk,), row_table(COLUMN.offsets.numpy(), [0])), b"$%d\r\n%s\r\n" % (len(value), value)
 
 
 @FUZZ

@@ -246,27 +246,40 @@ class Piece:
     """Of the whole chunk."""
 
 
-def cut_columns(columns: Mapping[str, Column], num_units: int, *, checksums: bool) -> list[Piece]:
+def cut_columns(
+    columns: Mapping[str, Column], num_units: int, *, checksums: bool
+) -> tuple[list[Piece], dict[str, npt.NDArray[np.uint32]]]:
     """Cuts every field into runs of rows of at most `MAX_CHUNK_BYTES` (a longer row is a piece of its own).
+
+    Returns all pieces, and per field where its rows lie in its own (`row_table`).
 
     Raises ValueError for a row that no server takes, and where offsets do not fit their values.
     """
-    total = sum(part.values.nbytes for column in columns.values() for part in column.parts)
+    parts = {field: column.parts for field, column in columns.items()}
+    total = sum(part.values.nbytes for of_field in parts.values() for part in of_field)
     wanted = MAX_CHUNK_BYTES if total <= SPREAD_BYTES else -(-total // (2 * num_units))
     limit = min(MAX_CHUNK_BYTES, max(SPREAD_BYTES, wanted))
-    return [piece for field, column in columns.items() for piece in _cut(field, column, limit, checksums)]
+    pieces: list[Piece] = []
+    tables = {}
+    for field, column in columns.items():
+        offsets = column.offsets.numpy()
+        cut = _cut(field, parts[field], offsets, limit, checksums)
+        tables[field] = row_table(offsets, [piece.first_row for piece in cut])
+        pieces += cut
+    return pieces, tables
 
 
-def _cut(field: str, column: Column, limit: int, checksums: bool) -> list[Piece]:
-    values = column.parts[0].values
+def _cut(
+    field: str, parts: Sequence[Jagged], offsets: npt.NDArray[np.int64], limit: int, checksums: bool
+) -> list[Piece]:
+    values = parts[0].values
     inner_shape = tuple(values.shape[1:])
     dtype = str(values.dtype).removeprefix("torch.")
-    offsets, num_values = column.offsets.numpy(), sum(part.values.shape[0] for part in column.parts)
-    refuse_misfit(field, num_values, int(offsets[0]), int(offsets[-1]))
+    refuse_misfit(field, sum(part.values.shape[0] for part in parts), int(offsets[0]), int(offsets[-1]))
     ends = offsets * element_bytes(values.dtype, inner_shape)
     edges = _edges(ends, limit)
     pieces = []
-    for (first, last), payload in zip(itertools.pairwise(edges), _payloads(column.parts, ends[edges]), strict=True):
+    for (first, last), payload in zip(itertools.pairwise(edges), _payloads(parts, ends[edges]), strict=True):
         num_bytes = int(ends[last] - ends[first])
         if num_bytes > MAX_VALUE_BYTES - HEADER_BYTES:
             raise ValueError(
@@ -307,12 +320,12 @@ def _edges(ends: npt.NDArray[np.int64], limit: int) -> list[int]:
     return edges
 
 
-def row_table(column: Column, edges: Sequence[int]) -> npt.NDArray[np.uint32]:
+def row_table(offsets: npt.NDArray[np.int64], edges: Sequence[int]) -> npt.NDArray[np.uint32]:
     """[rows, 3]: piece, offset in the piece (elements), length; `edges` are the pieces' first rows."""
-    offsets = column.offsets.numpy()
-    table = np.empty((len(column), 3), np.uint32)
+    num_rows = len(offsets) - 1
+    table = np.empty((num_rows, 3), np.uint32)
     firsts = np.asarray(edges, np.int64)
-    table[:, 0] = np.searchsorted(firsts, np.arange(len(column)), side="right") - 1
+    table[:, 0] = np.searchsorted(firsts, np.arange(num_rows), side="right") - 1
     table[:, 1] = offsets[:-1] - offsets[firsts[table[:, 0]]]
     table[:, 2] = np.diff(offsets)
     return table

@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from rljob_workers.transfer_queue.chunk_io import BufferPool, ChunkRead, plan_reads, read_chunks, write_chunks
-from rljob_workers.transfer_queue.chunks import SPREAD_BYTES, Piece, cut_columns, deal, row_table
+from rljob_workers.transfer_queue.chunks import SPREAD_BYTES, Piece, cut_columns, deal
 from rljob_workers.transfer_queue.errors import CorruptChunk, QueueError, RowsLost, StorageFull, StorageUnreachable
 from rljob_workers.transfer_queue.resp import Clock, RespConnection, Sleep
 from rljob_workers.transfer_queue.row_format import ChunkRef, FieldPlacement
@@ -125,7 +125,7 @@ class StorageUnits:
 
         Raises StorageFull or StorageUnreachable when at the deadline some piece is on no unit.
         """
-        pieces = cut_columns(columns, len(self._units), checksums=self._checksums)
+        pieces, tables = cut_columns(columns, len(self._units), checksums=self._checksums)
         placed: dict[Piece, ChunkRef] = {}
         began = self._clock()
         troubles: dict[int, Trouble] = {}
@@ -138,7 +138,10 @@ class StorageUnits:
                 raise _combined(troubles, self._clock() - began)
             if round_troubles and not self._good_units():
                 self._sleep(FULL_RETRY_SECONDS)
-        return {field: _placement(field, column, pieces, placed) for field, column in columns.items()}
+        chunks: dict[str, list[ChunkRef]] = {field: [] for field in columns}
+        for piece in pieces:
+            chunks[piece.field].append(placed[piece])
+        return {field: FieldPlacement(tuple(chunks[field]), table) for field, table in tables.items()}
 
     def fetch(
         self, fields: Mapping[str, FieldPlacement], *, deadline: float, waiting: str = "claimed rows were to be read"
@@ -375,13 +378,6 @@ def _one_by_one(fields: Mapping[str, FieldPlacement]) -> Iterator[tuple[str, Fie
             rows = placement.rows[placement.rows[:, 0] == place]  # a copy
             rows[:, 0] = 0
             yield field, FieldPlacement((chunk,), rows)
-
-
-def _placement(field: str, column: Column, pieces: Sequence[Piece], placed: Mapping[Piece, ChunkRef]) -> FieldPlacement:
-    mine = [piece for piece in pieces if piece.field == field]
-    return FieldPlacement(
-        tuple(placed[piece] for piece in mine), row_table(column, [piece.first_row for piece in mine])
-    )
 
 
 def _combined(troubles: Mapping[int, Trouble], seconds: float) -> Trouble:
