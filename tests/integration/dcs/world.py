@@ -71,7 +71,6 @@ def context_here(
         clock=clock,
         wall=lambda: 1.0,
         notify=lambda topic, keys=None: None,
-        begin_anew=lambda _: None,
     )
 
 

@@ -159,8 +159,6 @@ class CoordinatorContext:
     wall: Callable[[], float]
     """Unix seconds: what is written down."""
     notify: Notify
-    begin_anew: Callable[[RLJob], None]
-    """Has the coordinator made again, for another job, which is stored; callable from any thread."""
 
     def event(self, kind: EventKind, epoch: Epoch, message: str) -> CoordinatorEvent:
         """An event of now; its id is given when it is committed."""

@@ -91,7 +91,7 @@ class Coordinator:
         if request.job is None or runs_alike(request.job, self._context.job):
             return
         self._context.store.commit([note_job_to_come(request.epoch, request.job)])
-        self._context.begin_anew(request.job)
+        self.gate.successor = request.job
         raise not_open(f"The coordinator begins anew with the job of epoch {request.epoch}. Ask again.")
 
     def _require_later_epoch(self, request: EpochRequest) -> None:

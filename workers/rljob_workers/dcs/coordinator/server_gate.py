@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from rljob_api.machine.attended_time import AttendedClock
 from rljob_api.names import Epoch
+from rljob_api.spec import RLJob
 from rljob_api.wire.epochs import PodOrder, PodPhase
 from rljob_api.wire.launchers import LauncherHello
 from rljob_api.wire.observation import EventKind, ServerState
@@ -100,6 +101,8 @@ class ServerGate:
         self.waiting_for = "the control Redis"
         """What opening waits for, for a sentence."""
         self._opened_at = context.clock()
+        self.successor: RLJob | None = None
+        """Another job, which is stored: `serving` ends this coordinator and makes one for it."""
 
     @property
     def silence_counts_from(self) -> float:
@@ -162,7 +165,7 @@ class ServerGate:
             job = job_to_work_by(self._context.store)
             if job is not None and not runs_alike(job, self._context.job):
                 self.waiting_for = "a coordinator that is made for the job of the epoch"
-                self._context.begin_anew(job)
+                self.successor = job
                 return
         if self._context.store.value(RUN_ID) != run_id and self._awaits_launchers():
             return

@@ -75,14 +75,7 @@ def _ended(*_: object) -> None:
 
 async def _serve(listener: socket.socket, endpoints: Endpoints, job: RLJob, opening: OpeningPatience) -> RLJob | None:
     """Serves one job; the one to serve next, or None at the end."""
-    loop = asyncio.get_running_loop()
-    notifier = Notifier(loop)
-    successors: list[RLJob] = []
-
-    def begin_anew(successor: RLJob) -> None:
-        successors.append(successor)
-        loop.call_soon_threadsafe(leave)
-
+    notifier = Notifier(asyncio.get_running_loop())
     url = endpoints.control_redis
     connection = redis.Redis.from_url(url, socket_timeout=REDIS_TIMEOUT_SECONDS, retry=_ONCE, **redis_options(url))
     context = CoordinatorContext(
@@ -92,7 +85,6 @@ async def _serve(listener: socket.socket, endpoints: Endpoints, job: RLJob, open
         clock=time.monotonic,
         wall=time.time,
         notify=notifier.notify,
-        begin_anew=begin_anew,
     )
     executor = SerialExecutor(Coordinator(context, checkpoint_dir(job, endpoints), opening), notifier)
     config = uvicorn.Config(
@@ -105,10 +97,6 @@ async def _serve(listener: socket.socket, endpoints: Endpoints, job: RLJob, open
         timeout_graceful_shutdown=1,
     )
     server = _Server(config, executor)
-
-    def leave() -> None:
-        server.should_exit = True
-
     duties = [
         asyncio.create_task(duty)
         for duty in (_tick(executor), _watch(executor), _tend_units(executor), _sweep(executor))
@@ -121,9 +109,10 @@ async def _serve(listener: socket.socket, endpoints: Endpoints, job: RLJob, open
             duty.cancel()
         executor.close()
         connection.close()
-    if successors:
+    successor = executor.coordinator.gate.successor
+    if successor is not None:
         _LOG.info("begins anew: an epoch has another job")
-    return successors[-1] if successors else None
+    return successor
 
 
 class _Server(uvicorn.Server):
@@ -132,6 +121,10 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, executor: SerialExecutor) -> None:
         super().__init__(config)
         self._executor = executor
+
+    async def on_tick(self, counter: int) -> bool:
+        """Whether it ends: also where another job is to be served."""
+        return await super().on_tick(counter) or self._executor.coordinator.gate.successor is not None
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """See the base."""
