@@ -13,8 +13,9 @@ import select
 import shutil
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -32,7 +33,7 @@ from rljob_workers.engines.incarnation import EngineIdentity, read_reason, write
 from rljob_workers.launcher.engine_deaths import VainStarts, died_of, killed_itself
 from rljob_workers.launcher.engine_health import EngineParts, HealthProbe
 from rljob_workers.launcher.environment import EngineFacts, LauncherEnvironment, PodIdentity
-from rljob_workers.launcher.forking import RANK_OOM_SCORE, Child, Exit, exec_program, fork_child, how_it_ended
+from rljob_workers.launcher.forking import RANK_OOM_SCORE, Child, Closable, Exit, exec_program, fork_child, how_it_ended
 from rljob_workers.launcher.plan import EngineView
 from rljob_workers.launcher.pod_devices import require_cuda, require_no_cuda, see_only, slice_of, take_over
 from rljob_workers.launcher.preload import THREAD_POOLS
@@ -209,20 +210,15 @@ class EngineKeeper:
             state=EngineState.RESTARTING if self._life is None or self._killed_since is not None else state,
         )
 
-    def start(self, devices: tuple[str, ...], release: Callable[[], None]) -> None:
+    def start(self, devices: tuple[str, ...], close: Sequence[Closable]) -> None:
         """Forks a life on `devices`, as CUDA_VISIBLE_DEVICES names them; none: on the CPU.
 
-        `release` closes what the launcher holds besides this engine's port, in the child.
+        The child closes `close`: what the launcher holds besides this engine's port.
         """
         incarnation, settings, place = secrets.token_hex(6), self._request.settings, self._place
         command = self._request.backend.command(settings, EngineSite(self._port, devices, place.folder))
         if isinstance(command, Fork):
             self._socket.listen(BACKLOG)
-
-        def prepare() -> None:
-            release()
-            self._probe.close()
-            see_only(devices)
 
         def live() -> int:
             take_over(place.log.stem, devices, place.log.parent)
@@ -230,7 +226,8 @@ class EngineKeeper:
             return become_engine(command, settings, self._socket, life)
 
         require_no_cuda()
-        child = fork_child(live, place.log, prepare, oom_score=RANK_OOM_SCORE)
+        prepare = partial(see_only, devices)
+        child = fork_child(live, place.log, prepare, close=(*close, self._probe), oom_score=RANK_OOM_SCORE)
         self._killed_since = None
         self._has_lost_a_part = False
         self.starts += 1
@@ -305,8 +302,8 @@ class EngineKeeper:
             return None
         return self._failure(life, ended.code, order, now)
 
-    def close_listener(self) -> None:
-        """In a forked rank: it is a client of the engine, not its owner."""
+    def close(self) -> None:
+        """Closes the port. In a forked rank, too: it is a client of the engine, not its owner."""
         self._probe.close()
         self._socket.close()
 
@@ -444,7 +441,7 @@ class Engines:
             return
         self._kind = request.backend.kind
         self.end_all(f"a later epoch has {num_engines} engines of kind {self._kind} in each pod")
-        self.close_listeners()
+        self.close()
         self._leaving = tuple(keeper for keeper in (*self._leaving, *self._keepers) if keeper.pid is not None)
         self._keepers = self._make(num_engines, request)
 
@@ -458,23 +455,17 @@ class Engines:
         for keeper in self._keepers:
             keeper.watch(poller)
 
-    def start(self, index: int, release: Callable[[], None]) -> None:
+    def start(self, index: int, close: Sequence[Closable]) -> None:
         """Begins a life, once the engines that were replaced have ended, whose end clears the folder that it will have.
 
-        `release` closes what the launcher holds, in the child.
+        The child closes `close`: what the launcher holds besides its engines' ports.
         """
         if any(keeper.pid is not None for keeper in self._leaving):
             return  # it is wished for in every turn
         others = [keeper for keeper in self._keepers if keeper is not self._keepers[index]]
-
-        def release_all() -> None:
-            release()
-            for other in others:
-                other.close_listener()
-
         ranks_per_pod = topology_of(self._job.spec.roles, self._identity.pod.role).ranks_per_pod
         devices = slice_of(self._environment.devices_of(self._job), index, ranks_per_pod)
-        self._keepers[index].start(devices, release_all)
+        self._keepers[index].start(devices, (*close, *others))
 
     def kill_stopped(self, rank: int) -> None:
         """Before rank `rank` begins: it would wait for an engine that is stopped, and all others with it."""
@@ -497,10 +488,10 @@ class Engines:
                 return keeper.exited(ended, order, now)
         return None
 
-    def close_listeners(self) -> None:
-        """In a forked rank: it is a client of its engine, not the owner of any."""
+    def close(self) -> None:
+        """Closes all ports. In a forked rank, too: it is a client of its engine, not the owner of any."""
         for keeper in self._keepers:
-            keeper.close_listener()
+            keeper.close()
 
 
 def _free_port() -> socket.socket:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_FAILED
 from rljob_api.times import timestamp
@@ -132,11 +132,25 @@ class Exit:
     code: int
 
 
-def fork_child(body: Callable[[], int], log: Path, prepare: Callable[[], None], *, oom_score: int = 0) -> Child:
-    """Forks; the child runs `prepare`, then `body`, and exits with what that returns.
+class Closable(Protocol):
+    """Something of the parent's that a child must not hold open."""
 
-    `prepare` closes what was inherited and sets signal handlers: no signal comes before it is through. The child is
-    the leader of a process group, and of a session: no terminal's Ctrl-C reaches it.
+    def close(self) -> None:
+        """Closes this process's copy."""
+
+
+def fork_child(
+    body: Callable[[], int],
+    log: Path,
+    prepare: Callable[[], None] = lambda: None,
+    *,
+    close: Sequence[Closable] = (),
+    oom_score: int = 0,
+) -> Child:
+    """Forks; the child closes `close`, runs `prepare`, then `body`, and exits with what that returns.
+
+    `prepare` sets signal handlers: no signal comes before it is through. The child is the leader of a process group,
+    and of a session: no terminal's Ctrl-C reaches it.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     offset = _mark_begin(log)
@@ -146,7 +160,7 @@ def fork_child(body: Callable[[], int], log: Path, prepare: Callable[[], None], 
     with signals_held():
         pid = os.fork()
         if pid == 0:
-            _live(body, log, prepare, parent, oom_score)
+            _live(body, log, prepare, close, parent, oom_score)
     return Child(pid, log, offset)
 
 
@@ -205,13 +219,22 @@ def is_users_error(error: BaseException) -> bool:
     return type(error) is ValueError and _raised_in(error.__traceback__).startswith("rljob_")
 
 
-def _live(body: Callable[[], int], log: Path, prepare: Callable[[], None], parent: int, oom_score: int) -> NoReturn:
+def _live(
+    body: Callable[[], int],
+    log: Path,
+    prepare: Callable[[], None],
+    close: Sequence[Closable],
+    parent: int,
+    oom_score: int,
+) -> NoReturn:
     code = EXIT_FAILED
     try:
         die_with_parent(parent)
         os.setsid()
         _write_to(log)
         reset_signals()
+        for inherited in close:
+            inherited.close()
         prepare()
         release_signals()
         _volunteer_for_oom(oom_score)

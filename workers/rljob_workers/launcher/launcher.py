@@ -25,7 +25,7 @@ from rljob_api.spec import RLJob, RLJobSpec
 from rljob_api.spec.restart import absence_seconds
 from rljob_api.wire.epochs import PodOrder, PodPhase
 from rljob_api.wire.failures import Failure
-from rljob_api.wire.identity import Endpoints
+from rljob_api.wire.identity import Endpoints, Life, RankKey
 from rljob_api.wire.launchers import LauncherAnswer, LauncherHello, LauncherPoll
 from rljob_api.wire.processes import SpawnLauncher
 from rljob_workers.dcs.errors import CoordinatorUnreachable, LifeOver
@@ -36,7 +36,7 @@ from rljob_workers.launcher import ranks
 from rljob_workers.launcher.coordinator_calls import FailureOutbox, LauncherClient, PendingOrder, WaitLog
 from rljob_workers.launcher.engines import Engines
 from rljob_workers.launcher.environment import LauncherEnvironment, LauncherState, PodIdentity, WhenDone, one_machine
-from rljob_workers.launcher.forking import SignalPipe, reap
+from rljob_workers.launcher.forking import Closable, SignalPipe, reap
 from rljob_workers.launcher.plan import (
     DrainRank,
     KillEngine,
@@ -103,6 +103,8 @@ class Launcher:
         self._use_policy()
         self._client = LauncherClient(endpoints, clock, patience_seconds=REGISTER_SECONDS)
         self._outbox = FailureOutbox(endpoints, clock)
+        self._connections: tuple[Closable, ...] = (self._client, self._outbox, signals, *environment.plugins)
+        """A forked child must not speak on them, nor hold them open."""
         self._answer = LauncherAnswer(order=None)
         self._poll: LauncherPoll | None = None
         self._pending: PendingOrder | None = None
@@ -156,6 +158,8 @@ class Launcher:
             self._sleep()
 
     def _run_plugins(self) -> None:
+        if not self._environment.plugins:
+            return  # on one machine: nothing is counted for none
         order = self._answer.order
         state = LauncherState(
             order=order,
@@ -255,7 +259,7 @@ class Launcher:
             case KillRank(rank, why):
                 self._ranks.kill(rank, why)
             case StartEngine(index):
-                self._engines.start(index, self._close_connections)
+                self._engines.start(index, self._connections)
             case KillEngine(index):
                 self._engines.end(index, "the pod ends")
             case Leave():
@@ -277,8 +281,10 @@ class Launcher:
             raise AssertionError("a rank was to be started without an order")
         self._engines.kill_stopped(rank)
         engine_url, engine_identity = self._engines.address(rank)
+        pod, order = self._identity.pod, answer.order
+        key = RankKey(role=pod.role, replica=pod.replica, rank=rank)
         context = RankContext(
-            life=self._ranks.new_life(rank, answer.order),
+            life=Life(key=key, epoch=order.epoch, generation=order.generation, incarnation=secrets.token_hex(6)),
             endpoints=self._endpoints,
             job=self._job,
             global_rank=answer.first_rank + rank,
@@ -286,28 +292,16 @@ class Launcher:
             launcher=self._id,
             engine_url=engine_url,
             engine_identity=engine_identity,
-            memory=self._ranks.memory(rank),
+            memory=self._ranks.memories[rank],
             devices=self._devices_of(rank),
         )
-        self._ranks.start(context, self._bodies.rank, self._close_everything)
+        self._ranks.start(context, self._bodies.rank, (*self._connections, self._engines))
 
     def _devices_of(self, rank: int) -> tuple[str, ...]:
         """None where the pod has engines: they are the ones that compute then."""
         if self._topology.engines:
             return ()
         return slice_of(self._environment.devices_of(self._job), rank, self._topology.ranks_per_pod)
-
-    def _close_connections(self) -> None:
-        """In a forked child: it must not speak on its launcher's connections, nor hold them open."""
-        self._client.close()
-        self._outbox.close()
-        self._signals.close()
-        for plugin in self._environment.plugins:
-            plugin.close()
-
-    def _close_everything(self) -> None:
-        self._close_connections()
-        self._engines.close_listeners()
 
     def _kill_all(self, why: str) -> None:
         for view in self._ranks.views():

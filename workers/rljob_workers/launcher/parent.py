@@ -87,7 +87,8 @@ class Parent:
         require_no_cuda()
         endpoints = Endpoints.model_validate_json(Path(spawn.endpoints).read_bytes())
         log = Path(endpoints.run_dir) / "logs" / f"{spawn.pod}.log"
-        child = fork_child(lambda: run_launcher(spawn, self._bodies), log, self._release)
+        # The socket is the parent's, and must end when the parent does.
+        child = fork_child(lambda: run_launcher(spawn, self._bodies), log, close=(self._control, self._signals))
         self._launchers[child.pid] = (child, spawn)
         self._send(LauncherSpawned(pod_uid=spawn.pod_uid, pid=child.pid))
 
@@ -103,11 +104,6 @@ class Parent:
         except OSError as error:  # gone, or too busy to read for long: either way the socket has ended
             _log.info("the supervisor does not hear: %s", error)
             self._ended = True
-
-    def _release(self) -> None:
-        """In a forked launcher: the socket is the parent's, and must end when the parent does."""
-        self._control.close()
-        self._signals.close()
 
     def _end(self) -> None:
         for child, _ in self._launchers.values():

@@ -9,11 +9,10 @@ from __future__ import annotations
 import hashlib
 import logging
 import random
-import secrets
 import signal
 import sys
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,7 +28,7 @@ from rljob_api.wire.launchers import RankProcess
 from rljob_workers.dcs.errors import CoordinatorUnreachable, DamageReported, LifeOver
 from rljob_workers.dcs.membership.rank_context import RankContext, RankMemory
 from rljob_workers.launcher.environment import PodIdentity
-from rljob_workers.launcher.forking import RANK_OOM_SCORE, Child, Exit, fork_child, how_it_ended
+from rljob_workers.launcher.forking import RANK_OOM_SCORE, Child, Closable, Exit, fork_child, how_it_ended
 from rljob_workers.launcher.plan import RankView
 from rljob_workers.launcher.pod_devices import require_cuda, require_no_cuda, see_only, take_over
 from rljob_workers.transfer_queue.errors import ControlRefused, ControlUnreachable, Fenced
@@ -128,7 +127,8 @@ class Ranks:
         self._attended = attended
         self._stopped_since: dict[int, float] = {}
         """Pid -> attended seconds when it was first seen to be stopped."""
-        self._memories: defaultdict[int, RankMemory] = defaultdict(RankMemory)
+        self.memories: defaultdict[int, RankMemory] = defaultdict(RankMemory)
+        """Rank -> what it shares with this launcher, through all its lives."""
         self.starts = 0
         """Lives so far."""
 
@@ -142,18 +142,14 @@ class Ranks:
         return sum(
             row.exit_code is None
             and (row.life.epoch, row.life.generation) == (order.epoch, order.generation)
-            and self._memories[rank].is_ready
+            and self.memories[rank].is_ready
             for rank, row in self._lives.items()
         )
 
     @property
     def seen_seq(self) -> int:
         """The highest seq of the control Redis that any rank of this pod has seen, dead ones included."""
-        return max((memory.seen_seq for memory in self._memories.values()), default=0)
-
-    def memory(self, rank: int) -> RankMemory:
-        """What rank `rank` shares with this launcher, through all its lives."""
-        return self._memories[rank]
+        return max((memory.seen_seq for memory in self.memories.values()), default=0)
 
     def views(self) -> tuple[RankView, ...]:
         """As `plan` sees them."""
@@ -186,25 +182,18 @@ class Ranks:
                 generation=row.life.generation,
                 exit_code=row.exit_code,
                 cut_off=row.cut_off,
-                collectives=self._memories[rank].collectives or None,
-                is_within_collective=self._memories[rank].is_within_collective,
+                collectives=self.memories[rank].collectives or None,
+                is_within_collective=self.memories[rank].is_within_collective,
             )
             for rank, row in sorted(self._lives.items())
         ]
 
-    def new_life(self, rank: int, order: PodOrder) -> Life:
-        """A new life, with an incarnation of its own."""
-        pod = self._identity.pod
-        key = RankKey(role=pod.role, replica=pod.replica, rank=rank)
-        return Life(key=key, epoch=order.epoch, generation=order.generation, incarnation=secrets.token_hex(6))
-
-    def start(self, context: RankContext, body: Callable[[RankContext], int], release: Callable[[], None]) -> None:
-        """Forks a rank that runs `body`; `release` closes what the launcher holds, in the child."""
+    def start(self, context: RankContext, body: Callable[[RankContext], int], close: Sequence[Closable]) -> None:
+        """Forks a rank that runs `body`; the child closes `close`, what the launcher holds."""
         life = context.life
         log = self._logs / f"{life.key}.log"
 
         def prepare() -> None:
-            release()
             signal.signal(signal.SIGTERM, lambda *_: context.drain.ask())
             see_only(context.devices)
 
@@ -215,7 +204,7 @@ class Ranks:
         context.memory.begin_life()
         self.starts += 1
         require_no_cuda()
-        child = fork_child(live, log, prepare, oom_score=RANK_OOM_SCORE)
+        child = fork_child(live, log, prepare, close=close, oom_score=RANK_OOM_SCORE)
         self._lives[life.key.rank] = _RankLife(life, child)
         _log.info("%s: life %s of epoch %s runs as process %s", life.key, life.incarnation, life.epoch, child.pid)
 
