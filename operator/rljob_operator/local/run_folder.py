@@ -205,11 +205,6 @@ class RunFolder:
         """Addresses and secrets of this start, mode 0600."""
         return self.path / "endpoints.json"
 
-    @property
-    def checkpoints(self) -> Path:
-        """Where checkpoints lie unless the spec names another folder."""
-        return self.path / "checkpoints"
-
     def log(self, name: str) -> Path:
         """The log of a process."""
         return self.path / "logs" / f"{name}.log"

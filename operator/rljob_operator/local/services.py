@@ -31,7 +31,6 @@ from rljob_operator.local.pods import Pods
 from rljob_operator.local.processes import Infrastructure, Launch
 from rljob_operator.local.run_folder import RunFolder, memory_folder
 from rljob_operator.local.run_record import write_secret
-from rljob_operator.local.watchdog import RedisProbe
 
 _PROGRAMS = ("valkey-server", "redis-server")
 
@@ -115,6 +114,15 @@ CONTROL = "control"
 
 BACKLOG = 512
 """Every process of a job may connect while the coordinator is being restarted; none shall be refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class RedisProbe:
+    """Where a Redis listens."""
+
+    name: str
+    socket: Path
+    password: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from asyncio.subprocess import Process
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from rljob_api.machine.attended_time import AttendedClock
 from rljob_api.machine.process_stat import is_stopped, progress_of
@@ -17,6 +16,7 @@ from rljob_operator.core import Reason
 from rljob_operator.local.journal import Journal
 from rljob_operator.local.pods import Pods
 from rljob_operator.local.processes import Infrastructure
+from rljob_operator.local.services import COORDINATOR, PARENT, RedisProbe
 
 PROBE_INTERVAL_SECONDS = 2.0
 SILENCE_LIMIT_SECONDS = 15.0
@@ -26,15 +26,6 @@ LONGEST_PAUSE_SECONDS = 2 * PROBE_INTERVAL_SECONDS
 START_LIMIT_SECONDS = 120.0
 """Least time for a start without an answer and without progress. Imports take seconds, or many minutes from a network
 disk or where memory is short: as long as they read or compute, the start goes on."""
-
-
-@dataclass(frozen=True, slots=True)
-class RedisProbe:
-    """Where a Redis listens."""
-
-    name: str
-    socket: Path
-    password: str
 
 
 @dataclass(slots=True)
@@ -92,10 +83,10 @@ class Watchdog:
         """Probes all of them, and kills those that have been silent for too long."""
         await asyncio.gather(*(self._probe(probe) for probe in self._probes))
         self._attended.tick()
-        for name in (*(probe.name for probe in self._probes), "coordinator", "parent"):
+        for name in (*(probe.name for probe in self._probes), COORDINATOR, PARENT):
             process = self._infrastructure.running(name)
             if process is not None:
-                self._judge_parent(process) if name == "parent" else self._judge(name, process)
+                self._judge_parent(process) if name == PARENT else self._judge(name, process)
 
     async def _probe(self, probe: RedisProbe) -> None:
         if self._infrastructure.running(probe.name) is None:
@@ -107,17 +98,17 @@ class Watchdog:
 
     def _judge(self, name: str, process: Process) -> None:
         """A restarted coordinator has the time of a start again: it has much to import."""
-        if silence := self._silence(name, process, process.pid, starts=name == "coordinator"):
+        if silence := self._silence(name, process, process.pid, starts=name == COORDINATOR):
             self._kill(process, f"{name} (process {process.pid}) has not answered in {silence}; it is killed")
 
     def _judge_parent(self, process: Process) -> None:
         """It owes its start, and then every pod that it was ordered to begin."""
         started, pending = self._pods.parent_ready_at, self._pods.oldest_pending()
         if started is not None and pending is None:
-            self._known.pop("parent", None)
+            self._known.pop(PARENT, None)
             return
         question = (process.pid, started, pending if started else None)
-        if silence := self._silence("parent", process, question, starts=started is None):
+        if silence := self._silence(PARENT, process, question, starts=started is None):
             self._kill(process, f"the preloaded parent has not answered in {silence}; it is killed")
 
     def _silence(self, name: str, process: Process, question: Hashable, *, starts: bool) -> str | None:
