@@ -14,8 +14,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from rljob_api.change import Change
 from rljob_api.names import EngineKind, Role
-from rljob_api.revision import Change, row_of
+from rljob_api.revision import row_of
 from rljob_api.roles import FORWARD_ROLES, LEADING_ROLE, PROXIMAL_ROLE, TRAITS, field_name
 from rljob_api.spec import RLJobSpec
 from rljob_api.spec.model import Dtype

@@ -1,5 +1,6 @@
-"""What a change of each field of the spec means for a job that exists, and which fields identify a run.
+"""Two specs of one job: which changes are refused, whether a new epoch is due, and whether both are one run.
 
+The meaning of a change is marked at each field (`rljob_api.change`); the table of all fields is made of the marks here.
 Pure. The CRD reads the refusals, the operator the revision (a new one starts an epoch) and the run digest (it decides
 whether a later job may train on from retained checkpoints), `rljob run` both.
 """
@@ -8,16 +9,13 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import Enum, StrEnum
-from typing import Any
+from enum import Enum
+from typing import Any, TypeGuard, get_args
 
 from pydantic import BaseModel, ValidationError
-from pydantic.alias_generators import to_camel
 
-from rljob_api.names import Role
-from rljob_api.roles import TRAITS, field_name
+from rljob_api.change import Change, OnChange
 from rljob_api.spec import RLJobSpec
-from rljob_api.spec.roles import RolesSpec
 
 _LONGEST_VALUE = 80
 """Characters of a value in the sentence of a change."""
@@ -25,20 +23,6 @@ _LONGEST_VALUE = 80
 
 WAY_OUT = "Set it back, or go on as a new job: rljob clone NAME --from-checkpoint"
 """What a user can do on a cluster where a change is refused."""
-
-
-class Change(StrEnum):
-    """What a change of a field leads to."""
-
-    LIVE = "Live"
-    """Nothing restarts: the operator reads the new value in its next turn, workers (where they read it too) with their
-    next epoch."""
-    RESTART = "Restart"
-    """A new epoch, from the last recorded checkpoint."""
-    GROWS = "Grows"
-    """As LIVE for a larger amount; the API server refuses a smaller one."""
-    REFUSED = "Refused"
-    """The API server and `rljob run` refuse it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,93 +41,27 @@ class Row:
         return f"cannot {what} once the job exists: {self.reason}"
 
 
-def _live(*fields: str) -> tuple[Row, ...]:
-    return tuple(Row(field, Change.LIVE) for field in fields)
+def rows_of(model: type[BaseModel], path: str = "", inherited: OnChange | None = None) -> Iterator[Row]:
+    """The marks of a model's fields, each by the outermost field whose fields all have it."""
+    for name, field in model.model_fields.items():
+        where = f"{path}{field.alias or name}"
+        mark = next((mark for mark in field.metadata if isinstance(mark, OnChange)), inherited)
+        inner = next((part for part in (field.annotation, *get_args(field.annotation)) if _is_model(part)), None)
+        rows = [] if inner is None else list(rows_of(inner, f"{where}.", mark))
+        if mark is None and not rows:
+            raise TypeError(f"spec.{where} does not say what a change of it means. Mark it as `rljob_api.change` says.")
+        if mark is None or any((row.change, row.reason) != (mark.change, mark.reason) for row in rows):
+            yield from rows
+        else:
+            yield Row(where, mark.change, mark.reason)
 
 
-def _restart(*fields: str) -> tuple[Row, ...]:
-    return tuple(Row(field, Change.RESTART) for field in fields)
+def _is_model(annotation: Any) -> TypeGuard[type[BaseModel]]:  # noqa: ANN401 - an annotation
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 
-def _refused(field: str, reason: str) -> tuple[Row, ...]:
-    return (Row(field, Change.REFUSED, reason),)
-
-
-def _of_role(role: Role) -> tuple[Row, ...]:
-    """Replicas that come and go while the job runs restart nothing."""
-    path, default = f"roles.{field_name(role)}", RolesSpec().of(role)
-    if not TRAITS[role].is_scalable or default is None:
-        return _restart(path)
-    live = ("replicas", "autoscaling")
-    rest = (f"{path}.{to_camel(field)}" for field in type(default).model_fields if field not in live)
-    return (*_live(*(f"{path}.{field}" for field in live)), *_restart(*rest))
-
-
-TABLE: tuple[Row, ...] = (
-    *_refused("mode", "it decides which roles there are and what the queue holds."),
-    *_refused("seed", "the samples of all rollouts so far are a function of it."),
-    *_refused("model", "checkpoints hold the weights of the model that it began with."),
-    *_refused("data", "checkpoints and the queue count prompts in the data that it began with."),
-    *_restart("algorithm"),
-    *_refused("rollout.batchSize", "checkpoints and the queue count prompts in rollouts of this size."),
-    *_refused("rollout.samplesPerPrompt", "the rows of the queue are numbered by it."),
-    *_restart(
-        "rollout.numRollouts",
-        "rollout.maxStaleness",
-        "rollout.sampling",
-        "rollout.concurrency",
-        "rollout.reward",
-        "rollout.maxPromptTokens",
-        "rollout.maxPromptKills",
-        "rollout.maxAttempts",
-        "training.globalBatchSize",
-        "training.microBatchSize",
-        "training.maxTokensPerMicroBatch",
-        "training.packing",
-        "training.activationCheckpointing",
-        "training.itersPerTrainUpdate",
-        "training.claimPolicy",
-        "training.epochsPerRollout",
-        "training.optimizer",
-        "training.maxSkippedSteps",
-    ),
-    *_refused(
-        "training.refUpdateInterval",
-        "rows are measured against a version that this interval chose, and no other one is kept.",
-    ),
-    *(row for role in Role for row in _of_role(role)),
-    *_restart(
-        "transferQueue.storageUnits",
-        "transferQueue.pollingMode",
-        "transferQueue.storageBytes",
-        "transferQueue.checksums",
-        "transferQueue.redis.image",
-        "transferQueue.redis.resources",
-    ),
-    *_refused("transferQueue.redis.persistence", "the control Redis keeps its state on the volume that it began with."),
-    *_restart("weightSync"),
-    *_refused("checkpoint.path", "the job's checkpoints lie there."),
-    *_refused("checkpoint.volume.claimName", "the job's checkpoints lie on it."),
-    Row("checkpoint.volume.size", Change.GROWS, "no volume can be made smaller."),
-    *_live("checkpoint.volume.onDelete"),
-    *_refused("checkpoint.volume.storageClassName", "a volume keeps the class that it was made of."),
-    *_refused("checkpoint.volume.accessMode", "a volume keeps the access mode that it was made with."),
-    *_restart("checkpoint.everySteps", "checkpoint.keep", "checkpoint.keepEvery"),
-    *_live("restartPolicy"),
-    *_restart("telemetry", "simulation", "image"),
-    *_restart(
-        "scheduling.schedulerName",
-        "scheduling.priorityClassName",
-        "scheduling.gang",
-        "scheduling.topology",
-        "scheduling.nodeRemoval",
-        "infrastructure",
-    ),
-    *_live("scheduling.minRollouts", "scheduling.releaseAfterSeconds"),
-    *_refused("managedBy", "what the job is made of belongs to the controller that began it."),
-    *_live("suspend", "restartRequest", "activeDeadlineSeconds", "startupDeadlineSeconds"),
-    *_live("ttlSecondsAfterFinished", "cleanPodPolicy"),
-)
+TABLE = tuple(rows_of(RLJobSpec))
+"""Every field of the spec is in exactly one row, in the order of the spec."""
 
 
 REFUSED = tuple(row for row in TABLE if row.change is Change.REFUSED)
@@ -167,7 +85,7 @@ def row_of(field: str) -> Row:
         found = _BY_FIELD.get(".".join(parts[:end]))
         if found is not None:
             return found
-    raise KeyError(f"spec.{field} is in no row of the table of changes. Add it there.")
+    raise KeyError(f"spec.{field} is in no row of the table of changes: the spec has no such field.")
 
 
 def revision(spec: RLJobSpec) -> str:

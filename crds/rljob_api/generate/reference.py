@@ -5,9 +5,10 @@ Pure; `rljob docs` prints it and CI compares docs/spec.md.
 
 from collections.abc import Iterator
 
+from rljob_api.change import Change
 from rljob_api.cluster import API_GROUP, API_VERSION, RLJOB_KIND
 from rljob_api.generate.crd import INT_OR_STRING, LEFT_OPEN, Schema, enum_values, spec_schema
-from rljob_api.revision import REFUSED, Change, row_of
+from rljob_api.revision import REFUSED, row_of
 from rljob_api.rule import VALIDATIONS
 
 _OPENING = f"""# The spec of an {RLJOB_KIND}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field, StringConstraints
 
 from rljob_api.base import ApiModel
+from rljob_api.change import LIVE, RESTARTS, fixed
 from rljob_api.names import EngineKind, Role
 from rljob_api.roles import LEADING_ROLE, TRAITS, field_name, topology_of
 from rljob_api.rule import Derived, Rule, RuledModel
@@ -341,56 +342,58 @@ class RLJobSpec(RuledModel):
 
     rules = SPEC
 
-    mode: Mode = Mode.FULLY_ASYNC
+    mode: Annotated[Mode, fixed("it decides which roles there are and what the queue holds.")] = Mode.FULLY_ASYNC
     """FullyAsync: every role has processes of its own and streams."""
-    seed: Seed = 0
+    seed: Annotated[Seed, fixed("the samples of all rollouts so far are a function of it.")] = 0
     """Seed of sampling: a sample's seed is a function of (seed, rollout id, group, attempt, sample)."""
-    model: ModelSpec
+    model: Annotated[ModelSpec, fixed("checkpoints hold the weights of the model that it began with.")]
     """The policy."""
-    data: DataSpec
+    data: Annotated[DataSpec, fixed("checkpoints and the queue count prompts in the data that it began with.")]
     """The prompts."""
-    algorithm: AlgorithmSpec = AlgorithmSpec()
+    algorithm: Annotated[AlgorithmSpec, RESTARTS] = AlgorithmSpec()
     """Advantages and loss."""
-    rollout: RolloutSpec
+    rollout: Annotated[RolloutSpec, RESTARTS]
     """Generation."""
-    training: TrainingSpec
+    training: Annotated[TrainingSpec, RESTARTS]
     """Training."""
     roles: RolesSpec = RolesSpec()
     """The processes."""
-    transfer_queue: TransferQueueSpec = TransferQueueSpec()
+    transfer_queue: Annotated[TransferQueueSpec, RESTARTS] = TransferQueueSpec()
     """The data plane."""
-    weight_sync: WeightSyncSpec = WeightSyncSpec()
+    weight_sync: Annotated[WeightSyncSpec, RESTARTS] = WeightSyncSpec()
     """How weights travel."""
-    checkpoint: CheckpointSpec = CheckpointSpec()
+    checkpoint: Annotated[CheckpointSpec, RESTARTS] = CheckpointSpec()
     """What is kept for a restart."""
-    restart_policy: RestartPolicySpec = RestartPolicySpec()
+    restart_policy: Annotated[RestartPolicySpec, LIVE] = RestartPolicySpec()
     """What is restarted when something fails."""
-    telemetry: TelemetrySpec = TelemetrySpec()
+    telemetry: Annotated[TelemetrySpec, RESTARTS] = TelemetrySpec()
     """What is written down beside metrics and events."""
-    simulation: SimulationSpec | None = None
+    simulation: Annotated[SimulationSpec | None, RESTARTS] = None
     """How long a job whose engines are of kind Sim takes for what it does not compute. Null: no time."""
-    scheduling: SchedulingSpec = SchedulingSpec()
+    scheduling: Annotated[SchedulingSpec, RESTARTS] = SchedulingSpec()
     """How the job's pods find their nodes."""
-    infrastructure: InfrastructureSpec = InfrastructureSpec()
+    infrastructure: Annotated[InfrastructureSpec, RESTARTS] = InfrastructureSpec()
     """What coordinator and Redis pods are like."""
-    image: str | None = Field(default=None, min_length=1, max_length=512)
+    image: Annotated[str | None, RESTARTS] = Field(default=None, min_length=1, max_length=512)
     """Image of workers and coordinator; null means the operator's. On a cluster only."""
-    suspend: bool = False
+    suspend: Annotated[bool, LIVE] = False
     """true: the actor saves, then every pod goes; false again: the job goes on from there. On a cluster only."""
-    restart_request: RestartRequestSpec | None = None
+    restart_request: Annotated[RestartRequestSpec | None, LIVE] = None
     """A restart that you ask for, as `rljob restart` does. On a cluster only."""
-    managed_by: str | None = Field(default=None, min_length=1, max_length=253)
+    managed_by: Annotated[str | None, fixed("what the job is made of belongs to the controller that began it.")] = (
+        Field(default=None, min_length=1, max_length=253)
+    )
     """A controller other than this operator that takes care of the job; the operator then leaves it alone. On a cluster
     only."""
-    active_deadline_seconds: int | None = Field(default=None, ge=1, le=31_536_000)
+    active_deadline_seconds: Annotated[int | None, LIVE] = Field(default=None, ge=1, le=31_536_000)
     """The job fails when it has run for this long, suspended time left out; null: no limit. On a cluster only."""
-    startup_deadline_seconds: int | None = Field(default=None, ge=1, le=31_536_000)
+    startup_deadline_seconds: Annotated[int | None, LIVE] = Field(default=None, ge=1, le=31_536_000)
     """The job fails, and gives back what it holds, when it has not been Ready for this long: since its start, since it
     was resumed, or since it was Ready last, as where a pod that was lost can be placed nowhere. Suspended time and
     restartPolicy.backoff are left out; replicas that join a job that runs are not waited for. Null: no limit."""
-    ttl_seconds_after_finished: int | None = Field(default=None, ge=0, le=31_536_000)
+    ttl_seconds_after_finished: Annotated[int | None, LIVE] = Field(default=None, ge=0, le=31_536_000)
     """The job is deleted this long after it ended; null: never. On a cluster only."""
-    clean_pod_policy: CleanPodPolicy = CleanPodPolicy.ALL
+    clean_pod_policy: Annotated[CleanPodPolicy, LIVE] = CleanPodPolicy.ALL
     """Which pods go when the job has ended. All: every one. Workers: coordinator and Redis stay, to be asked. None: all
     stay, also those with GPUs. On a cluster only."""
 

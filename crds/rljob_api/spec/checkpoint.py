@@ -6,10 +6,12 @@ Anyone may import it. `rljob_api.model_files.size` computes the interval that `e
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
 
 from pydantic import Field
 
 from rljob_api.base import ApiModel
+from rljob_api.change import LIVE, fixed, grows
 from rljob_api.quantity import Quantity
 from rljob_api.rule import Rule, RuledModel
 
@@ -43,17 +45,23 @@ class CheckpointVolumeSpec(RuledModel):
 
     rules = CHECKPOINT_VOLUME
 
-    claim_name: str | None = Field(default=None, min_length=1, max_length=253)
+    claim_name: Annotated[str | None, fixed("the job's checkpoints lie on it.")] = Field(
+        default=None, min_length=1, max_length=253
+    )
     """A claim of yours, which is never deleted; null makes one named `NAME-checkpoints`."""
-    size: Quantity = "10Gi"
+    size: Annotated[Quantity, grows("no volume can be made smaller.")] = "10Gi"
     """Size of the claim that is made. A larger one expands it, where its class has allowVolumeExpansion."""
-    on_delete: OnDelete | None = None
+    on_delete: Annotated[OnDelete | None, LIVE] = None
     """What becomes of the claim that was made when the job goes, by its time to live or by hand. Retain: it stays with
     its files; a later job of this name that differs in nothing that is fixed trains on from its last checkpoint.
     Delete: it goes, too. Null: Retain, but a claim that release 0.1.0 made goes with its job."""
-    storage_class_name: str | None = Field(default=None, min_length=1, max_length=253)
+    storage_class_name: Annotated[str | None, fixed("a volume keeps the class that it was made of.")] = Field(
+        default=None, min_length=1, max_length=253
+    )
     """Class of the claim that is made; null means the cluster's default."""
-    access_mode: AccessMode = AccessMode.READ_WRITE_ONCE
+    access_mode: Annotated[AccessMode, fixed("a volume keeps the access mode that it was made with.")] = (
+        AccessMode.READ_WRITE_ONCE
+    )
     """ReadWriteMany: storage shared by all nodes. ReadWriteOnce: actor and coordinator share a node, and a lost node
     takes the job down until its volume can be mounted elsewhere (never, where it is the node's own disk)."""
 
@@ -61,7 +69,9 @@ class CheckpointVolumeSpec(RuledModel):
 class CheckpointSpec(ApiModel):
     """Checkpoints: policy, optimizer, random state, data cursor."""
 
-    path: str | None = Field(default=None, min_length=1, max_length=4096)
+    path: Annotated[str | None, fixed("the job's checkpoints lie there.")] = Field(
+        default=None, min_length=1, max_length=4096
+    )
     """Folder; null means `checkpoints` in the run folder. Relative to the run folder."""
     every_steps: int | None = Field(default=None, ge=1, le=10_000_000)
     """A checkpoint after every so many trained rollouts (and at the end). Null: as many as fit the model, one for every

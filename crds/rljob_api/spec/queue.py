@@ -1,10 +1,12 @@
 """The queue of a job (`spec.transferQueue`): storage units, memory and Redis pods. Anyone may import it."""
 
 from enum import StrEnum
+from typing import Annotated
 
 from pydantic import Field
 
 from rljob_api.base import ApiModel
+from rljob_api.change import fixed
 from rljob_api.quantity import Quantity
 from rljob_api.spec.infrastructure import ResourcesSpec
 
@@ -40,7 +42,9 @@ class RedisSpec(ApiModel):
 
     image: str | None = Field(default=None, min_length=1, max_length=512)
     """Image with redis-server; null means the operator's."""
-    persistence: PersistenceSpec = PersistenceSpec()
+    persistence: Annotated[
+        PersistenceSpec, fixed("the control Redis keeps its state on the volume that it began with.")
+    ] = PersistenceSpec()
     """Where control state is kept."""
     resources: ResourcesSpec = ResourcesSpec()
     """CPU and memory of each storage unit; memory above storageBytes is added where it is not given."""

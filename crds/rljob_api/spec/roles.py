@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from pydantic import Field, StringConstraints
 
 from rljob_api.base import ApiModel
+from rljob_api.change import LIVE, RESTARTS
 from rljob_api.names import EngineKind, Role
 from rljob_api.rule import Derived, Rule, RuledModel
 from rljob_api.spec.engine import CPU_FLAGS, EngineSpec, flag_pattern, given_flags
@@ -252,9 +253,11 @@ class RolloutRoleSpec(RoleSpec):
 
     rules = (*ROLLOUT_ENGINE, *ROLLOUT_SCALE)
 
+    replicas: Annotated[int, LIVE] = Field(default=1, ge=1, le=1024)
+    """Pods."""
     engine: EngineSpec = EngineSpec()
     """The inference server behind each rank."""
-    autoscaling: AutoscalingSpec | None = None
+    autoscaling: Annotated[AutoscalingSpec | None, LIVE] = None
     """RLJob sets the number of replicas itself, and `replicas` is not yours to give. Null: there are `replicas`, which
     you, or an autoscaler of the cluster, may change (`kubectl scale`)."""
 
@@ -277,19 +280,19 @@ class RolloutRoleSpec(RoleSpec):
 class RolesSpec(ApiModel):
     """Roles of the job. `reference` may be absent (null) when no KL term needs it, and `actorFwd` always."""
 
-    actor: ActorSpec = ActorSpec()
+    actor: Annotated[ActorSpec, RESTARTS] = ActorSpec()
     """Trains the policy and publishes weights; its ranks are data-parallel."""
-    rollout: RolloutRoleSpec = RolloutRoleSpec()
+    rollout: Annotated[RolloutRoleSpec, RESTARTS] = RolloutRoleSpec()
     """Generates samples and scores them; each rank has an engine of its own."""
-    actor_fwd: RoleSpec | None = RoleSpec()
+    actor_fwd: Annotated[RoleSpec | None, RESTARTS] = RoleSpec()
     """Log-probs under the policy just before training. Null: there is no such role, and the actor makes them itself.
     With one optimizer step per rollout that costs nothing, and null is the default; with several the actor computes
     them before the first, so that a rollout must be complete before it is trained on. So {} is the default then, but on
     a cluster null where the actor has gpus. What a job began with stays."""
-    reference: RoleSpec | None = None
+    reference: Annotated[RoleSpec | None, RESTARTS] = None
     """Log-probs under the reference model; null means that there is no such role. With KL coefficient 0 it serves rows
     as it comes to them, and no role waits for it."""
-    advantages: RoleSpec = RoleSpec()
+    advantages: Annotated[RoleSpec, RESTARTS] = RoleSpec()
     """Advantages from rewards."""
 
     def present(self) -> dict[Role, RoleSpec]:

@@ -11,6 +11,7 @@ from typing import Annotated
 from pydantic import Field, StringConstraints
 
 from rljob_api.base import ApiModel
+from rljob_api.change import fixed
 from rljob_api.rule import Rule, RuledModel
 
 REWARD: tuple[Rule, ...] = (
@@ -134,9 +135,11 @@ class RolloutSpec(ApiModel):
 
     num_rollouts: int = Field(ge=1, le=10_000_000)
     """The job succeeds after training on this many."""
-    batch_size: int = Field(ge=1, le=1_000_000)
+    batch_size: Annotated[int, fixed("checkpoints and the queue count prompts in rollouts of this size.")] = Field(
+        ge=1, le=1_000_000
+    )
     """Prompts of one rollout."""
-    samples_per_prompt: int = Field(ge=2, le=4096)
+    samples_per_prompt: Annotated[int, fixed("the rows of the queue are numbered by it.")] = Field(ge=2, le=4096)
     """Samples of one prompt: the group that their advantages are relative to."""
     max_staleness: int = Field(default=1, ge=0, le=64)
     """Largest r - v for a row of train_r and any weight version v that made a token of it. 0: strictly on-policy."""

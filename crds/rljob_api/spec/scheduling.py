@@ -6,6 +6,7 @@ from typing import Annotated
 from pydantic import Field, StringConstraints
 
 from rljob_api.base import ApiModel
+from rljob_api.change import LIVE
 from rljob_api.rule import Rule, RuledModel
 
 DEFAULT_RELEASE_SECONDS = 60
@@ -79,10 +80,10 @@ class SchedulingSpec(RuledModel):
     """PodGroup: nothing of the job is placed before there is room for coordinator, Redis, every role and minRollouts
     rollouts. The cluster needs scheduler-plugins, else the job is not accepted. Null: pods are placed one by one, and
     two jobs on a full cluster may each hold what the other waits for."""
-    min_rollouts: int | None = Field(default=None, ge=1, le=1024)
+    min_rollouts: Annotated[int | None, LIVE] = Field(default=None, ge=1, le=1024)
     """Rollouts that a gang waits for; the others of roles.rollout.replicas join the running job where there is room for
     them. Null: all."""
-    release_after_seconds: int | None = Field(default=None, ge=1, le=604800)
+    release_after_seconds: Annotated[int | None, LIVE] = Field(default=None, ge=1, le=604800)
     """A job that cannot train since the cluster has no room for a pod that it has lost keeps its others for this long.
     Then it gives them all back and waits as a whole. Null: 60."""
     topology: TopologySpec | None = None

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
 
 from pydantic import Field
 
+from rljob_api.change import fixed
 from rljob_api.rule import Rule, RuledModel
 
 OPTIMIZER: tuple[Rule, ...] = (
@@ -114,5 +116,7 @@ class TrainingSpec(RuledModel):
     max_skipped_steps: int = Field(default=3, ge=0, le=1_000_000)
     """Optimizer steps in a row that may be skipped because their loss or gradient is not finite, before the job
     fails."""
-    ref_update_interval: int | None = Field(default=None, ge=1, le=10_000_000)
+    ref_update_interval: Annotated[
+        int | None, fixed("rows are measured against a version that this interval chose, and no other one is kept.")
+    ] = Field(default=None, ge=1, le=10_000_000)
     """k: train_r is measured against version floor(r / k) * k. Null: always version 0."""

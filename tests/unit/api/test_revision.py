@@ -1,12 +1,16 @@
 """What a change of each field means: every field is in the table once, and CEL and Python refuse the same changes."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 
+from rljob_api.base import ApiModel
+from rljob_api.change import LIVE, Change, fixed
 from rljob_api.generate.crd import Schema, spec_schema
-from rljob_api.revision import GROWING, REFUSED, TABLE, WAY_OUT, Change, refused_changes, revision, row_of
+from rljob_api.names import Role
+from rljob_api.revision import GROWING, REFUSED, TABLE, WAY_OUT, refused_changes, revision, row_of, rows_of
+from rljob_api.roles import SCALED_ROLE, field_name
 from rljob_api.spec import RLJobSpec
 from tests.unit.api.api_server import defaulted, refused_by_cel
 from tests.unit.api.manifests import changed
@@ -50,6 +54,21 @@ def test_every_row_is_a_field() -> None:
 def test_a_field_without_a_row_has_no_meaning() -> None:
     with pytest.raises(KeyError, match=r"spec\.critic is in no row of the table of changes"):
         row_of("critic")
+
+
+def test_a_field_without_a_mark_is_an_error() -> None:
+    class Spec(ApiModel):
+        marked: Annotated[int, LIVE] = 0
+        seed: Annotated[int, fixed("samples depend on it.")] = 0
+        steps: int | None = None
+
+    with pytest.raises(TypeError, match=r"^spec\.steps does not say what a change of it means\."):
+        list(rows_of(Spec))
+
+
+def test_the_replicas_of_a_scalable_role_alone_are_live() -> None:
+    changes = {role: row_of(f"roles.{field_name(role)}.replicas").change for role in Role}
+    assert {role for role, change in changes.items() if change is Change.LIVE} == {SCALED_ROLE}
 
 
 def test_every_refusal_has_its_reason_and_nothing_else_has() -> None:
