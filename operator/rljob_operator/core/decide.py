@@ -14,25 +14,18 @@ from rljob_operator.core.conditions import is_draining, is_true, rests, terminal
 from rljob_operator.core.decision import Decision, Event, RestartGlobal, RestartInfrastructure, Step, Suspend, Verdict
 from rljob_operator.core.derived_status import with_derived
 from rljob_operator.core.drain import actor_saves_first, drain, drained_at, stopping
-from rljob_operator.core.ends import deadline, deadline_at, deleted_at, fatal, finished, is_over, limited, over_at
-from rljob_operator.core.infrastructure import counted, due_at, forgotten, in_vain, restarts
+from rljob_operator.core.ends import ending, ends_at, is_over, limited
+from rljob_operator.core.infrastructure import counted, due_at, forgotten, restarts
 from rljob_operator.core.liveness import given_up_after_seconds, hangs_after_seconds, is_cut_off, overdue_in
 from rljob_operator.core.membership import pods, with_one_generation
-from rljob_operator.core.notices import evicted_rows, notices, queue_drain, replacements
+from rljob_operator.core.notices import notices, queue_notices, replacements
 from rljob_operator.core.observed import NoContact, Observed
 from rljob_operator.core.orders import orders
 from rljob_operator.core.outcome import applied, replaced
 from rljob_operator.core.progress import refresh, stalled, stalls_at
 from rljob_operator.core.reachability import not_asked, reached, reported_at, seen_seconds, since_when
 from rljob_operator.core.readiness import settled, too_late, too_late_at
-from rljob_operator.core.restart import (
-    control_state,
-    given_back,
-    released,
-    released_at,
-    restart,
-    spec_change,
-)
+from rljob_operator.core.restart import given_back, released_at, restart
 from rljob_operator.core.scaling import is_owed, leaves_at, scaled
 from rljob_operator.core.start import continued, entered
 
@@ -56,20 +49,12 @@ REST_INTERVAL_SECONDS = 600.0
 
 def next_turn_at(observed: Observed, status: RLJobStatus, now: float) -> float:
     """Unix time, later than `now`."""
-    times = [now + _interval(observed, status, now)]
-    if is_over(observed, status, now):
-        times += [at for at in (deleted_at(observed, status),) if at is not None]
-        return min(at for at in times if at > now)
-    times += [due_at(process, now) for process in observed.infrastructure if not process.alive]
-    times += [leaves_at(pod) for _, pod in pods(status) if pod.draining]
-    marks = (
-        status.restart.backoff_until,
-        over_at(status),
-        drained_at(observed, status),
-        deadline_at(observed, status),
-        released_at(observed, status),
-    )
-    times += [at for at in (*marks, too_late_at(observed, status)) if at is not None]
+    times = [now + _interval(observed, status, now), *ends_at(observed, status, now)]
+    if not is_over(observed, status, now):
+        times += [leaves_at(pod) for _, pod in pods(status) if pod.draining]
+        times += [due_at(process, now) for process in observed.infrastructure if not process.alive]
+        marks = (drained_at(observed, status), released_at(observed, status), too_late_at(observed, status))
+        times += [at for at in (status.restart.backoff_until, *marks) if at is not None]
     return min(at for at in times if at > now)
 
 
@@ -164,7 +149,7 @@ def _moved(observed: Observed, status: RLJobStatus, now: float) -> Step:
         status, emitted = entered(observed, status, now)  # the request may have been taken back meanwhile
         status = refresh(observed, status, now)
         events += emitted
-    for step in (queue_drain, evicted_rows, _scaled_and_settled):
+    for step in (queue_notices, _scaled_and_settled):
         status, emitted = step(observed, status, now)
         events += emitted
     return status, events
@@ -190,16 +175,10 @@ def _scaled_and_settled(observed: Observed, status: RLJobStatus, now: float) -> 
 def _verdict(observed: Observed, status: RLJobStatus, causes: Causes, now: float) -> Verdict | None:
     """Success first: a failure after the work is complete does not undo it."""
     verdict = (
-        finished(observed)
-        or deadline(observed, status, now)
-        or fatal(observed, status, causes, now)
-        or in_vain(observed, status)
+        ending(observed, status, causes, now)
         or too_late(observed, status, now)
         or drain(observed, status, now)
-        or control_state(observed, status)
-        or spec_change(observed, status)
         or restart(observed, status, causes.restarting, now)
-        or released(observed, status, now)
         or stalled(observed, status, now)
     )
     return limited(observed.policy, status, verdict) if isinstance(verdict, RestartGlobal) else verdict

@@ -23,7 +23,24 @@ _HOPELESS: dict[str | None, Reason] = {
 }
 
 
-def finished(observed: Observed) -> Succeed | None:
+def ending(observed: Observed, status: RLJobStatus, causes: Causes, now: float) -> Succeed | Fail | None:
+    """The job's success, or else its failure by a deadline, an error that no restart cures, or its infrastructure."""
+    return (
+        _finished(observed)
+        or _deadline(observed, status, now)
+        or _fatal(observed, status, causes)
+        or failing(observed, status, now)
+    )
+
+
+def ends_at(observed: Observed, status: RLJobStatus, now: float) -> list[float]:
+    """Unix times at which something here is due: of a job that is over its deletion, else its deadline or its kill."""
+    over = is_over(observed, status, now)
+    times = (deleted_at(observed, status),) if over else (_over_at(status), _deadline_at(observed, status))
+    return [at for at in times if at is not None]
+
+
+def _finished(observed: Observed) -> Succeed | None:
     """Version numRollouts is recorded, not only published: a success that a crash could take back is none."""
     coordinator = observed.coordinator
     if coordinator is None or coordinator.recorded is None or coordinator.recorded < observed.num_rollouts:
@@ -31,9 +48,9 @@ def finished(observed: Observed) -> Succeed | None:
     return Succeed()
 
 
-def deadline(observed: Observed, status: RLJobStatus, now: float) -> Fail | None:
+def _deadline(observed: Observed, status: RLJobStatus, now: float) -> Fail | None:
     """The failure of a job that has run for activeDeadlineSeconds. Suspended time is not run time."""
-    limit, at = observed.request.active_deadline_seconds, deadline_at(observed, status)
+    limit, at = observed.request.active_deadline_seconds, _deadline_at(observed, status)
     if at is None or now < at:
         return None
     step = status.training.step
@@ -42,7 +59,7 @@ def deadline(observed: Observed, status: RLJobStatus, now: float) -> Fail | None
     return Fail(Reason.DEADLINE_EXCEEDED, message)
 
 
-def deadline_at(observed: Observed, status: RLJobStatus) -> float | None:
+def _deadline_at(observed: Observed, status: RLJobStatus) -> float | None:
     """Unix time at which the job will have run for too long; None: never."""
     limit = observed.request.active_deadline_seconds
     if limit is None or status.started_at is None:
@@ -50,8 +67,8 @@ def deadline_at(observed: Observed, status: RLJobStatus) -> float | None:
     return status.started_at + limit - status.active_seconds
 
 
-def fatal(observed: Observed, status: RLJobStatus, causes: Causes, now: float) -> Fail | None:
-    """A configuration error, a failure that a role named, or infrastructure that does not stay up."""
+def _fatal(observed: Observed, status: RLJobStatus, causes: Causes) -> Fail | None:
+    """A configuration error, or a failure that a role named."""
     for failure in causes.failures:
         if failure.exit_code == EXIT_BAD_MANIFEST:
             return Fail(Reason.CONFIGURATION_ERROR, _sentence(failure), failure.pod.role)
@@ -64,7 +81,7 @@ def fatal(observed: Observed, status: RLJobStatus, causes: Causes, now: float) -
         if fact is not None and _refused(fact, pod):
             line = quoted(fact.last_message)
             return Fail(Reason.CONFIGURATION_ERROR, f"the launcher of {key} refuses its configuration{line}", key.role)
-    return failing(observed.infrastructure, now)
+    return None
 
 
 def limited(policy: RestartPolicySpec, status: RLJobStatus, verdict: RestartGlobal) -> RestartGlobal | Fail:
@@ -101,7 +118,7 @@ DONE_LIMIT_SECONDS = 10.0
 """Launchers that have not ended by then are killed: what they should have saved is saved."""
 
 
-def over_at(status: RLJobStatus) -> float | None:
+def _over_at(status: RLJobStatus) -> float | None:
     """When what still runs of an ended job is killed."""
     ended = terminal(status)
     return None if ended is None else seconds(ended.last_transition_time) + DONE_LIMIT_SECONDS
@@ -109,7 +126,7 @@ def over_at(status: RLJobStatus) -> float | None:
 
 def is_over(observed: Observed, status: RLJobStatus, now: float) -> bool:
     """Whether an ended job has nothing left to wait for."""
-    at = over_at(status)
+    at = _over_at(status)
     if at is None:
         return False
     running = any(_is_awaited(observed, fact) for fact in observed.pods)

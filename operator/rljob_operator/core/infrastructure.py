@@ -27,9 +27,9 @@ FREE_ENDS = 3
 """So many restarts within the window are immediate, so that a killed process costs no waiting."""
 
 
-def failing(processes: Sequence[ProcessFact], now: float) -> Fail | None:
+def failing(observed: Observed, status: RLJobStatus, now: float) -> Fail | None:
     """The failure of the job by a process that does not stay up."""
-    for process in processes:
+    for process in observed.infrastructure:
         if process.alive:
             continue
         ends = len(_recent(process, now))
@@ -40,7 +40,7 @@ def failing(processes: Sequence[ProcessFact], now: float) -> Fail | None:
             last = f"the last time it {how_ended(process.exit_code)}{line}"
             message = f"{process.name} ended {ends} times within {WINDOW_SECONDS:.0f} s; {last}"
             return Fail(Reason.INFRASTRUCTURE_FAILING, message)
-    return None
+    return _in_vain(observed, status)
 
 
 def restarts(processes: Sequence[ProcessFact], now: float) -> list[tuple[RestartInfrastructure, Event]]:
@@ -84,7 +84,7 @@ MAX_IN_VAIN = 8
 in which whatever passes has passed."""
 
 
-def in_vain(observed: Observed, status: RLJobStatus) -> Fail | None:
+def _in_vain(observed: Observed, status: RLJobStatus) -> Fail | None:
     """The failure of a job whose infrastructure does not stay up, however long it is waited for.
 
     It is not asked whether the process runs just now: between two of its ends it does.

@@ -51,7 +51,14 @@ def replacements(causes: Causes, now: float) -> tuple[Event, ...]:
     )
 
 
-def queue_drain(observed: Observed, status: RLJobStatus, now: float) -> Step:
+def queue_notices(observed: Observed, status: RLJobStatus, now: float) -> Step:
+    """`status` with what the queue reports of a drain and of rows that it gave up."""
+    status, drain = _queue_drain(observed, status, now)
+    status, evicted = _evicted_rows(observed, status, now)
+    return status, (*drain, *evicted)
+
+
+def _queue_drain(observed: Observed, status: RLJobStatus, now: float) -> Step:
     """Reports that the queue drains, and that tickets are given again: as an event, and in `Stalled`.
 
     A command drains it, and reports what it still waits for. A job that therefore does not advance is not
@@ -68,7 +75,7 @@ def queue_drain(observed: Observed, status: RLJobStatus, now: float) -> Step:
     return _with_drain(status, Reason.TICKETS_GIVEN, "the drain was taken back: tickets are given again", now)
 
 
-def evicted_rows(observed: Observed, status: RLJobStatus, now: float) -> Step:
+def _evicted_rows(observed: Observed, status: RLJobStatus, now: float) -> Step:
     """Reports that storage was full and the queue gave rows up, since only the user can give it more.
 
     The status remembers the last report by its number of rows.

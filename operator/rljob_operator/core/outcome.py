@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from rljob_api.names import Epoch, Role, Scope
-from rljob_api.spec.restart import Mechanism
+from rljob_api.spec.restart import BackoffSpec, Mechanism
 from rljob_api.status import ConditionType, PodStatus, RLJobStatus, RoleStatus
 from rljob_api.wire.identity import PodKey
 from rljob_operator.core.conditions import find, is_draining, with_condition, without
@@ -26,7 +26,6 @@ from rljob_operator.core.decision import (
 from rljob_operator.core.membership import resized, with_pods, without_incarnation
 from rljob_operator.core.notices import end_of, restarts_in
 from rljob_operator.core.observed import Observed
-from rljob_operator.core.readiness import consecutive, delay_seconds
 from rljob_operator.core.reasons import Reason, shortened
 from rljob_operator.core.restart import remembered
 
@@ -66,8 +65,8 @@ def replaced(observed: Observed, status: RLJobStatus, lost: Iterable[Cause], now
 def _restarted(observed: Observed, status: RLJobStatus, verdict: RestartGlobal, now: float) -> Step:
     known = observed.coordinator.epoch if observed.coordinator is not None else Epoch(0)
     epoch = Epoch(max(status.restart.epoch, known) + 1)
-    n = status.restart.consecutive if verdict.by_user else consecutive(status)
-    delay = 0.0 if verdict.by_user else delay_seconds(observed.policy.backoff, n)
+    n = status.restart.consecutive if verdict.by_user else _consecutive(status)
+    delay = 0.0 if verdict.by_user else _delay_seconds(observed.policy.backoff, n)
     restart = status.restart.model_copy(
         update={
             "epoch": epoch,
@@ -108,6 +107,26 @@ def _restarted(observed: Observed, status: RLJobStatus, verdict: RestartGlobal, 
         )
     once = status.restart.decision_id
     return status, (Event(now, verdict.reason, message, verdict.role, Scope.GLOBAL, once),)
+
+
+def _consecutive(status: RLJobStatus) -> int:
+    """The n of the global restart that is being decided: 1 again once a checkpoint was recorded after the last one."""
+    return 1 if has_recorded(status) else status.restart.consecutive + 1
+
+
+def has_recorded(status: RLJobStatus) -> bool:
+    """Whether a checkpoint was recorded after the last global restart."""
+    recorded, before = status.training.checkpoint, status.restart.checkpoint
+    return recorded is not None and (before is None or recorded > before)
+
+
+def _delay_seconds(spec: BackoffSpec, n: int) -> float:
+    """The delay of the n-th restart in a row: initialSeconds * factor^(n - 1), at most maxSeconds."""
+    if spec.initial_seconds == 0:
+        return 0.0
+    # A float overflows at factor^1024; the limit is reached long before n is that large.
+    exponent = min(n - 1, 256)
+    return float(min(spec.max_seconds, spec.initial_seconds * spec.factor**exponent))
 
 
 def _without_joined(observed: Observed, role: RoleStatus, *, everything: bool) -> RoleStatus:

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from rljob_api.roles import TRAITS
-from rljob_api.spec.restart import BackoffSpec
 from rljob_api.status import Condition, ConditionType, RLJobStatus
 from rljob_api.times import seconds
 from rljob_api.wire.identity import PodKey
@@ -31,26 +30,6 @@ from rljob_operator.core.observed import Blocker, NoContact, Observed, PodState
 from rljob_operator.core.progress import has_advanced
 from rljob_operator.core.reachability import contact_since, is_out_of_contact
 from rljob_operator.core.reasons import Reason, last_line
-
-
-def consecutive(status: RLJobStatus) -> int:
-    """The n of the global restart that is being decided: 1 again once a checkpoint was recorded after the last one."""
-    return 1 if has_recorded(status) else status.restart.consecutive + 1
-
-
-def has_recorded(status: RLJobStatus) -> bool:
-    """Whether a checkpoint was recorded after the last global restart."""
-    recorded, before = status.training.checkpoint, status.restart.checkpoint
-    return recorded is not None and (before is None or recorded > before)
-
-
-def delay_seconds(spec: BackoffSpec, n: int) -> float:
-    """The delay of the n-th restart in a row: initialSeconds * factor^(n - 1), at most maxSeconds."""
-    if spec.initial_seconds == 0:
-        return 0.0
-    # A float overflows at factor^1024; the limit is reached long before n is that large.
-    exponent = min(n - 1, 256)
-    return float(min(spec.max_seconds, spec.initial_seconds * spec.factor**exponent))
 
 
 def held(observed: Observed, status: RLJobStatus, now: float) -> Blocker | None:

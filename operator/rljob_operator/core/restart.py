@@ -3,7 +3,7 @@
 Requested restarts and changed specs never count. A gang without room for a lost pod gives all its pods back, else two
 jobs could hold for ever what the other needs. An epoch of the coordinator below the one that was opened means a lost
 tail of the control state; one above it, or the same under another decision, means a lost status: both open a new
-epoch. Pure; `decide` calls them in its order of precedence.
+epoch. Pure.
 """
 
 from collections import Counter
@@ -39,10 +39,22 @@ def remembered(policy: RestartPolicySpec, times: Sequence[float], now: float) ->
 def restart(
     observed: Observed, status: RLJobStatus, causes: Iterable[Cause], now: float
 ) -> Fail | RestartGlobal | RestartInPlace | None:
-    """What the failures that are seen now restart, all together, and beside them what the user asked for.
+    """What the control state, a changed spec, failures, the user or a gang without room restarts: the first of these.
 
     The end, where a rule of the user asks for it.
     """
+    return (
+        _control_state(observed, status)
+        or _spec_change(observed, status)
+        or _failed_or_requested(observed, status, causes, now)
+        or _released(observed, status, now)
+    )
+
+
+def _failed_or_requested(
+    observed: Observed, status: RLJobStatus, causes: Iterable[Cause], now: float
+) -> Fail | RestartGlobal | RestartInPlace | None:
+    """What the failures that are seen now restart, all together, and beside them what the user asked for."""
     verdict = _failed(observed, status, causes, now)
     if verdict is None or isinstance(verdict, RestartInPlace):
         return _requested(observed, status, beside=verdict) or verdict
@@ -117,7 +129,7 @@ def _spellings(exit_code: int | None) -> set[int]:
     return {exit_code, _SIGNAL_BASE - exit_code} if exit_code > _SIGNAL_BASE else {exit_code}
 
 
-def spec_change(observed: Observed, status: RLJobStatus) -> RestartGlobal | None:
+def _spec_change(observed: Observed, status: RLJobStatus) -> RestartGlobal | None:
     """A new epoch from the checkpoint where what the epoch runs with is not what the spec has now."""
     revision = observed.request.revision
     if not revision or revision == status.restart.revision:
@@ -152,7 +164,7 @@ def _sentence(request: RestartRequestSpec) -> str:
     return f"a restart was requested ({request.id})" + (f": {request.reason}" if request.reason else "")
 
 
-def released(observed: Observed, status: RLJobStatus, now: float) -> RestartGlobal | None:
+def _released(observed: Observed, status: RLJobStatus, now: float) -> RestartGlobal | None:
     """The restart in which a job lets go of all of its pods."""
     at = released_at(observed, status)
     if at is None or now < at:
@@ -207,7 +219,7 @@ def _holds(fact: PodFact | None) -> bool:
     return fact is not None and fact.placed and fact.state is not PodState.EXITED
 
 
-def control_state(observed: Observed, status: RLJobStatus) -> RestartGlobal | None:
+def _control_state(observed: Observed, status: RLJobStatus) -> RestartGlobal | None:
     """A global restart where the coordinator's state and the status cannot be reconciled otherwise."""
     seen, restart = observed.coordinator, status.restart
     if seen is None or seen.server is ServerState.OPENING:

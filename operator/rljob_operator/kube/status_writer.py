@@ -7,7 +7,7 @@ refused, and the job is decided again from a fresh read.
 import time
 
 from rljob_api.status import Condition, RLJobStatus, TrainingStatus
-from rljob_operator.core.readiness import has_recorded
+from rljob_operator.core.outcome import has_recorded
 from rljob_operator.kube.api import Api, Json
 from rljob_operator.kube.cache import Cache
 from rljob_operator.kube.errors import ApiConflict, ApiNotFound
