@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_workers.tensors.jagged import Jagged
-from rljob_workers.transfer_queue.chunks import Piece, cut_columns, deal, row_table
+from rljob_workers.transfer_queue.chunks import Piece, cut_columns, row_table
 from rljob_workers.transfer_queue.row_format import HEADER_BYTES, MAX_CHUNK_BYTES, MAX_VALUE_BYTES
+from rljob_workers.transfer_queue.storage import deal
 
 
 def make_column(lengths: list[int], *, element: int = 1) -> Jagged:

@@ -329,16 +329,3 @@ def row_table(offsets: npt.NDArray[np.int64], edges: Sequence[int]) -> npt.NDArr
     table[:, 1] = offsets[:-1] - offsets[firsts[table[:, 0]]]
     table[:, 2] = np.diff(offsets)
     return table
-
-
-def deal(pieces: Sequence[Piece], units: Sequence[int]) -> dict[int, list[Piece]]:
-    """Unit -> its pieces. `units` in order of preference: all go to the first unless the bytes are worth spreading."""
-    if sum(piece.num_bytes for piece in pieces) <= SPREAD_BYTES:
-        return {units[0]: list(pieces)}
-    dealt: dict[int, list[Piece]] = {unit: [] for unit in units}
-    load = dict.fromkeys(units, 0)
-    for piece in sorted(pieces, key=lambda each: -each.num_bytes):
-        unit = min(units, key=lambda each: load[each])
-        dealt[unit].append(piece)
-        load[unit] += piece.num_bytes
-    return {unit: share for unit, share in dealt.items() if share}

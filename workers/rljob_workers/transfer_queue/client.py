@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence, Sized
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -84,11 +84,15 @@ def check_group(group: GroupRows, shape: QueueShape) -> None:
     if wanted != found:
         raise ValueError(f"put_groups: fields {sorted(found)} were given, {sorted(wanted)} are needed.")
     num_rows = shape.samples_per_prompt
-    counts = {field: len(column) for field, column in group.columns.items()}
-    counts |= {"oldest": len(group.oldest), "newest": len(group.newest)}
-    for name, count in counts.items():
-        if count != num_rows:
-            raise ValueError(f"put_groups: {name} has {count} rows, a group has {num_rows} (samplesPerPrompt).")
+    columns: dict[str, Sized] = {**group.columns, "oldest": group.oldest, "newest": group.newest}
+    check_rows("put_groups", columns, num_rows, f"a group has {num_rows} (samplesPerPrompt)")
+
+
+def check_rows(call: str, columns: Mapping[str, Sized], num_rows: int, wanted: str) -> None:
+    """Raises ValueError where a column has not `num_rows` rows, as `wanted` states."""
+    for name, column in columns.items():
+        if len(column) != num_rows:
+            raise ValueError(f"{call}: {name} has {len(column)} rows, {wanted}.")
 
 
 def by_partition(groups: Sequence[GroupRows]) -> dict[RolloutId, list[GroupRows]]:
@@ -297,20 +301,19 @@ class TransferQueueClient:
         """
         if batch.lease is None:
             raise ValueError("put: the batch has no lease. Only batches of `claim` take results.")
-        for field, column in columns.items():
-            if len(column) != len(batch.rows):
-                raise ValueError(f"put: {field} has {len(column)} rows, the batch has {len(batch.rows)}.")
+        num_rows = len(batch.rows)
+        check_rows("put", columns, num_rows, f"the batch has {num_rows}")
         fields = self._written_fields(columns)
         lease, where = batch.lease, partition_name(batch.rollout_id)
         lineage, version = (weight.lineage, weight.version) if weight else (0, -1)
 
-        waiting = f"{self} puts {', '.join(columns)} of {len(batch.rows)} rows of {where}"
+        waiting = f"{self} puts {', '.join(columns)} of {num_rows} rows of {where}"
         section = _Section((lease, lineage, version), columns, fields, weight)
         reply, stored = self._commit("put", [], [section], waiting)
         if reply[0] == b"L":
             self._discard(stored)
             raise LeaseLost(
-                f"TransferQueue: lease {lease} on {len(batch.rows)} rows of {where} ended before its results came."
+                f"TransferQueue: lease {lease} on {num_rows} rows of {where} ended before its results came."
             )
 
     def release(self, batch: Batch) -> None:

@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from rljob_workers.transfer_queue.chunk_io import BufferPool, ChunkRead, plan_reads, read_chunks, write_chunks
-from rljob_workers.transfer_queue.chunks import SPREAD_BYTES, Piece, cut_columns, deal
+from rljob_workers.transfer_queue.chunks import SPREAD_BYTES, Piece, cut_columns
 from rljob_workers.transfer_queue.errors import CorruptChunk, QueueError, RowsLost, StorageFull, StorageUnreachable
 from rljob_workers.transfer_queue.resp import Clock, RespConnection, Sleep
 from rljob_workers.transfer_queue.row_format import ChunkRef, FieldPlacement
@@ -378,6 +378,19 @@ def _one_by_one(fields: Mapping[str, FieldPlacement]) -> Iterator[tuple[str, Fie
             rows = placement.rows[placement.rows[:, 0] == place]  # a copy
             rows[:, 0] = 0
             yield field, FieldPlacement((chunk,), rows)
+
+
+def deal(pieces: Sequence[Piece], units: Sequence[int]) -> dict[int, list[Piece]]:
+    """Unit -> its pieces. `units` in order of preference: all go to the first unless the bytes are worth spreading."""
+    if sum(piece.num_bytes for piece in pieces) <= SPREAD_BYTES:
+        return {units[0]: list(pieces)}
+    dealt: dict[int, list[Piece]] = {unit: [] for unit in units}
+    load = dict.fromkeys(units, 0)
+    for piece in sorted(pieces, key=lambda each: -each.num_bytes):
+        unit = min(units, key=lambda each: load[each])
+        dealt[unit].append(piece)
+        load[unit] += piece.num_bytes
+    return {unit: share for unit, share in dealt.items() if share}
 
 
 def _combined(troubles: Mapping[int, Trouble], seconds: float) -> Trouble:

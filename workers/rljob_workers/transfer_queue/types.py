@@ -150,9 +150,6 @@ class Batch:
     lease: str | None = None
     """Of a forward task: to be handed to `put`."""
 
-    def __len__(self) -> int:
-        return len(self.rows)
-
 
 @dataclass(frozen=True, slots=True)
 class NotReady:
