@@ -127,7 +127,7 @@ class Loop:
             )
             for index, question in enumerate(questions)
         ]
-        batch = Batch(groups, lambda _: None)
+        batch = Batch(groups)
         with torch.inference_mode():
             weights = fuse_weights(self._trainer.stage_weights(), self._geometry)
             self._engine.install(weights, WeightId(lineage=0, version=step - 1))

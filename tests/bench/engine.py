@@ -68,7 +68,7 @@ def ours(model: Qwen3ForCausalLM, prompts: list[list[int]]) -> Callable[[], int]
             PromptGroup(str(index), prompt, 1, index, NEW_TOKENS, 1.0, 1.0, 0, frozenset())
             for index, prompt in enumerate(prompts)
         ]
-        batch = Batch(groups, lambda _: None)
+        batch = Batch(groups)
         with torch.inference_mode():
             scheduler.submit(batch)
             while scheduler.has_work:

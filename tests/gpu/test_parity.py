@@ -160,7 +160,7 @@ def test_the_engines_log_probs_are_those_of_the_trainer_on_the_cpu(
         )
         for number in range(8)
     ]
-    batch = Batch(groups, lambda _: None)
+    batch = Batch(groups)
     with torch.inference_mode():
         scheduler.submit(batch)
         while scheduler.has_work:

@@ -204,7 +204,7 @@ def test_abort_keeps_what_was_drawn_and_spares_the_others() -> None:
     scheduler.submit(spared)
     steps(scheduler, 3)
     assert scheduler.abort(lambda group: group.rid == "doomed") == 1
-    assert doomed.is_done
+    assert doomed.done.done()
     assert sorted(doomed.lengths.tolist()) == [0, 0, 0, 4, 4, 4, 4, 4]
     assert set(doomed.reasons.tolist()) == {EndReason.ABORT}
     run(scheduler)
@@ -306,7 +306,7 @@ def test_any_mixture_of_arrivals_aborts_and_retracts_keeps_log_probs_right(
         while scheduler.has_work:
             scheduler.step()
     for batch in batches:
-        assert batch.is_done
+        assert batch.done.done()
         for row, tokens in enumerate(outputs(batch)):
             if tokens:
                 expected = hf_log_probs(QWEN, batch.groups[0].prompt, tokens)

@@ -79,7 +79,7 @@ def make_group(prompt: Sequence[int], **changes: object) -> PromptGroup:
 
 def make_batch(*groups: PromptGroup) -> Batch:
     """A batch that notifies no reader when it is done."""
-    return Batch(groups, lambda _: None)
+    return Batch(groups)
 
 
 def run(scheduler: ContinuousBatching[Any], *batches: Batch) -> None:

@@ -191,7 +191,7 @@ class ContinuousBatching(ABC, Generic[Weights]):
         )
 
     def submit(self, batch: Batch) -> None:
-        """Queues a batch, whose `on_done` is called at its end. After BadRequest or NotServing nothing is queued."""
+        """Queues a batch, which the caller awaits by its `done`. After BadRequest or NotServing nothing is queued."""
         if self.held is None:
             raise NotServing(
                 "No weights are loaded yet: call /update_weights_from_disk with weight_version and lineage first."
@@ -435,5 +435,5 @@ class ContinuousBatching(ABC, Generic[Weights]):
         self._forget_done()
 
     def _forget_done(self) -> None:
-        for key in [key for key, batch in self._batches.items() if batch.is_done]:
+        for key in [key for key, batch in self._batches.items() if batch.done.done()]:
             del self._batches[key]

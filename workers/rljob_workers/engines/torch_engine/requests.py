@@ -1,11 +1,12 @@
 """What runs through the engine: a batch of prompt groups, what has come of it, pauses, and what its parts raise.
 
-Written by the model loop, read by the HTTP edge once `on_done` was called; the edge turns each error into a status and
+Written by the model loop, read by the HTTP edge once it is `done`; the edge turns each error into a status and
 a sentence. No per-sample Python: rows are numpy columns over all samples of the batch.
 """
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ import numpy.typing as npt
 from rljob_workers.engines.base import VersionSpan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from rljob_api.wire.identity import WeightId
 
@@ -103,8 +104,8 @@ class _WeightMark:
 class Batch:
     """One HTTP request: groups in order, a row per sample."""
 
-    def __init__(self, groups: Sequence[PromptGroup], on_done: Callable[[Batch], None]) -> None:
-        """`on_done` is called once, by the model loop's thread."""
+    def __init__(self, groups: Sequence[PromptGroup]) -> None:
+        """Nothing of it runs yet."""
         self.groups = tuple(groups)
         counts = [group.num_samples for group in groups]
         self.first_rows = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
@@ -118,9 +119,9 @@ class Batch:
         self.error: EngineFault | None = None
         self._marks: list[_WeightMark] = []
         self._num_open = self.num_rows
-        self._on_done = on_done
-        self.is_done = False
-        """Whether `on_done` was called, or is called now."""
+        self.done: Future[None] = Future()
+        """Has its result once every row has ended, with an error of the batch too; nothing else cancels or sets it."""
+        self.done.set_running_or_notify_cancel()  # a waiter that is cancelled does not cancel it
 
     def mark_weight(self, weight: WeightId, rows: IntArray, starts: IntArray) -> None:
         """Tokens that follow are drawn under `weight`."""
@@ -148,7 +149,7 @@ class Batch:
 
     def fail(self, error: EngineFault) -> None:
         """Ends the whole batch with an error; twice is once."""
-        if not self.is_done:
+        if not self.done.done():
             self.error = error
             self._close(self._num_open)
 
@@ -172,8 +173,7 @@ class Batch:
         self._num_open -= num_rows
         assert self._num_open >= 0, "a sample ended twice"
         if self._num_open == 0 and num_rows:
-            self.is_done = True
-            self._on_done(self)
+            self.done.set_result(None)
 
 
 def _spans_of(begins: list[tuple[WeightId, int]], length: int) -> list[VersionSpan]:

@@ -15,7 +15,6 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
@@ -127,31 +126,19 @@ class RunningRequest:
     running.result(tokenizer)
     """
 
-    def __init__(self, parsed: GenerateRequest, batch: Batch, loop: ModelLoop, done: asyncio.Future[None]) -> None:
+    def __init__(self, request: Request, parsed: GenerateRequest, batch: Batch, loop: ModelLoop) -> None:
         self._parsed = parsed
         self._batch = batch
         self._loop = loop
-        self._done = done
-        self._gone: asyncio.Future[None]
+        self._done = asyncio.wrap_future(batch.done)
+        self._gone = asyncio.ensure_future(_disconnected(request))
 
     @classmethod
     async def begin(cls, request: Request, parsed: GenerateRequest, loop: ModelLoop) -> RunningRequest:
         """Hands the groups to the model loop; an EngineFault if it takes them not."""
-        events = asyncio.get_running_loop()
-        done: asyncio.Future[None] = events.create_future()
-
-        def wake() -> None:
-            if not done.done():
-                done.set_result(None)
-
-        def on_done(_: Batch) -> None:
-            with suppress(RuntimeError):  # the event loop is closed: the server is going down
-                events.call_soon_threadsafe(wake)
-
-        running = cls(parsed, Batch(parsed.groups, on_done), loop, done)
-        await asyncio.wrap_future(loop.call(lambda engine: engine.submit(running._batch)))
-        running._gone = asyncio.ensure_future(_disconnected(request))
-        return running
+        batch = Batch(parsed.groups)
+        await asyncio.wrap_future(loop.call(lambda engine: engine.submit(batch)))
+        return cls(request, parsed, batch, loop)
 
     async def ends_within(self, seconds: float) -> bool:
         """Whether the batch, or its client, ended before so many seconds were over."""
@@ -166,6 +153,7 @@ class RunningRequest:
                 await self.abort()
         finally:
             self._gone.cancel()
+            self._done.cancel()  # of a server that goes down: the batch may end when the event loop is closed
 
     async def abort(self) -> None:
         """Ends the batch with the tokens that it has."""
