@@ -8,7 +8,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 import aiohttp
 import orjson
@@ -106,18 +106,14 @@ class Informer:
 
     async def _list(self) -> str:
         objects: list[Json] = []
-        query = {"labelSelector": self._selector, "limit": str(PAGE)}
-        while True:
-            page = await self._api.list(self._resource, self._namespace, query, self._accept("List"))
+        version = ""
+        query = {"labelSelector": self._selector}
+        async for page in _pages(self._api, self._resource, self._namespace, query, self._accept("List")):
             self._alive_at = time.monotonic()
             objects += page["items"] or ()
-            token = page["metadata"].get("continue")
-            if not token:
-                break
-            query["continue"] = token
+            version = page["metadata"]["resourceVersion"]
         self._cache.replace(self._resource.kind, self._namespace, objects)
         self.synced.set()
-        version: str = page["metadata"]["resourceVersion"]
         return version
 
     async def _watch(self, version: str) -> AsyncIterator[str]:
@@ -147,6 +143,20 @@ class Informer:
 
     def _accept(self, suffix: str) -> str:
         return METADATA_ONLY.format(list=suffix) if self._metadata_only else ""
+
+
+async def _pages(
+    api: Api, resource: Resource, namespace: str | None, query: Mapping[str, str], accept: str
+) -> AsyncIterator[Json]:
+    """A list, a page at a time."""
+    rest = {**query, "limit": str(PAGE)}
+    while True:
+        page = await api.list(resource, namespace, rest, accept)
+        yield page
+        token = page["metadata"].get("continue")
+        if not token:
+            return
+        rest["continue"] = token
 
 
 async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
@@ -208,7 +218,8 @@ class Census:
     async def count(self, namespace: str | None) -> None:
         """Drops what is gone, and reads what the cache has an older version of, or does not have."""
         known = self._cache.jobs_known()  # before the list: what comes later is not in it
-        listed = await self._list(namespace)
+        pages = _pages(self._api, RLJOBS, namespace, {}, METADATA_ONLY.format(list="List"))
+        listed = [item["metadata"] async for page in pages for item in page["items"] or ()]
         uids = {metadata["uid"] for metadata in listed}
         for key, uid in known.items():
             if uid not in uids and namespace in (None, key.namespace):
@@ -218,17 +229,6 @@ class Census:
             key = JobKey(metadata["namespace"], metadata["name"])
             if self._is_behind(key, metadata):
                 await self._read(key)
-
-    async def _list(self, namespace: str | None) -> list[Json]:
-        found: list[Json] = []
-        query = {"limit": str(PAGE)}
-        while True:
-            page = await self._api.list(RLJOBS, namespace, query, METADATA_ONLY.format(list="List"))
-            found += [item["metadata"] for item in page["items"] or ()]
-            token = page["metadata"].get("continue")
-            if not token:
-                return found
-            query["continue"] = token
 
     def _is_behind(self, key: JobKey, metadata: Json) -> bool:
         known = self._cache.job(key)
