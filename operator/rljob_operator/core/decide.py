@@ -7,7 +7,7 @@ one could be due.
 """
 
 from rljob_api.status import ConditionType, RLJobStatus
-from rljob_api.wire.observation import CoordinatorStatus, ServerState
+from rljob_api.wire.observation import ServerState
 from rljob_operator.core.autoscaling import autoscaled, with_wanted
 from rljob_operator.core.causes import Causes, causes_of
 from rljob_operator.core.conditions import is_draining, is_true, rests, terminal
@@ -16,14 +16,14 @@ from rljob_operator.core.derived_status import with_derived
 from rljob_operator.core.drain import actor_saves_first, drain, drained_at, stopping
 from rljob_operator.core.ends import ending, ends_at, is_over, limited
 from rljob_operator.core.infrastructure import counted, due_at, forgotten, restarts
-from rljob_operator.core.liveness import given_up_after_seconds, hangs_after_seconds, is_cut_off, overdue_in
+from rljob_operator.core.liveness import overdue_in
 from rljob_operator.core.membership import pods, with_one_generation
 from rljob_operator.core.notices import notices, queue_notices, replacements
-from rljob_operator.core.observed import NoContact, Observed
+from rljob_operator.core.observed import Observed
 from rljob_operator.core.orders import orders
 from rljob_operator.core.outcome import applied, replaced
 from rljob_operator.core.progress import refresh, stalled, stalls_at
-from rljob_operator.core.reachability import not_asked, reached, reported_at, seen_seconds, since_when
+from rljob_operator.core.reachability import no_contact_counts_at, not_asked, reached
 from rljob_operator.core.readiness import settled, too_late, too_late_at
 from rljob_operator.core.restart import given_back, released_at, restart
 from rljob_operator.core.scaling import is_owed, leaves_at, scaled
@@ -75,9 +75,8 @@ def _interval(observed: Observed, status: RLJobStatus, now: float) -> float:
         soonest.append(now - _waits_since(status))
     if coordinator is not None:
         stall = stalls_at(observed, status, now) - now
-        soonest += [_overdue_in(observed, status, coordinator, now), *([stall] if stall > 0 else [])]
-    if observed.no_contact is not None:
-        soonest += [at - now for at in _no_contact_counts_at(observed, status, observed.no_contact) if at > now]
+        soonest += [*overdue_in(observed, status, coordinator, now), *([stall] if stall > 0 else [])]
+    soonest += [at - now for at in no_contact_counts_at(observed, status) if at > now]
     return max(min(soonest), POLL_INTERVAL_SECONDS)
 
 
@@ -91,24 +90,6 @@ def _waits_for_a_pod(observed: Observed, status: RLJobStatus) -> bool:
     """Whether this decision gave up the incarnation of a pod."""
     before = {key: pod.life for key, pod in pods(observed.status)}
     return observed.on_cluster and any(not pod.life and before.get(key) for key, pod in pods(status))
-
-
-def _no_contact_counts_at(observed: Observed, status: RLJobStatus, no_contact: NoContact) -> tuple[float, float]:
-    """When the lost contact is reported, and when the job is no longer Ready for it."""
-    limit = observed.policy.heartbeat_timeout_seconds
-    return reported_at(observed, no_contact), since_when(status, no_contact) + limit
-
-
-def _overdue_in(observed: Observed, status: RLJobStatus, coordinator: CoordinatorStatus, now: float) -> float:
-    """Seconds until the first rank or launcher would count as silent, if none beats or polls any more."""
-    limit = hangs_after_seconds(observed)
-    judged = [pod for pod in coordinator.pods if not is_cut_off(observed, status, pod, now)]
-    ranks = [overdue_in(status, rank, limit, now) for pod in judged for rank in pod.ranks]
-    launchers = [
-        given_up_after_seconds(observed, status, pod, now) - seen_seconds(status, pod.poll_age_seconds, now)
-        for pod in coordinator.pods
-    ]
-    return min([*ranks, *launchers], default=QUIET_INTERVAL_SECONDS)
 
 
 def decide(observed: Observed, now: float) -> Decision:

@@ -11,7 +11,7 @@ from rljob_api.names import EXIT_FENCED, Scope
 from rljob_api.spec.restart import absence_seconds
 from rljob_api.status import PodStatus, RLJobStatus
 from rljob_api.wire.identity import PodKey
-from rljob_api.wire.observation import PodObservation, RankObservation
+from rljob_api.wire.observation import CoordinatorStatus, PodObservation, RankObservation
 from rljob_operator.core.decision import Cause
 from rljob_operator.core.drain import is_terminating_gracefully
 from rljob_operator.core.membership import remaining
@@ -81,7 +81,7 @@ def is_cut_off(observed: Observed, status: RLJobStatus, seen: PodObservation, no
     return observed.on_cluster and all(seen_seconds(status, age, now) > quiet for age in ages)
 
 
-def given_up_after_seconds(observed: Observed, status: RLJobStatus, seen: PodObservation, now: float) -> float:
+def _given_up_after_seconds(observed: Observed, status: RLJobStatus, seen: PodObservation, now: float) -> float:
     """After which silence of its launcher a pod that runs is given up.
 
     Where the network may be parted no earlier than its ranks leave by themselves: until then it may heal and cost
@@ -178,7 +178,7 @@ def _silent_launcher(observed: Observed, status: RLJobStatus, key: PodKey, fact:
     age = seen_seconds(status, seen.poll_age_seconds, now)
     if fact.stopped and seen.carried is not None and seen.carried.epoch < status.restart.opened:
         return f"the launcher of {key} is stopped (SIGSTOP) and does not take the order of epoch {status.restart.epoch}"
-    limit = given_up_after_seconds(observed, status, seen, now)
+    limit = _given_up_after_seconds(observed, status, seen, now)
     if age <= (observed.policy.heartbeat_timeout_seconds if fact.stopped else limit):
         return None
     return f"the launcher of {key} has not asked the coordinator for orders in {age:.0f} s"
@@ -200,7 +200,7 @@ def hanging(observed: Observed, status: RLJobStatus, now: float) -> list[Cause]:
     return causes
 
 
-def hangs_after_seconds(observed: Observed) -> float:
+def _hangs_after_seconds(observed: Observed) -> float:
     """After which silence a rank hangs.
 
     Ranks beat as often as the time-out asks that was in force when their epoch was opened. One that was made much
@@ -210,7 +210,18 @@ def hangs_after_seconds(observed: Observed) -> float:
     return max(observed.policy.heartbeat_timeout_seconds, BEATS_AWAITED * interval)
 
 
-def overdue_in(status: RLJobStatus, rank: RankObservation, timeout_seconds: float, now: float) -> float:
+def overdue_in(observed: Observed, status: RLJobStatus, coordinator: CoordinatorStatus, now: float) -> list[float]:
+    """Seconds until each rank and launcher would count as silent, if none beats or polls any more."""
+    limit = _hangs_after_seconds(observed)
+    judged = [pod for pod in coordinator.pods if not is_cut_off(observed, status, pod, now)]
+    launchers = [
+        _given_up_after_seconds(observed, status, pod, now) - seen_seconds(status, pod.poll_age_seconds, now)
+        for pod in coordinator.pods
+    ]
+    return [*(_rank_overdue_in(status, rank, limit, now) for pod in judged for rank in pod.ranks), *launchers]
+
+
+def _rank_overdue_in(status: RLJobStatus, rank: RankObservation, timeout_seconds: float, now: float) -> float:
     """Seconds from now until the rank hangs, if it does not beat any more; <= 0: it hangs."""
     left = timeout_seconds - seen_seconds(status, rank.beat_age_seconds, now)
     return max(left, rank.busy_left_seconds or 0.0) if rank.busy is not None else left
@@ -219,7 +230,7 @@ def overdue_in(status: RLJobStatus, rank: RankObservation, timeout_seconds: floa
 def _silent_ranks(
     observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStatus, seen: PodObservation, now: float
 ) -> list[Cause]:
-    timeout = hangs_after_seconds(observed)
+    timeout = _hangs_after_seconds(observed)
     if seen.poll_age_seconds > max(timeout / 2, POLL_SLACK_SECONDS):
         return []
     running = {process.incarnation for process in ordered_processes(status, pod, seen) if process.exit_code is None}
@@ -231,7 +242,7 @@ def _silent_ranks(
             f"{key}.{rank.rank} has not beaten in {rank.beat_age_seconds:.0f} s; {_last_known(rank)}",
         )
         for rank in seen.ranks
-        if rank.incarnation in running and overdue_in(status, rank, timeout, now) < 0
+        if rank.incarnation in running and _rank_overdue_in(status, rank, timeout, now) < 0
     ]
 
 

@@ -28,10 +28,10 @@ def reached(observed: Observed, status: RLJobStatus, now: float) -> Step:
     if observed.coordinator is not None and observed.on_cluster:
         return _answering(status, now)
     no_contact = observed.no_contact
-    if no_contact is None or now < reported_at(observed, no_contact):
+    if no_contact is None or now < _reported_at(observed, no_contact):
         return status, ()
     was_reported = _is_reported_lost(status)
-    since = since_when(status, no_contact)
+    since = _since_when(status, no_contact)
     message = f"{no_contact.message} (since {timestamp(since)[:19]}Z). {_MEANWHILE}"
     status = with_condition(status, _KIND, now, true=False, reason=no_contact.reason, message=message)
     # That a pod of the infrastructure is down is reported where it is observed.
@@ -52,10 +52,18 @@ def is_out_of_contact(observed: Observed, status: RLJobStatus, now: float) -> bo
 
 def lasts(status: RLJobStatus, no_contact: NoContact, limit_seconds: float, now: float) -> bool:
     """Whether contact has been lost for longer than that."""
-    return now > since_when(status, no_contact) + limit_seconds
+    return now > _since_when(status, no_contact) + limit_seconds
 
 
-def since_when(status: RLJobStatus, no_contact: NoContact) -> float:
+def no_contact_counts_at(observed: Observed, status: RLJobStatus) -> list[float]:
+    """When the lost contact is reported, and when the job is no longer Ready for it; empty while there is contact."""
+    no_contact, limit = observed.no_contact, observed.policy.heartbeat_timeout_seconds
+    if no_contact is None:
+        return []
+    return [_reported_at(observed, no_contact), _since_when(status, no_contact) + limit]
+
+
+def _since_when(status: RLJobStatus, no_contact: NoContact) -> float:
     """When contact was lost; an operator that was started meanwhile goes on from what the status has."""
     condition = find(status, _KIND)
     if condition is None or condition.status != "False":
@@ -63,7 +71,7 @@ def since_when(status: RLJobStatus, no_contact: NoContact) -> float:
     return min(no_contact.since, seconds(condition.last_transition_time))
 
 
-def reported_at(observed: Observed, no_contact: NoContact) -> float:
+def _reported_at(observed: Observed, no_contact: NoContact) -> float:
     """When the lost contact is reported. A coordinator whose pod has just become ready is not yet out of reach."""
     limit = observed.policy.heartbeat_timeout_seconds
     return no_contact.reason_since + (
