@@ -137,12 +137,13 @@ class RolloutLoop:
         if held is None:
             self._waiting = "weights for the engine"
             return False
-        wanted = tickets_to_claim(self._limits, self._work.samples_in_flight, len(self._work.tickets))
+        in_flight = self._work.samples_in_flight
+        wanted = tickets_to_claim(self._limits, in_flight, len(self._work.tickets))
         if wanted == 0 or time.monotonic() < self._claims_again_at:
             return False
         answer = self._queue.claim_tickets(held, wanted, timeout=0)
         if isinstance(answer, Withheld):
-            self._withheld(answer)
+            self._withheld(answer, in_flight)
             return False
         self._begin(answer)
         return True
@@ -152,10 +153,10 @@ class RolloutLoop:
             self._begun |= dict.fromkeys((each.ticket.id for each in request), self._proof.num_voided)
             self._work.begin(request, self._limits.samples_per_ticket)
 
-    def _withheld(self, reason: Withheld) -> None:
+    def _withheld(self, reason: Withheld, in_flight: int) -> None:
         self._waiting = f"a ticket (withheld: {reason.value})"
         if reason in NOT_NEEDED:
-            self._idle_share = max(0.0, 1.0 - self._work.samples_in_flight / self._limits.samples_in_flight)
+            self._idle_share = max(0.0, 1.0 - in_flight / self._limits.samples_in_flight)
         name = f"withheld_{reason.value.lower()}"
         self._session.counters[name] = self._session.counters.get(name, 0) + 1
 

@@ -144,7 +144,7 @@ def parse_generate(raw: bytes, model: ServedModel) -> GenerateRequest:
     groups = []
     for index, (prompt, given) in enumerate(zip(prompts, params, strict=True)):
         refuse_unknown(given, "sampling_params.")
-        check_tokens(prompt, model.vocab_size, f"input_ids[{index}]")
+        _check_tokens(prompt, model.vocab_size, f"input_ids[{index}]")
         groups.append(
             PromptGroup(
                 rid=rids[index] or secrets.token_hex(8),
@@ -191,7 +191,7 @@ def _per_prompt(value: Any, count: int, field: str) -> list[Any]:  # noqa: ANN40
     return value
 
 
-def check_tokens(tokens: list[int], vocab_size: int, field: str) -> None:
+def _check_tokens(tokens: list[int], vocab_size: int, field: str) -> None:
     """BadRequest for an empty list, and for a token that the model does not know."""
     if not tokens:
         raise BadRequest(f"{field}: the prompt is empty. Give at least one token.")
@@ -291,6 +291,13 @@ class ScoreBody(ControlBody):
     input_ids: list[int] = Field(min_length=2)
 
 
+def parse_score(raw: bytes, model: ServedModel) -> list[int]:
+    """The tokens to score."""
+    tokens = parse_body(ScoreBody, raw).input_ids
+    _check_tokens(tokens, model.vocab_size, "input_ids")
+    return tokens
+
+
 class UpdateBody(ControlBody):
     """`/update_weights_from_disk`. `weight_version` is `7` with `lineage` beside it, or `lineage:version`."""
 
@@ -300,13 +307,15 @@ class UpdateBody(ControlBody):
     flush_cache: bool = True
     abort_all_requests: bool = False
 
-    def weight(self) -> WeightId:
-        """The id that the weights are held under."""
-        lineage, _, version = str(self.weight_version).rpartition(":")
-        given = lineage or (None if self.lineage is None else str(self.lineage))
-        if given is None or not given.isdigit() or not version.isdigit():
-            raise BadRequest(
-                f"weight_version: {self.weight_version!r} with lineage {self.lineage} names no weight. "
-                "Give a whole number and lineage, or 'lineage:version'."
-            )
-        return WeightId(lineage=Lineage(int(given)), version=WeightVersion(int(version)))
+
+def parse_update(raw: bytes) -> tuple[UpdateBody, WeightId]:
+    """The body, and the id that the weights are held under."""
+    body = parse_body(UpdateBody, raw)
+    lineage, _, version = str(body.weight_version).rpartition(":")
+    given = lineage or (None if body.lineage is None else str(body.lineage))
+    if given is None or not given.isdigit() or not version.isdigit():
+        raise BadRequest(
+            f"weight_version: {body.weight_version!r} with lineage {body.lineage} names no weight. "
+            "Give a whole number and lineage, or 'lineage:version'."
+        )
+    return body, WeightId(lineage=Lineage(int(given)), version=WeightVersion(int(version)))

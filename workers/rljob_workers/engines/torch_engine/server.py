@@ -32,12 +32,11 @@ from rljob_workers.engines.torch_engine.decoder import geometry_of
 from rljob_workers.engines.torch_engine.dialect import (
     AbortBody,
     PauseBody,
-    ScoreBody,
     ServedModel,
-    UpdateBody,
-    check_tokens,
     parse_body,
     parse_generate,
+    parse_score,
+    parse_update,
     render_generate,
 )
 from rljob_workers.engines.torch_engine.requests import BadRequest, Batch, EngineFault, NotServing, StepFailed
@@ -295,15 +294,13 @@ class HttpApi:
 
     async def score_tokens(self, request: Request) -> Response:
         """Log-probs of given tokens."""
-        body = parse_body(ScoreBody, await request.body())
-        check_tokens(body.input_ids, self._model.vocab_size, "input_ids")
-        log_probs = await self._command(lambda engine: engine.score(body.input_ids))
+        tokens = parse_score(await request.body(), self._model)
+        log_probs = await self._command(lambda engine: engine.score(tokens))
         return self._json({"log_probs": log_probs})
 
     async def update_weights_from_disk(self, request: Request) -> Response:
         """Loads a safetensors file or a folder of them."""
-        body = parse_body(UpdateBody, await request.body())
-        weight = body.weight()
+        body, weight = parse_update(await request.body())
         if body.abort_all_requests:
             await self._command(lambda engine: engine.abort(lambda _: True))
         await self._command(lambda engine: engine.update_from_disk(body.model_path, weight))
