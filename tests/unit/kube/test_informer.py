@@ -104,3 +104,30 @@ def test_what_a_watch_reports_makes_the_next_pause_short_again(monkeypatch: pyte
     server = watched(monkeypatch, *[[GONE]] * 5, [NEWS, GONE], [NEWS])
     assert server.lists == 7
     assert max(server.pauses[-2:]) <= RETRY_SECONDS[0]
+
+
+def test_the_pages_of_a_list_replace_the_cache_together_and_the_watch_goes_on_from_the_last() -> None:
+    queries: list[dict[str, str]] = []
+    replaced: list[Json] = []
+
+    class Paged:
+        async def list(self, resource: Resource, namespace: str | None, query: Json, accept: str) -> Json:
+            queries.append(dict(query))
+            token = "" if "continue" in query else "more"
+            return {"items": [query.get("continue", "first")], "metadata": {"resourceVersion": "9", "continue": token}}
+
+        def watch(self, resource: Resource, namespace: str | None, query: Json, *_: object) -> None:
+            queries.append(query)
+            raise asyncio.CancelledError
+
+    class Replaced(Nowhere):
+        def replace(self, kind: str, namespace: str | None, objects: list[Json]) -> None:
+            replaced.append({"kind": kind, "objects": objects})
+
+    informer = Informer(cast(Any, Paged()), PODS, None, "label", cast(Any, Replaced()), Metrics())
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(informer.run())
+    assert [query.get("continue") for query in queries] == [None, "more", None]
+    assert (queries[0]["labelSelector"], queries[2]["resourceVersion"]) == ("label", "9")
+    assert replaced == [{"kind": "Pod", "objects": ["first", "more"]}]
+    assert informer.synced.is_set()
