@@ -58,7 +58,7 @@ RANK = """
 
     if os.fork() == 0:
         config = AdamWConfig(LearningRate(1e-3), 0.9, 0.999, 1e-8, weight_decay=0.1, max_grad_norm=1.0)
-        FlatAdamW(torch.ones(4), torch.ones(4), 2, config).step(2.0)
+        FlatAdamW(torch.ones(4), torch.ones(4), 2, config).clip_and_step(2.0)
         for text in sys.argv[1:]:
             model = ModelSpec.model_validate_json(text)
             tokenizer = build_tokenizer(model)

@@ -91,6 +91,9 @@ class Trainer(ForwardModel):
     the others goes on beating (`data_parallel.DataParallelGroup`), and leaves only between two of them.
     """
 
+    weight_share: WeightShare | None = None
+    """The part of the weights that this rank stages; None where it was assigned none. Never changes."""
+
     @abstractmethod
     def log_probs(
         self,
@@ -126,11 +129,6 @@ class Trainer(ForwardModel):
 
         Raises ValueError where more steps in a row were skipped than the job allows.
         """
-
-    @property
-    @abstractmethod
-    def weight_share(self) -> WeightShare | None:
-        """The part of the weights that this rank stages; None where it was assigned none. Never changes."""
 
     @abstractmethod
     def stage_weights(self) -> Mapping[str, torch.Tensor]:

@@ -114,13 +114,13 @@ class Decoder:
         self._epsilon = config.rms_norm_eps
         self._activation = _activation(config)
         self._rotary = rotary_of(config).to(device)
-        self.flat, self.num_decayed, self._views = _flat(tensor_shapes(config), storage, device)
-        self.leaves = dict(_leaves(self.flat, self._views))
+        self.flat, self.num_decayed, self.views = _flat(tensor_shapes(config), storage, device)
+        self.leaves = dict(_leaves(self.flat, self.views))
 
     def load(self, state: Mapping[str, torch.Tensor], *, source: str) -> None:
         """Copies `state`, all or (where it does not fit: ValueError, which names `source`) nothing."""
         check_fit(shapes_of(state), self.config, source=source)
-        for name, view in self._views.items():
+        for name, view in self.views.items():
             view.copy_(state[name])
 
     def views_of(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -128,7 +128,7 @@ class Decoder:
         start = self.flat.storage_offset()
         return {
             name: flat[view.storage_offset() - start :][: view.numel()].view(view.shape)
-            for name, view in self._views.items()
+            for name, view in self.views.items()
         }
 
     def enable_gradients(self, flat_gradient: torch.Tensor) -> None:

@@ -14,8 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
 
 import torch
+
+K = TypeVar("K")
 
 PIECE_BYTES = 64 << 20
 """Of one pinned buffer: large enough that a bus is busy with it, small beside any model that has a device."""
@@ -25,25 +28,25 @@ def _nothing_to_wait_for() -> None:
     """The copy is there."""
 
 
-class HostCopies(Mapping[str, torch.Tensor]):
+class HostCopies(Mapping[K, torch.Tensor]):
     """Tensors on the host by name; asking for one waits until it is copied, and raises what its copy failed of."""
 
-    def __init__(self, tensors: Mapping[str, torch.Tensor], waits: Mapping[str, Callable[[], None]]) -> None:
+    def __init__(self, tensors: Mapping[K, torch.Tensor], waits: Mapping[K, Callable[[], None]]) -> None:
         self._tensors = tensors
         self._waits = waits
 
-    def __getitem__(self, name: str) -> torch.Tensor:
+    def __getitem__(self, name: K) -> torch.Tensor:
         self._waits.get(name, _nothing_to_wait_for)()
         return self._tensors[name]
 
-    def __iter__(self) -> Iterator[str]:
+    def __iter__(self) -> Iterator[K]:
         return iter(self._tensors)
 
     def __len__(self) -> int:
         return len(self._tensors)
 
     @property
-    def unfinished(self) -> Mapping[str, torch.Tensor]:
+    def unfinished(self) -> Mapping[K, torch.Tensor]:
         """The same tensors, whatever has been copied of them so far: for their shapes."""
         return self._tensors
 
@@ -53,23 +56,31 @@ class HostCopies(Mapping[str, torch.Tensor]):
             wait()
 
 
+def _copied(tensors: Mapping[K, torch.Tensor], dtype: torch.dtype | None) -> dict[K, torch.Tensor]:
+    return {name: one.detach().to(dtype or one.dtype, copy=True) for name, one in tensors.items()}
+
+
 class HostStaging:
     """Makes the copies of one trainer."""
 
     def __init__(self, device: torch.device) -> None:
         self._lane = _Lane(device) if device.type == "cuda" else None
 
-    def copy(self, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype | None = None) -> HostCopies:
+    def copy(self, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype | None = None) -> Mapping[str, torch.Tensor]:
         """Begins to copy tensors as they are after what was computed so far; null keeps their dtype.
 
-        They must not be changed before `settle`.
+        They must not be changed before `settle`. Asking the result for one waits until it is copied.
         """
         if self._lane is None:
-            return HostCopies(
-                {name: one.detach().to(dtype or one.dtype, copy=True) for name, one in tensors.items()}, {}
-            )
-        targets = {name: torch.empty(one.shape, dtype=dtype or one.dtype) for name, one in tensors.items()}
-        return HostCopies(targets, self._lane.send(tensors, targets))
+            return _copied(tensors, dtype)
+        return self._lane.copies(tensors, dtype)
+
+    def begin(self, tensors: Mapping[K, torch.Tensor]) -> tuple[Mapping[K, torch.Tensor], Callable[[], None]]:
+        """As `copy`; the copies, which may be unfinished, and what waits until all are done."""
+        if self._lane is None:
+            return _copied(tensors, None), _nothing_to_wait_for
+        copies = self._lane.copies(tensors, None)
+        return copies.unfinished, copies.wait
 
     def settle(self) -> None:
         """Until nothing that was to be copied is needed as it is any more."""
@@ -86,19 +97,18 @@ class _Lane:
         self._thread = ThreadPoolExecutor(1, "host-staging")
         self._pending: list[Future[None]] = []
 
-    def send(
-        self, sources: Mapping[str, torch.Tensor], targets: Mapping[str, torch.Tensor]
-    ) -> dict[str, Callable[[], None]]:
-        """How to wait for each, in their order."""
+    def copies(self, sources: Mapping[K, torch.Tensor], dtype: torch.dtype | None) -> HostCopies[K]:
+        """Begins to copy, in their order."""
+        targets = {name: torch.empty(one.shape, dtype=dtype or one.dtype) for name, one in sources.items()}
         computed = torch.cuda.Event()  # type: ignore[no-untyped-call]
         computed.record(torch.cuda.current_stream(self._stream.device))
         self._pending = [future for future in self._pending if not future.done()]
-        waits: dict[str, Callable[[], None]] = {}
+        waits: dict[K, Callable[[], None]] = {}
         for name, source in sources.items():
             future = self._thread.submit(self._fetch, source.detach(), targets[name], computed)
             self._pending.append(future)
             waits[name] = future.result
-        return waits
+        return HostCopies(targets, waits)
 
     def settle(self) -> None:
         """Until the device's tensors have been read."""

@@ -18,6 +18,8 @@ from rljob_workers.devices import moved
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from rljob_workers.tensors.jagged import Jagged
+
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchLimits:
@@ -38,15 +40,13 @@ class RowRange:
     last_token: int
 
 
-def cut(
-    lengths: torch.Tensor, response_lengths: torch.Tensor, limits: MicroBatchLimits, *, count: int = 0
-) -> list[RowRange]:
-    """The micro-batches of rows of `lengths` tokens, [rows], of which `response_lengths` are responses.
+def cut(tokens: Jagged, response_lengths: torch.Tensor, limits: MicroBatchLimits, *, count: int = 0) -> list[RowRange]:
+    """The micro-batches of rows of `tokens`, of which the last `response_lengths` [rows] are responses.
 
     At least `count` of them, empty ones last: what ranks do together they do equally often.
     """
     ends = [0, *response_lengths.cumsum(0).tolist()]
-    cuts = [0, *_stops(lengths.tolist(), limits)]
+    cuts = [0, *_stops(tokens.offsets.diff().tolist(), limits)]
     ranges = [RowRange(start, stop, ends[start], ends[stop]) for start, stop in pairwise(cuts)]
     end = RowRange(cuts[-1], cuts[-1], ends[-1], ends[-1])
     return ranges + [end] * (count - len(ranges))

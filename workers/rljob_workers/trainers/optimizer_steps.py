@@ -133,18 +133,17 @@ class AdamW:
         self.steps += 1
 
 
-class FlatAdamW:
+class FlatAdamW(AdamW):
     """The optimizer of one flat float32 buffer, whose first `num_decayed` elements are the matrices."""
 
     def __init__(self, flat: torch.Tensor, gradient: torch.Tensor, num_decayed: int, config: AdamWConfig) -> None:
-        self._config = config
         self._gradient = gradient
         self.first_moment = torch.zeros_like(flat)
         self.second_moment = torch.zeros_like(flat)
         decays = ((slice(0, num_decayed), config.weight_decay), (slice(num_decayed, flat.numel()), 0.0))
         places = [(place, decay) for place, decay in decays if place.start < place.stop]
         self._gradients = [gradient[place] for place, _ in places]
-        self._adamw = AdamW(
+        super().__init__(
             [
                 AdamWPart(flat[place], self.first_moment[place], self.second_moment[place], decay)
                 for place, decay in places
@@ -152,25 +151,12 @@ class FlatAdamW:
             config,
         )
 
-    @property
-    def steps(self) -> int:
-        """Optimizer steps that were taken."""
-        return self._adamw.steps
-
-    @steps.setter
-    def steps(self, steps: int) -> None:
-        self._adamw.steps = steps
-
-    def norm(self) -> float:
-        """Of the gradient in the buffer."""
-        return float(self._gradient.norm())
-
-    def step(self, norm: float) -> None:
+    def clip_and_step(self, norm: float) -> None:
         """Clips the mean gradient in the buffer, which has this norm, and steps with it."""
         clipping = self._config.clipping(norm)
         if clipping != 1.0:
             self._gradient.mul_(clipping)
-        self._adamw.step(self._gradients)
+        self.step(self._gradients)
 
 
 SHOWN_ROWS = 8
@@ -272,8 +258,7 @@ class StepSums:
 
     sums.add(rows, part, log_probs)                    for each micro-batch
     means = sums.means(totals)                         of all ranks
-    result = sums.result(number, means, norm)
-    sums.clear()
+    result = sums.result(number, means, norm)          after which the next step begins
     """
 
     def __init__(self, config: TrainerConfig, totals: torch.Tensor) -> None:
@@ -303,12 +288,16 @@ class StepSums:
         )
 
     def result(self, number: int, means: StepMeans, norm: float) -> OptimizerStepResult:
-        """Of optimizer step `number`, with the reason where it must be skipped; `norm` is that of the mean gradient."""
+        """Of optimizer step `number`, with the reason where it must be skipped; `norm` is that of the mean gradient.
+
+        Clears the sums. Raises ValueError for one more step in a row than may be skipped.
+        """
         skipped = self._skipping.judge(number, means.loss, norm, self._suspects)
+        self.clear()
         return OptimizerStepResult(means.loss, norm, means.metrics, skipped)
 
     def clear(self) -> None:
-        """The step is over."""
+        """Drops the sums of a step that is not taken."""
         self._totals.zero_()
         self._suspects.clear()
 

@@ -60,7 +60,7 @@ class SimForward:
     ) -> Jagged:
         """Of every response token."""
         parts = []
-        for rows in cut(tokens.lengths, response_lengths, self.limits):
+        for rows in cut(tokens, response_lengths, self.limits):
             self.pace.spend(tokens=num_tokens(tokens, rows), rows=rows.stop - rows.start, progress=progress)
             parts.append(self._of(weights, tokens, response_lengths, rows, temperature))
             progress()
@@ -141,6 +141,10 @@ class SimTrainer(Trainer):
         self._sums = torch.zeros(4, dtype=torch.int64)
         self._skipping = Skipping(max_skipped_steps)
         self._suspects = Suspects()
+        # Tensors are dealt to ranks in turn; more ranks than tensors have none.
+        parts = [self._part(rank) for rank in range(min(group.world, len(NAMES)))]
+        if group.rank < len(parts):
+            self.weight_share = WeightShare(group.rank, len(parts), layout_digest(parts))
 
     def load(self, blob: Path) -> None:
         """Replaces all weights, or none."""
@@ -161,7 +165,7 @@ class SimTrainer(Trainer):
 
     def num_micro_batches(self, rows: TrainRows) -> int:
         """As many as the rows fill."""
-        return len(cut(rows.tokens.lengths, rows.response_lengths, self._forward.limits))
+        return len(cut(rows.tokens, rows.response_lengths, self._forward.limits))
 
     def accumulate(
         self, rows: TrainRows, progress: Callable[[], None] = no_progress, *, num_micro_batches: int = 0
@@ -170,7 +174,7 @@ class SimTrainer(Trainer):
         del num_micro_batches
         losses = (-rows.advantages.values.float()).where(rows.loss_masks.values > 0, 0.0)
         broken = ~losses.isfinite()
-        for part in cut(rows.tokens.lengths, rows.response_lengths, self._forward.limits):
+        for part in cut(rows.tokens, rows.response_lengths, self._forward.limits):
             self._pace.spend(tokens=num_tokens(rows.tokens, part), rows=part.stop - part.start, progress=progress)
             self._suspects.add(rows, part, losses[part.first_token : part.last_token])
             progress()
@@ -193,14 +197,6 @@ class SimTrainer(Trainer):
             self._weights, self._moments = stepped(self._weights, self._moments, gradient)
             self._steps = number
         return OptimizerStepResult(mean, 0.0, {}, skipped)
-
-    @property
-    def weight_share(self) -> WeightShare | None:
-        """Tensors are dealt to ranks in turn; more ranks than tensors have none."""
-        parts = [self._part(rank) for rank in range(min(self._group.world, len(NAMES)))]
-        if self._group.rank >= len(parts):
-            return None
-        return WeightShare(self._group.rank, len(parts), layout_digest(parts))
 
     def stage_weights(self) -> Mapping[str, torch.Tensor]:
         """This rank's tensors."""

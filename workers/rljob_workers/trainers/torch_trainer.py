@@ -79,7 +79,7 @@ def forward_log_probs(
     """Log pi of every response token of a slice, on the host, without a graph."""
     parts = []
     with torch.no_grad():
-        for rows in cut(tokens.lengths, response_lengths, limits):
+        for rows in cut(tokens, response_lengths, limits):
             parts.append(row_log_probs(decoder, tokens, response_lengths, rows, temperature))
             progress()
     return Jagged.from_lengths(torch.cat(parts).cpu(), response_lengths)
@@ -100,24 +100,18 @@ def stage(decoder: Decoder, optimizer: FlatAdamW, staging: HostStaging, *, weigh
     flats = {EXP_AVG: optimizer.first_moment, EXP_AVG_SQ: optimizer.second_moment}
     if not weights_are_exact:
         flats[PARAMETER] = decoder.flat
-    copies = {kind: staging.copy(decoder.views_of(flat)) for kind, flat in flats.items()}
+    views = {(kind, name): view for kind, flat in flats.items() for name, view in decoder.views_of(flat).items()}
+    copies, wait = staging.begin(views)
     slices = [
-        StateSlice(kind, name, tuple(view.shape), (0,) * view.dim(), view)
-        for kind, staged in copies.items()
-        for name, view in staged.unfinished.items()
+        StateSlice(kind, name, tuple(copy.shape), (0,) * copy.dim(), copy) for (kind, name), copy in copies.items()
     ]
-
-    def wait() -> None:
-        for staged in copies.values():
-            staged.wait()
-
     return StateShare(slices, random_state().own, {STEPS: optimizer.steps}, wait)
 
 
 def restore(folder: Path, decoder: Decoder, optimizer: FlatAdamW, rank: int) -> None:
     """Weights, moments and random state; ValueError, and nothing changed, where they are of another model."""
     saved = SavedState(folder, LEADING_ROLE.value)
-    shapes = {name: view.shape for name, view in decoder.views_of(decoder.flat).items()}
+    shapes = {name: view.shape for name, view in decoder.views.items()}
     kinds: Mapping[str, torch.Tensor] = {EXP_AVG: optimizer.first_moment, EXP_AVG_SQ: optimizer.second_moment}
     if saved.has(PARAMETER):
         kinds = {**kinds, PARAMETER: decoder.flat}
@@ -161,6 +155,9 @@ class TorchTrainer(Trainer):
         self._decoder.enable_gradients(self._gradient)
         self._optimizer = FlatAdamW(self._decoder.flat, self._gradient, self._decoder.num_decayed, config.optimizer)
         self._step = StepSums(config, self._totals)
+        if group.rank == 0:  # every rank holds all weights, and one of them exports
+            shapes = {name: view.shape for name, view in self._decoder.views.items()}
+            self.weight_share = WeightShare(0, 1, layout_digest([shapes]))
 
     def load(self, blob: Path) -> None:
         """Replaces all weights by those of a safetensors file, or none; the optimizer's state stays."""
@@ -183,7 +180,7 @@ class TorchTrainer(Trainer):
 
     def num_micro_batches(self, rows: TrainRows) -> int:
         """As many as the rows fill."""
-        return len(cut(rows.tokens.lengths, rows.response_lengths, self._config.limits))
+        return len(cut(rows.tokens, rows.response_lengths, self._config.limits))
 
     def accumulate(
         self, rows: TrainRows, progress: Callable[[], None] = no_progress, *, num_micro_batches: int = 0
@@ -193,7 +190,7 @@ class TorchTrainer(Trainer):
         The ranks meet in `optimizer_step` only, so each makes just the micro-batches that it has rows for.
         """
         del num_micro_batches
-        for part in cut(rows.tokens.lengths, rows.response_lengths, self._config.limits):
+        for part in cut(rows.tokens, rows.response_lengths, self._config.limits):
             new_log_probs = row_log_probs(
                 self._decoder, rows.tokens, rows.response_lengths, part, self._config.temperature
             )
@@ -209,26 +206,18 @@ class TorchTrainer(Trainer):
         self._group.add_up(self._sums, f"the gradients of optimizer step {number}")
         means = self._step.means(self._totals.tolist())
         self._gradient.div_(means.normaliser)
-        result = self._step.result(number, means, self._optimizer.norm())
+        result = self._step.result(number, means, float(self._gradient.norm()))
         if result.skipped is None:
             self._staging.settle()
-            self._optimizer.step(result.grad_norm)
-        self._clear()
+            self._optimizer.clip_and_step(result.grad_norm)
+        self._gradient.zero_()
         return result
-
-    @property
-    def weight_share(self) -> WeightShare | None:
-        """All of it, on rank 0: every rank holds all weights, and one of them exports."""
-        if self._group.rank != 0:
-            return None
-        shapes = {name: view.shape for name, view in self._decoder.views_of(self._decoder.flat).items()}
-        return WeightShare(0, 1, layout_digest([shapes]))
 
     def stage_weights(self) -> Mapping[str, torch.Tensor]:
         """Copies in the dtype of the model, on the rank that exports."""
         if self._group.rank != 0:
             return {}
-        return self._staging.copy(self._decoder.views_of(self._decoder.flat), self._config.dtype)
+        return self._staging.copy(self._decoder.views, self._config.dtype)
 
     def stage_state(self) -> StateShare:
         """The random state of every rank; of rank 0 also what all have alike."""
@@ -241,8 +230,5 @@ class TorchTrainer(Trainer):
         """Weights and state of a checkpoint folder; gradients of the time before are dropped."""
         self._staging.settle()
         restore(folder, self._decoder, self._optimizer, self._group.rank)
-        self._clear()
-
-    def _clear(self) -> None:
         self._gradient.zero_()
         self._step.clear()

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
-    from rljob_workers.models.share import WeightShare
     from rljob_workers.trainers.data_parallel import DataParallelGroup
     from rljob_workers.trainers.fsdp.inputs import ModelInputs
     from rljob_workers.trainers.fsdp.stored_tensors import StoredLayout, StoredPart
@@ -57,7 +56,7 @@ class FsdpForwardModel(ForwardModel):
         """Log pi of every response token, micro-batch by micro-batch."""
         parts = [torch.zeros(0)]
         with torch.no_grad():
-            for part in cut(tokens.lengths, response_lengths, self._limits):
+            for part in cut(tokens, response_lengths, self._limits):
                 chosen = rows_between(tokens, part.start, part.stop)
                 inputs = self._inputs(chosen, response_lengths[part.start : part.stop], self._model.device)
                 parts.append(score(self._model, inputs, temperature)[0].float().cpu())
@@ -65,7 +64,7 @@ class FsdpForwardModel(ForwardModel):
         return Jagged.from_lengths(torch.cat(parts), response_lengths)
 
 
-class ShardedAdamW:
+class ShardedAdamW(AdamW):
     """The optimizer of one rank."""
 
     def __init__(self, parameters: Mapping[str, torch.nn.Parameter], config: AdamWConfig) -> None:
@@ -76,7 +75,7 @@ class ShardedAdamW:
         self.second_moments = {name: torch.zeros_like(shard) for name, shard in shards.items()}
         # A rank may have no rows at all of a small parameter.
         self._held = [name for name, shard in shards.items() if shard.numel()]
-        self._adamw = AdamW(
+        super().__init__(
             [
                 AdamWPart(
                     shards[name],
@@ -89,15 +88,6 @@ class ShardedAdamW:
             config,
         )
 
-    @property
-    def steps(self) -> int:
-        """Optimizer steps that were taken."""
-        return self._adamw.steps
-
-    @steps.setter
-    def steps(self, steps: int) -> None:
-        self._adamw.steps = steps
-
     def square_sum(self) -> float:
         """Of all elements of this rank's shard of the gradient."""
         gradients = self._gradients()
@@ -106,11 +96,11 @@ class ShardedAdamW:
         norms = torch.stack(torch._foreach_norm(gradients))
         return float(norms.double().square().sum())
 
-    def step(self, scale: float) -> None:
+    def scale_and_step(self, scale: float) -> None:
         """One step with the gradient times `scale`."""
         gradients = self._gradients()
         torch._foreach_mul_(gradients, scale)
-        self._adamw.step(gradients)
+        self.step(gradients)
 
     def clear(self) -> None:
         """Drops the gradient."""
@@ -143,20 +133,11 @@ class ShardedState:
         kinds = self._kinds()
         if weights_are_exact:
             del kinds[PARAMETER]
-        parts = {kind: {part.name: part for part in self._parts(shards)} for kind, shards in kinds.items()}
-        copies = {
-            kind: staging.copy({name: part.values for name, part in of_kind.items()}) for kind, of_kind in parts.items()
-        }
+        parts = {(kind, part.name): part for kind, shards in kinds.items() for part in self._parts(shards)}
+        copies, wait = staging.begin({place: part.values for place, part in parts.items()})
         slices = [
-            StateSlice(kind, name, part.shape, part.offset, copies[kind].unfinished[name])
-            for kind, of_kind in parts.items()
-            for name, part in of_kind.items()
+            StateSlice(kind, name, part.shape, part.offset, copies[kind, name]) for (kind, name), part in parts.items()
         ]
-
-        def wait() -> None:
-            for staged in copies.values():
-                staged.wait()
-
         return StateShare(slices, {"random": torch.random.get_rng_state()}, {STEPS: self._optimizer.steps}, wait)
 
     def restore(self, folder: Path, model: PreTrainedModel, rank: int) -> None:
@@ -215,6 +196,7 @@ class FsdpTrainer(Trainer):
         layout = layout_of(model)
         self._state = ShardedState(parameters, layout, self._optimizer)
         self._export = Export(stored_tensors(model), layout, config.dtype, group)
+        self.weight_share = self._export.share
         self._totals = torch.zeros(len(statistics_of(config.loss)), dtype=torch.float64, device=device)
         self._staging = HostStaging(device)
         self._step = StepSums(config, self._totals)
@@ -274,14 +256,9 @@ class FsdpTrainer(Trainer):
         result = self._step.result(number, means, norm)
         if result.skipped is None:
             self._staging.settle()
-            self._optimizer.step(scale * self._config.optimizer.clipping(norm))
-        self._clear()
+            self._optimizer.scale_and_step(scale * self._config.optimizer.clipping(norm))
+        self._optimizer.clear()
         return result
-
-    @property
-    def weight_share(self) -> WeightShare | None:
-        """Whole tensors, as many bytes on each rank as can be."""
-        return self._export.share
 
     def stage_weights(self) -> Mapping[str, torch.Tensor]:
         """This rank's tensors, gathered one by one, in the dtype of the model."""
@@ -297,10 +274,11 @@ class FsdpTrainer(Trainer):
         self._staging.settle()
         self._reshard()
         self._state.restore(folder, self._model, self._group.rank)
-        self._clear()
+        self._optimizer.clear()
+        self._step.clear()
 
     def _cut(self, tokens: Jagged, response_lengths: torch.Tensor, count: int) -> list[RowRange]:
-        return cut(tokens.lengths, response_lengths, self._config.limits, count=count)
+        return cut(tokens, response_lengths, self._config.limits, count=count)
 
     def _pass(self, rows: TrainRows, part: RowRange) -> None:
         inputs = self._inputs(rows.tokens, rows.response_lengths, part)
@@ -318,7 +296,3 @@ class FsdpTrainer(Trainer):
         for module in self._model.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()
-
-    def _clear(self) -> None:
-        self._optimizer.clear()
-        self._step.clear()
