@@ -1,8 +1,7 @@
 """Observe: from the cache and the coordinator's status to the `Observed` that the core decides on. Reads only."""
 
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from rljob_api.cluster import COMPONENT_WORKER, LABEL_JOB, LABEL_ROLE, deployment_name
 from rljob_api.cluster_rules import required_replicas
@@ -36,56 +35,53 @@ from rljob_operator.kube.pod_facts import (
 from rljob_operator.kube.views import PodView
 
 
-@dataclass(frozen=True, slots=True)
-class JobSnapshot:
-    """What a turn has observed beside the job itself."""
-
-    pods: Sequence[PodView]
-    templates: Mapping[str, str]
-    """Deployment -> digest of the template that its new pods get."""
-    coordinator: CoordinatorStatus | None
-    secret_is_lost: bool
-    reports: BlockerReports
-    """What other objects and the cluster's Events report."""
-    blockers: tuple[Blocker, ...]
-    """What was refused in the turn before."""
-    retained: RetainedRun | None
-    volume: VolumeFact | None
-
-
 def observe(
-    turn: TurnContext, snapshot: JobSnapshot, clock: Callable[[], float] = time.time
+    turn: TurnContext,
+    pods: Sequence[PodView],
+    templates: Mapping[str, str],
+    coordinator: CoordinatorStatus | None,
+    reports: BlockerReports,
+    now: float,
+    *,
+    secret_is_lost: bool,
+    blockers: tuple[Blocker, ...],
+    retained: RetainedRun | None,
+    volume: VolumeFact | None,
 ) -> tuple[Observed, Mapping[PodKey, PodView]]:
-    """What the core may know, and which pod each replica is."""
-    members = replicas_of(turn.status, snapshot.pods)
+    """What the core may know, and which pod each replica is.
+
+    `templates`: Deployment -> digest of the template that its new pods get. `reports`: what other objects and the
+    cluster's Events report. `blockers`: what was refused in the turn before.
+    """
+    members = replicas_of(turn.status, pods)
     up_at = turn.memory.startups.of(members.values())
-    now = clock()
+    wanted = {role: templates.get(deployment_name(turn.key.name, role), "") for role in Role}
     facts = tuple(
-        _with_blocker(
-            fact_of(key, pod, _template(turn, snapshot, key.role), up_at.get(life_of(pod))), pod, snapshot.reports, now
-        )
+        _with_blocker(fact_of(key, pod, wanted[key.role], up_at.get(life_of(pod))), pod, reports, now)
         for key, pod in members.items()
     )
+    workers = [pod for pod in pods if pod.component == COMPONENT_WORKER]
+    outdated = any(pod.role and pod.template and wanted[Role(pod.role)] not in ("", pod.template) for pod in workers)
     spec = turn.job.spec
     observed = Observed(
         policy=spec.restart_policy,
         replicas=spec.roles.replicas(),
         num_rollouts=spec.rollout.num_rollouts,
         status=turn.status,
-        coordinator=snapshot.coordinator,
-        no_contact=None if snapshot.coordinator is not None else turn.memory.contact.silence(),
+        coordinator=coordinator,
+        no_contact=None if coordinator is not None else turn.memory.contact.silence(),
         pods=facts,
-        infrastructure=_infrastructure(turn, snapshot, now),
+        infrastructure=_infrastructure(turn, pods, reports, now),
         processes=frozenset(process_names(spec.transfer_queue.storage_units)),
-        unmade=unmade_roles(turn.key, snapshot.reports.owned),
-        blockers=snapshot.blockers,
-        request=_user_request(turn, snapshot),
-        secret_is_lost=snapshot.secret_is_lost,
+        unmade=unmade_roles(turn.key, reports.owned),
+        blockers=blockers,
+        request=_user_request(turn, outdated=outdated),
+        secret_is_lost=secret_is_lost,
         required={} if spec.scheduling.gang is None else required_replicas(spec),
         autoscaling=Autoscaling.of(spec),
-        retained=snapshot.retained,
-        volume=snapshot.volume,
-        num_worker_pods=sum(pod.component == COMPONENT_WORKER for pod in snapshot.pods),
+        retained=retained,
+        volume=volume,
+        num_worker_pods=len(workers),
         release_after_seconds=spec.scheduling.patience_seconds,
         scale_selector=f"{LABEL_JOB}={turn.key.name},{LABEL_ROLE}={SCALED_ROLE.value}",
     )
@@ -108,24 +104,26 @@ def _with_blocker(fact: PodFact, pod: PodView, reports: BlockerReports, now: flo
     return fact if why is None else replace(fact, reason=why.reason, last_message=why.sentence)
 
 
-def _infrastructure(turn: TurnContext, snapshot: JobSnapshot, now: float) -> tuple[ProcessFact, ...]:
-    status, ends, reports = turn.status, turn.memory.ends, snapshot.reports
-    there = infrastructure_pods(turn.key, snapshot.pods)
+def _infrastructure(
+    turn: TurnContext, pods: Sequence[PodView], reports: BlockerReports, now: float
+) -> tuple[ProcessFact, ...]:
+    status, ends = turn.status, turn.memory.ends
+    there = infrastructure_pods(turn.key, pods)
     blockers = {name: why for name, pod in there.items() if (why := pod_blocker(pod, reports, now)) is not None}
     present = infrastructure_facts(there, status, ends, blockers)
     if status.restart.epoch == 0 or is_true(status, ConditionType.SUSPENDED) or terminal(status) is not None:
         return present
     absent = [name for name in process_names(turn.job.spec.transfer_queue.storage_units) if name not in there]
-    found = ((name, unmade_process(name, turn.key, snapshot.pods, reports)) for name in absent)
+    found = ((name, unmade_process(name, turn.key, pods, reports)) for name in absent)
     unmade = {name: why for name, why in found if why is not None}
     return (*present, *absent_facts(absent, status, ends, unmade, now))
 
 
-def _user_request(turn: TurnContext, snapshot: JobSnapshot) -> UserRequest:
+def _user_request(turn: TurnContext, *, outdated: bool) -> UserRequest:
     spec = turn.job.spec
     return UserRequest(
         revision=turn.memory.accepted.revision(turn.job),
-        outdated=any(_is_outdated(turn, snapshot, pod) for pod in snapshot.pods),
+        outdated=outdated,
         suspend=spec.suspend,
         restart_request=spec.restart_request,
         active_deadline_seconds=spec.active_deadline_seconds,
@@ -135,14 +133,3 @@ def _user_request(turn: TurnContext, snapshot: JobSnapshot) -> UserRequest:
         accepted=turn.accepted,
         refusal=turn.refusal,
     )
-
-
-def _is_outdated(turn: TurnContext, snapshot: JobSnapshot, pod: PodView) -> bool:
-    if pod.component != COMPONENT_WORKER or not pod.role:
-        return False
-    wanted = _template(turn, snapshot, Role(pod.role))
-    return bool(wanted and pod.template and wanted != pod.template)
-
-
-def _template(turn: TurnContext, snapshot: JobSnapshot, role: Role) -> str:
-    return snapshot.templates.get(deployment_name(turn.key.name, role), "")

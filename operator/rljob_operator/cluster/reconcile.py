@@ -16,7 +16,7 @@ from rljob_operator.build import MissingApi, Owner
 from rljob_operator.cluster.actions import ActionContext
 from rljob_operator.cluster.coordinators import JobCoordinator, num_processes
 from rljob_operator.cluster.job import JobMemory, OperatorContext, TurnContext, templates
-from rljob_operator.cluster.observe import JobSnapshot, observe
+from rljob_operator.cluster.observe import observe
 from rljob_operator.cluster.report import generation_of
 from rljob_operator.coordinator_client.link import CoordinatorError, CoordinatorRefused
 from rljob_operator.core import Decision, DeleteJob, Event, RaiseEpoch, Reason, RefusedSpec, SetDesired, Stop, decide
@@ -198,18 +198,19 @@ class Reconciler:
         seen = await coordinator.status() if coordinator is not None else None
         pods, digests = cache.pods(key), templates(current, cache.owned(key))
         retained = checkpoint_claim.retained_run(key, turn.owner.uid, cache.owned(key), current)
-        snapshot = JobSnapshot(
-            pods=pods,
-            templates=digests,
-            coordinator=seen,
+        now = time.time()
+        observed, members = observe(
+            turn,
+            pods,
+            digests,
+            seen,
+            reports,
+            now,
             secret_is_lost=held is Absent.LOST,
-            reports=reports,
             blockers=memory.blockers.current(claimed.refusals),
             retained=retained,
             volume=volume,
         )
-        now = time.time()
-        observed, members = observe(turn, snapshot)
         decision = decide(observed, now)
         early = await memory.status.write(turn.raw, turn.status, decision.status)
         memory.restart_clock.persisted(decision.events, seen_at)
