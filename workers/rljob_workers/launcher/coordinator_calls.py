@@ -85,27 +85,23 @@ class ReplicaQuestion:
         self._url = endpoints.coordinator
         self._pod_uid = pod_uid
         self._clock = clock
-        self._pending: PendingAnswer | None = None
         self._not_before = 0.0
         self._wait = WaitLog(_log, clock)
         self._why = "it has not answered yet"
 
     def turn(self) -> PodKey | None:
         """Asks, or takes the answer; the replica once it is known."""
-        if self._pending is not None and self._pending.ready():
-            pending, self._pending = self._pending, None
-            found = self._replica_of(pending)
-            if found is not None:
-                return found
-        if self._pending is None and self._clock() >= self._not_before:
+        found = self._collect()
+        if found is not None:
+            return found
+        if self._channel.pending is None and self._clock() >= self._not_before:
             self._ask()
         self._wait.turn(f"pod {self._pod_uid} waits to hear from {self._url} which replica it is: {self._why}")
         return None
 
     def watch(self, poller: select.poll) -> None:
         """Registers what is waited for."""
-        if self._pending is not None and self._pending.fileno() >= 0:
-            poller.register(self._pending.fileno(), select.POLLIN)
+        self._channel.watch(poller)
 
     def close(self) -> None:
         """Closes the connection."""
@@ -114,16 +110,17 @@ class ReplicaQuestion:
     def _ask(self) -> None:
         path = f"/v1/replicas/{quote(self._pod_uid, safe='')}?wait={WAIT_SECONDS}"
         try:
-            self._pending = self._channel.begin("GET", path, None, timeout=WAIT_SECONDS + REPLICA_ANSWER_SECONDS)
+            self._channel.begin("GET", path, None, timeout=WAIT_SECONDS + REPLICA_ANSWER_SECONDS)
         except ChannelBroken as error:
             self._later(f"it cannot be reached ({error})")
 
-    def _replica_of(self, pending: PendingAnswer) -> PodKey | None:
+    def _collect(self) -> PodKey | None:
         try:
-            answer = pending.result()
+            answer = self._channel.collect()
         except ChannelBroken as error:
-            self._channel.close()
             self._later(f"it did not answer ({error})")
+            return None
+        if answer is None:
             return None
         if answer.status != 200:
             self._later(f"it refuses (status {answer.status}: {_text(answer)})")
@@ -265,7 +262,6 @@ class FailureOutbox:
         self._channel = HttpChannel(endpoints.coordinator, endpoints.token, clock)
         self._clock = clock
         self._waiting: deque[Failure] = deque()
-        self._in_flight: PendingAnswer | None = None
         self._not_before = 0.0
 
     def __len__(self) -> int:
@@ -276,15 +272,14 @@ class FailureOutbox:
         """Queues a report; `turn` sends it."""
         self._waiting.append(failure)
 
-    def fileno(self) -> int:
-        """For select; -1 when no answer is awaited."""
-        return -1 if self._in_flight is None else self._in_flight.fileno()
+    def watch(self, poller: select.poll) -> None:
+        """Registers what is waited for."""
+        self._channel.watch(poller)
 
     def turn(self) -> None:
         """Collects the answer if it is there, and sends the next report. Never waits."""
-        if self._in_flight is not None and self._in_flight.ready():
-            self._collect(self._in_flight)
-        if self._in_flight is None and self._waiting and self._clock() >= self._not_before:
+        self._collect()
+        if self._channel.pending is None and self._waiting and self._clock() >= self._not_before:
             self._send(self._waiting[0])
 
     def close(self) -> None:
@@ -294,17 +289,17 @@ class FailureOutbox:
     def _send(self, failure: Failure) -> None:
         body = failure.model_dump_json().encode()
         try:
-            self._in_flight = self._channel.begin("POST", "/v1/failures", body, timeout=REPORT_ANSWER_SECONDS)
+            self._channel.begin("POST", "/v1/failures", body, timeout=REPORT_ANSWER_SECONDS)
         except ChannelBroken as error:
             self._later(str(error))
 
-    def _collect(self, pending: PendingAnswer) -> None:
-        self._in_flight = None
+    def _collect(self) -> None:
         try:
-            answer = pending.result()
+            answer = self._channel.collect()
         except ChannelBroken as error:
-            self._channel.close()
             self._later(str(error))
+            return
+        if answer is None:
             return
         if answer.status >= 500:
             self._later(f"status {answer.status}")

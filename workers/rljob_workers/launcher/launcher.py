@@ -311,12 +311,10 @@ class Launcher:
 
     def _sleep(self) -> None:
         poller = select.poll()
-        waits = [self._signals.fileno(), self._outbox.fileno()]
+        poller.register(self._signals.fileno(), select.POLLIN)
         if self._pending is not None:
-            waits.append(self._pending.fileno())
-        for descriptor in waits:
-            if descriptor >= 0:
-                poller.register(descriptor, select.POLLIN)
+            poller.register(self._pending.fileno(), select.POLLIN)
+        self._outbox.watch(poller)
         self._engines.watch(poller)
         for plugin in self._environment.plugins:
             plugin.watch(poller)

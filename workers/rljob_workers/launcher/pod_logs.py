@@ -18,7 +18,7 @@ from pathlib import Path
 
 from rljob_api.wire.identity import Endpoints
 from rljob_api.wire.logs import BEGINS, RETAINED_LOG_CHARACTERS, LogTail, last_lives
-from rljob_workers.dcs.membership.coordinator_http import ChannelBroken, HttpChannel, PendingAnswer
+from rljob_workers.dcs.membership.coordinator_http import ChannelBroken, HttpChannel
 from rljob_workers.launcher.environment import LauncherState
 
 READ_BYTES = 64 << 10
@@ -194,7 +194,6 @@ class LogTails:
         self._life = life
         self._clock = clock
         self._channel = HttpChannel(endpoints.coordinator, endpoints.token, clock)
-        self._pending: PendingAnswer | None = None
         self._sent: dict[str, tuple[int, int]] = {}
         """Size and time of change of each log as it was sent last."""
         self._due: list[Path] = []
@@ -203,19 +202,17 @@ class LogTails:
 
     def turn(self, state: LauncherState) -> None:
         """See the base."""
-        if self._pending is not None and self._pending.ready():
-            self._collect(self._pending)
+        self._collect()
         seen = (state.rank_starts + sum(engine.starts for engine in state.engines), state.ranks_up)
         if seen != self._seen or self._clock() >= self._not_before:
             self._seen, self._not_before = seen, self._clock() + SECONDS
             self._scan()
-        if self._pending is None and self._due:
+        if self._channel.pending is None and self._due:
             self._send(self._due.pop(0))
 
     def watch(self, poller: select.poll) -> None:
         """See the base."""
-        if self._pending is not None and self._pending.fileno() >= 0:
-            poller.register(self._pending.fileno(), select.POLLIN)
+        self._channel.watch(poller)
 
     def close(self) -> None:
         """See the base."""
@@ -245,16 +242,14 @@ class LogTails:
 
     def _send(self, path: Path) -> None:
         try:
-            self._pending = self._channel.begin("PUT", "/v1/logs", self._tail(path), timeout=ANSWER_SECONDS)
+            self._channel.begin("PUT", "/v1/logs", self._tail(path), timeout=ANSWER_SECONDS)
         except (ChannelBroken, OSError):
             self._sent.pop(path.name, None)
 
-    def _collect(self, pending: PendingAnswer) -> None:
-        self._pending = None
+    def _collect(self) -> None:
         try:
-            pending.result()
+            self._channel.collect()
         except ChannelBroken:
-            self._channel.close()
             self._sent.clear()  # the next scan sends all of them again
 
     def _tail(self, path: Path) -> bytes:

@@ -127,11 +127,12 @@ class HttpChannel:
         self._clock = clock
         self._connection: socket.socket | None = None
         self._known: tuple[str, int] | None = None
-        self._pending: PendingAnswer | None = None
+        self.pending: PendingAnswer | None = None
+        """The request in flight: no answer of it was collected yet."""
 
     def begin(self, method: str, path: str, body: bytes | None, *, timeout: float) -> PendingAnswer:
         """Sends a request. Raises ChannelBroken when no connection can be made."""
-        if self._pending is not None and not (self._pending.ready() and self._pending._answer is not None):
+        if self.pending is not None and not (self.pending.ready() and self.pending._answer is not None):
             self.close()  # an answer that was not collected would be taken for the next one's
         head = (
             f"{method} {path} HTTP/1.1\r\nHost: {self._address[0]}\r\nX-RLJob-Token: {self._token}\r\n"
@@ -139,20 +140,38 @@ class HttpChannel:
         )
         message = head.encode() + (body or b"")
         connection = self._send(message)
-        self._pending = PendingAnswer(connection, self._clock() + timeout, self._clock)
-        return self._pending
+        self.pending = PendingAnswer(connection, self._clock() + timeout, self._clock)
+        return self.pending
 
-    def request(self, method: str, path: str, body: bytes | None, *, timeout: float) -> Answer:
-        """Sends a request and waits for its answer. Raises ChannelBroken."""
+    def collect(self) -> Answer | None:
+        """The answer of the request in flight, once; None while it is on its way. Never waits. Raises ChannelBroken."""
+        if self.pending is None or not self.pending.ready():
+            return None
+        pending, self.pending = self.pending, None
         try:
-            return self.begin(method, path, body, timeout=timeout).result()
+            return pending.result()
         except ChannelBroken:
             self.close()
             raise
 
+    def watch(self, poller: select.poll) -> None:
+        """Registers the connection while an answer is awaited."""
+        if self.pending is not None and self.pending.fileno() >= 0:
+            poller.register(self.pending.fileno(), select.POLLIN)
+
+    def request(self, method: str, path: str, body: bytes | None, *, timeout: float) -> Answer:
+        """Sends a request and waits for its answer. Raises ChannelBroken."""
+        try:
+            answer = self.begin(method, path, body, timeout=timeout).result()
+        except ChannelBroken:
+            self.close()
+            raise
+        self.pending = None
+        return answer
+
     def close(self) -> None:
         """Closes the connection; the next request makes a new one."""
-        self._pending = None
+        self.pending = None
         if self._connection is not None:
             self._connection.close()
             self._connection = None

@@ -41,7 +41,6 @@ from rljob_workers.dcs.membership.coordinator_http import (
     ATTEMPT_SECONDS,
     ChannelBroken,
     CoordinatorClient,
-    PendingAnswer,
     accept,
 )
 from rljob_workers.dcs.membership.rank_context import RankContext
@@ -90,7 +89,6 @@ class RankSession:
         self._busy: _BusyUntil | None = None
         self._draining = False
         self._seq_of: Callable[[], int] | None = None
-        self._in_flight: PendingAnswer | None = None
         self._postponed: DcsError | None = None
         """What a beat within a collective would have raised."""
         self.welcome: RankWelcome = self._register()
@@ -149,7 +147,7 @@ class RankSession:
             raise self._postponed
         self._note_seq()
         self._collect()
-        if self._in_flight is None and self._clock() >= self._due:
+        if self._client.channel.pending is None and self._clock() >= self._due:
             self._send()
 
     def beat_within(self, waiting: str) -> None:
@@ -216,7 +214,6 @@ class RankSession:
         self._client.close()
 
     def _patience(self) -> float:
-        self._in_flight = None
         return self._clock() + self._absence_seconds
 
     def _register(self) -> RankWelcome:
@@ -253,19 +250,18 @@ class RankSession:
         began = self._clock()
         self._due = began + self.welcome.beat_interval_seconds
         try:
-            self._in_flight = self._client.channel.begin("POST", "/v1/ranks/beat", body, timeout=ATTEMPT_SECONDS)
+            self._client.channel.begin("POST", "/v1/ranks/beat", body, timeout=ATTEMPT_SECONDS)
         except ChannelBroken as error:
             # An address that swallows everything costs the loop a while: at most half of its time.
             self._lost(str(error), again_in=max(AGAIN_SECONDS, self._clock() - began))
 
     def _collect(self) -> None:
-        if self._in_flight is None or not self._in_flight.ready():
-            return
-        pending, self._in_flight = self._in_flight, None
         try:
-            answer = pending.result()
+            answer = self._client.channel.collect()
         except ChannelBroken as error:
             self._lost(str(error))
+            return
+        if answer is None:
             return
         if answer.status >= 500:
             self._lost(f"status {answer.status}")
