@@ -18,7 +18,6 @@ from rljob_workers.models.building import (
     initial_tensors,
     policy_files,
     save_folder,
-    shapes_of,
     stored_weights,
     tensor_shapes,
 )
@@ -167,31 +166,31 @@ def test_bfloat16_weights_are_the_float32_ones_rounded() -> None:
 
 
 def test_the_first_tensor_that_differs_is_named_with_both_shapes() -> None:
-    shapes = shapes_of(make_state(make_spec(intermediate_size=96)))
+    state = make_state(make_spec(intermediate_size=96))
     sentence = (
         "model: the weights of checkpoint 3 do not fit: tensor model.layers.0.mlp.gate_proj.weight is of shape [96, 64]"
         " there, but of shape [128, 64] in the model."
         " Use weights of the same architecture and sizes."
     )
     with pytest.raises(ValueError, match=re.escape(sentence)):
-        check_fit(shapes, make_config(make_spec()), source="the weights of checkpoint 3")
+        check_fit(state, make_config(make_spec()), source="the weights of checkpoint 3")
 
 
 def test_a_missing_and_a_surplus_tensor_are_named() -> None:
     config = make_config(make_spec())
-    shapes = tensor_shapes(config)
+    state = make_state(make_spec())
     with pytest.raises(ValueError, match=r"tensor model.norm.weight is absent there, but of shape \[64\] in the model"):
-        check_fit({name: shape for name, shape in shapes.items() if name != "model.norm.weight"}, config)
+        check_fit({name: tensor for name, tensor in state.items() if name != "model.norm.weight"}, config)
     with pytest.raises(ValueError, match=r"tensor extra is of shape \[2\] there, but absent in the model"):
-        check_fit({**shapes, "extra": (2,)}, config)
+        check_fit({**state, "extra": torch.empty(2)}, config)
 
 
 def test_a_tied_head_may_be_there_in_the_shape_of_the_embedding() -> None:
     config = make_config(make_spec())
-    shapes = tensor_shapes(config)
-    check_fit({**shapes, "lm_head.weight": shapes["model.embed_tokens.weight"]}, config)
+    state = make_state(make_spec())
+    check_fit({**state, "lm_head.weight": state["model.embed_tokens.weight"]}, config)
     with pytest.raises(ValueError, match=r"tensor lm_head.weight is of shape \[1, 64\] there"):
-        check_fit({**shapes, "lm_head.weight": (1, 64)}, config)
+        check_fit({**state, "lm_head.weight": torch.empty(1, 64)}, config)
 
 
 def test_a_vocabulary_smaller_than_the_tokenizer_is_refused(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def initial_state(model: ModelSpec, tokenizer: PreTrainedTokenizerBase) -> dict[
     config, dtype = build_config(model, tokenizer), torch_dtype(model.dtype)
     if model.config is None:
         state = _read_folder(_path_of(model), config)
-        check_fit(shapes_of(state), config, source=f"the weights in {model.path}")
+        check_fit(state, config, source=f"the weights in {model.path}")
     else:  # drawn in float32 and rounded, so that jobs of either dtype start from the same weights
         state = initial_weights(config, model.config.initializer_range, model.config.seed)
     return {name: tensor.to(dtype) for name, tensor in state.items()}
@@ -150,16 +150,12 @@ def stored_weights(folder: Path) -> dict[str, torch.Tensor]:
     return {name: tensor for file in _weight_files(folder) for name, tensor in _read_weights(file).items()}
 
 
-def shapes_of(state: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of a state, as `check_fit` wants them."""
-    return {name: tuple(tensor.shape) for name, tensor in state.items()}
+def check_fit(state: Mapping[str, torch.Tensor], config: DecoderConfig, *, source: str = "the weights") -> None:
+    """ValueError that names the first tensor of the model or of `state` that differs, with both shapes.
 
-
-def check_fit(shapes: Mapping[str, tuple[int, ...]], config: DecoderConfig, *, source: str = "the weights") -> None:
-    """ValueError that names the first tensor of the model or of `shapes` that differs, with both shapes.
-
-    A tied head may be in `shapes` (some checkpoints carry it); it has the shape of the embedding.
+    A tied head may be in `state` (some checkpoints carry it); it has the shape of the embedding.
     """
+    shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
     wanted = tensor_shapes(config)
     tied = {HEAD: wanted[EMBEDDING]} if config.tie_word_embeddings and HEAD in shapes else {}
     for name in (*wanted, *tied, *shapes):

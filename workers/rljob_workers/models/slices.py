@@ -83,18 +83,16 @@ class SavedState:
         """Raises ValueError where the folder has no state of this role."""
         self._folder = folder
         self._role = role
-        self._values: Mapping[str, Any] = {}
+        self.values: Mapping[str, Any] = {}
+        """The JSON values."""
+        self.kinds: set[str] = set()
+        """Those that there are slices of."""
         self._slices: dict[str, list[tuple[tuple[int, ...], tuple[int, ...], torch.Tensor]]] = {}
         descriptions = sorted(folder.glob(f"{role}-[0-9]*.json"))
         if not descriptions:
             raise ValueError(f"checkpoint: {folder} has no state of {role}. Restore the folder from a copy.")
         for path in descriptions:
             self._read(path)
-
-    @property
-    def values(self) -> Mapping[str, Any]:
-        """The JSON values."""
-        return self._values
 
     def own(self, rank: int) -> Mapping[str, torch.Tensor]:
         """What rank `rank` saved for itself; nothing for a rank that did not exist then."""
@@ -103,10 +101,6 @@ class SavedState:
             return {}
         prefix = f"{_OWN}/"
         return {key.removeprefix(prefix): one for key, one in read_blob(path).items() if key.startswith(prefix)}
-
-    def has(self, kind: str) -> bool:
-        """Whether there are slices of a kind."""
-        return any(key.startswith(f"{kind}/") for key in self._slices)
 
     def check(self, kind: str, shapes: Mapping[str, Sequence[int]]) -> None:
         """ValueError that names the first tensor that is of another shape, unknown, or not there whole."""
@@ -140,11 +134,12 @@ class SavedState:
 
     def _read(self, path: Path) -> None:
         description = json.loads(path.read_bytes())
-        self._values = self._values or description["values"]
+        self.values = self.values or description["values"]
         tensors = read_blob(path.with_suffix(".safetensors"))
         for key, place in description["slices"].items():
             entry = (tuple(place["shape"]), tuple(place["offset"]), tensors[key])
             self._slices.setdefault(key, []).append(entry)
+            self.kinds.add(key.partition("/")[0])
 
     def _differs(self, how: str) -> str:
         return (

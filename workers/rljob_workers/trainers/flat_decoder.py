@@ -18,7 +18,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from rljob_workers.algorithms.log_probs import wide_linear
 from rljob_workers.devices import HOST, moved
-from rljob_workers.models.building import EMBEDDING, HEAD, check_fit, shapes_of, tensor_shapes
+from rljob_workers.models.building import EMBEDDING, HEAD, check_fit, tensor_shapes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -119,7 +119,7 @@ class Decoder:
 
     def load(self, state: Mapping[str, torch.Tensor], *, source: str) -> None:
         """Copies `state`, all or (where it does not fit: ValueError, which names `source`) nothing."""
-        check_fit(shapes_of(state), self.config, source=source)
+        check_fit(state, self.config, source=source)
         for name, view in self.views.items():
             view.copy_(state[name])
 

@@ -113,7 +113,7 @@ def restore(folder: Path, decoder: Decoder, optimizer: FlatAdamW, rank: int) -> 
     saved = SavedState(folder, LEADING_ROLE.value)
     shapes = {name: view.shape for name, view in decoder.views.items()}
     kinds: Mapping[str, torch.Tensor] = {EXP_AVG: optimizer.first_moment, EXP_AVG_SQ: optimizer.second_moment}
-    if saved.has(PARAMETER):
+    if PARAMETER in saved.kinds:
         kinds = {**kinds, PARAMETER: decoder.flat}
     for kind in kinds:
         saved.check(kind, shapes)

@@ -144,7 +144,7 @@ class ShardedState:
         """Weights, moments and random state of a folder; ValueError, and nothing changed, where they do not fit."""
         shapes = {stored: shape for name in self._parameters for stored, shape in self._layout.shapes(name).items()}
         saved = SavedState(folder, LEADING_ROLE.value)
-        kinds = {kind: shards for kind, shards in self._kinds().items() if kind != PARAMETER or saved.has(PARAMETER)}
+        kinds = {kind: shards for kind, shards in self._kinds().items() if kind != PARAMETER or kind in saved.kinds}
         for kind in kinds:
             saved.check(kind, shapes)
         load_folder(model, folder)
