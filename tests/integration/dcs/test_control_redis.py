@@ -47,10 +47,11 @@ class PollingLauncher:
         order = None
         while not self._stop.is_set():
             poll = LauncherPoll(carried=order, ranks=[], seen_seq=self._seen_seq, wait_seconds=0.5)
-            pending = self._client.begin_poll(poll)
-            while not pending.ready():
+            self._client.begin_poll(poll)
+            answer = self._client.collect()
+            while answer is None and self._client.is_polling:
                 time.sleep(0.002)
-            answer = pending.result()
+                answer = self._client.collect()
             if answer is not None:
                 order, self._received_seq = answer.order, poll.seen_seq
 

@@ -14,7 +14,7 @@ from rljob_api.wire.identity import PodKey
 from rljob_api.wire.launchers import LauncherAnswer, LauncherPoll
 from rljob_api.wire.observation import EventKind
 from rljob_workers.dcs.errors import LifeOver
-from rljob_workers.launcher.coordinator_calls import LauncherClient, PendingOrder
+from rljob_workers.launcher.coordinator_calls import LauncherClient
 from tests.integration.dcs.world import World
 
 
@@ -32,13 +32,17 @@ def other(world: World) -> Iterator[LauncherClient]:
     client.close()
 
 
-def collected(pending: PendingOrder) -> object:
-    """What a launcher's loop does: select with a time-out, ask, collect."""
+def collected(client: LauncherClient) -> LauncherAnswer | None:
+    """What a launcher's loop does: wait with a time-out, collect."""
     deadline = time.monotonic() + 240
-    while not pending.ready():
+    answer = client.collect()
+    while answer is None and client.is_polling:
         assert time.monotonic() < deadline
-        select.select([pending.fileno()], [], [], 0.1)
-    return pending.result()
+        poller = select.poll()
+        client.watch(poller)
+        poller.poll(100)
+        answer = client.collect()
+    return answer
 
 
 def test_a_poll_is_answered_at_once_where_nothing_is_carried_yet(world: World, client: LauncherClient) -> None:
@@ -53,13 +57,17 @@ def test_a_waiting_poll_is_woken_by_a_new_order(world: World, client: LauncherCl
     world.begin()
     client.register(world.hello(Role.ACTOR))
     first = world.poll(client, None)
-    pending = client.begin_poll(LauncherPoll(carried=first.order, ranks=[], wait_seconds=20))
-    assert not pending.ready()
+    client.begin_poll(LauncherPoll(carried=first.order, ranks=[], wait_seconds=20))
+    assert client.collect() is None
+    assert client.is_polling
     world.raise_epoch(2)
-    assert not pending.ready()
+    assert client.collect() is None
+    assert client.is_polling
     world.order(2)
-    answer = collected(pending)
-    assert answer.order.epoch == 2  # type: ignore[attr-defined]
+    answer = collected(client)
+    assert answer is not None
+    assert answer.order is not None
+    assert answer.order.epoch == 2
 
 
 def test_a_poll_that_receives_nothing_new_repeats_the_order(world: World, client: LauncherClient) -> None:
@@ -73,9 +81,9 @@ def test_a_poll_outlives_a_kill_of_the_coordinator(world: World, client: Launche
     world.begin()
     client.register(world.hello(Role.ACTOR))
     first = world.poll(client, None)
-    pending = client.begin_poll(LauncherPoll(carried=first.order, ranks=[], wait_seconds=20))
+    client.begin_poll(LauncherPoll(carried=first.order, ranks=[], wait_seconds=20))
     world.restart()
-    assert collected(pending) is None
+    assert collected(client) is None
     assert world.poll(client, first.order, 0.05) == first
 
 
@@ -85,10 +93,10 @@ def test_a_later_launcher_of_the_pod_fences_the_earlier_and_its_ranks(world: Wor
     rank = world.rank(Role.ADVANTAGES)
     client.register(earlier)
     first = world.poll(client, None)
-    pending = client.begin_poll(LauncherPoll(carried=first.order, ranks=[], wait_seconds=20))
+    client.begin_poll(LauncherPoll(carried=first.order, ranks=[], wait_seconds=20))
     later = world.register(Role.ADVANTAGES)
     with pytest.raises(LifeOver, match="was replaced by a later one"):
-        collected(pending)
+        collected(client)
     with pytest.raises(LifeOver, match="was replaced by a later one"):
         client.register(earlier)
     with pytest.raises(LifeOver, match="is over"):
@@ -164,10 +172,10 @@ def test_a_launcher_that_is_up_before_its_order_waits_and_ends_no_one(
     assert world.poll(client, None).order is None
     assert world.poll(other, carried, 0.05).order == carried
     assert carries(world) == [present.launcher]
-    pending = client.begin_poll(LauncherPoll(carried=None, ranks=[], wait_seconds=20))
+    client.begin_poll(LauncherPoll(carried=None, ranks=[], wait_seconds=20))
     world.raise_epoch(2)
     order_actor(world, 2, "later")
-    answer = collected(pending)
+    answer = collected(client)
     assert isinstance(answer, LauncherAnswer)
     assert answer.order is not None
     assert (answer.order.epoch, answer.order.pod_uid) == (2, "later")
@@ -192,9 +200,9 @@ def test_an_order_of_no_one_is_begun_by_no_launcher_until_it_names_a_pod(
     assert world.poll(client, None).order is None
     client.register(back)
     assert world.poll(client, None).order is None
-    pending = client.begin_poll(LauncherPoll(carried=None, ranks=[], wait_seconds=20))
+    client.begin_poll(LauncherPoll(carried=None, ranks=[], wait_seconds=20))
     order_actor(world, 2, back.pod_uid)
-    answer = collected(pending)
+    answer = collected(client)
     assert isinstance(answer, LauncherAnswer)
     assert answer.order is not None
     assert (answer.order.epoch, answer.order.generation) == (2, 0)
@@ -243,14 +251,14 @@ def test_of_launchers_that_waited_for_one_pod_the_ordered_one_carries_it(
     order_actor(world, 1, "gone")
     first, second = (world.hello(Role.ACTOR).model_copy(update={"pod_uid": uid}) for uid in ("first", "second"))
     other.register(first)
-    open_poll = other.begin_poll(LauncherPoll(carried=None, ranks=[], wait_seconds=20))
+    other.begin_poll(LauncherPoll(carried=None, ranks=[], wait_seconds=20))
     client.register(second)
     order_actor(world, 1, "second")
     answer = world.poll(client, None, 20)
     assert answer.order is not None
     assert carries(world) == [second.launcher]
-    assert collected(open_poll) is None
-    assert open_poll.registration_lost
+    assert collected(other) is None
+    assert other.registration_lost
 
 
 def test_a_rank_that_lived_shows_that_its_launcher_took_the_order(world: World, client: LauncherClient) -> None:
@@ -268,9 +276,9 @@ def test_an_order_that_went_into_a_dead_launchers_open_poll_is_still_the_next_on
     world.begin()
     client.register(world.hello(Role.ADVANTAGES))
     first = world.poll(client, None)
-    open_poll = client.begin_poll(LauncherPoll(carried=first.order, ranks=[], wait_seconds=20))
+    client.begin_poll(LauncherPoll(carried=first.order, ranks=[], wait_seconds=20))
     world.order(1, {"advantages-0": 1})
-    swallowed = collected(open_poll)
+    swallowed = collected(client)
     assert isinstance(swallowed, LauncherAnswer)
     assert swallowed.order is not None
     assert swallowed.order.generation == 1

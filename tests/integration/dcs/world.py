@@ -235,8 +235,16 @@ class World:
     def poll(self, client: LauncherClient, carried: PodOrder | None, wait: float = 0.0) -> LauncherAnswer:
         """Polls until one is answered: a coordinator that is not open, or slow, sends a launcher away to poll again."""
         poll = LauncherPoll(carried=carried, ranks=[], wait_seconds=wait)
-        answer: LauncherAnswer = eventually(lambda: client.begin_poll(poll).result(), "an answer")
-        return answer
+        client.begin_poll(poll)
+
+        def collected() -> LauncherAnswer | None:
+            answer = client.collect()
+            if answer is None and not client.is_polling:
+                client.begin_poll(poll)
+            return answer
+
+        found: LauncherAnswer = eventually(collected, "an answer")
+        return found
 
 
 def read_json(path: Path) -> Any:

@@ -5,17 +5,18 @@ is repeated until the coordinator has it; its id is its cause, so that a repetit
 
     client = LauncherClient(endpoints)
     client.register(hello)
-    pending = client.begin_poll(poll)
-    while not pending.ready():
-        select.select([pending.fileno(), children], [], [], 0.2)   # fileno() again each turn; the time-out is needed
-    answer = pending.result()                                      # None: not reached, poll again
+    while True:
+        answer = client.collect()   # None: not there yet, or not reached
+        client.turn(poll)           # the present state of the pod
+        poller = select.poll()
+        client.watch(poller)
+        poller.poll(200)            # the time-out is needed
 """
 
 from __future__ import annotations
 
 import logging
 import select
-import socket
 import time
 from collections import deque
 from collections.abc import Callable
@@ -34,7 +35,6 @@ from rljob_workers.dcs.membership.coordinator_http import (
     ChannelBroken,
     CoordinatorClient,
     HttpChannel,
-    PendingAnswer,
     accept,
 )
 
@@ -143,52 +143,18 @@ def _text(answer: Answer) -> str:
 
 
 REPORT_SECONDS = 60.0
-"""How long registration and failure reports are tried: they must outlive a restart of the coordinator."""
+"""How long registration is tried: it must outlive a restart of the coordinator."""
 
 
 NOT_FOUND = 404
 
 
-class PendingOrder:
-    """A poll on its way."""
-
-    def __init__(
-        self, pending: PendingAnswer | None, not_before: float, idle: socket.socket, clock: Callable[[], float]
-    ) -> None:
-        self._pending = pending
-        self._not_before = not_before
-        self._idle = idle
-        self._clock = clock
-        self.registration_lost = False
-        """The coordinator does not know this launcher any more; the client registers it again by itself."""
-
-    def fileno(self) -> int:
-        """For select; ask again each turn. Never readable where the coordinator could not be reached."""
-        descriptor = -1 if self._pending is None else self._pending.fileno()
-        return descriptor if descriptor >= 0 else self._idle.fileno()
-
-    def ready(self) -> bool:
-        """Whether `result()` returns without waiting. Never blocks."""
-        if self._pending is None:
-            return self._clock() >= self._not_before
-        return self._pending.ready()
-
-    def result(self) -> LauncherAnswer | None:
-        """The answer; None when the coordinator was not reached or is not open (poll again). Raises LifeOver."""
-        if self._pending is None:
-            return None
-        try:
-            answer = self._pending.result()
-        except ChannelBroken:
-            return None
-        self.registration_lost = answer.status == NOT_FOUND
-        if answer.status >= 500 or self.registration_lost:
-            return None
-        return LauncherAnswer.model_validate_json(accept(answer))
+ASK_AGAIN_SECONDS = 0.1
+"""Before the next poll when the coordinator was not reached, is not open or knows no order yet."""
 
 
 class LauncherClient:
-    """One launcher's two connections: polls on one, everything else on the other. Close it in a forked child."""
+    """One launcher's connections: for polls, for reports, and to register. Close it in a forked child."""
 
     def __init__(
         self,
@@ -202,46 +168,95 @@ class LauncherClient:
         self._clock = clock
         self._calls = CoordinatorClient(endpoints, clock)
         self._polls = HttpChannel(endpoints.coordinator, endpoints.token, clock)
-        self._idle, self._idle_peer = socket.socketpair()
+        self.reports = FailureOutbox(endpoints, clock)
         self._hello: LauncherHello | None = None
-        self._last: PendingOrder | None = None
+        self._polled: LauncherPoll | None = None
+        self._poll_not_before = 0.0
+        self._wait = WaitLog(_log, clock)
+        self.registration_lost = False
+        """The coordinator does not know this launcher any more: the next poll registers it again."""
+
+    @property
+    def is_polling(self) -> bool:
+        """Whether a poll is on its way."""
+        return self._polls.pending is not None
 
     def register(self, hello: LauncherHello) -> None:
         """Registers this life of the launcher, fencing earlier ones. Raises LifeOver, CoordinatorUnreachable."""
         self._hello = hello
         self._calls.call("POST", "/v1/launchers", hello, deadline=self._clock() + self._patience_seconds)
 
-    def begin_poll(self, poll: LauncherPoll) -> PendingOrder:
+    def turn(self, poll: LauncherPoll) -> None:
+        """Sends what is due: reports, and a poll, for which one with an older state of the pod is given up."""
+        is_sent = self.is_polling and self._polled is not None and not _differs(poll, self._polled)
+        if not is_sent and self._clock() >= self._poll_not_before:
+            self.begin_poll(poll)
+        self.reports.turn()
+
+    def begin_poll(self, poll: LauncherPoll) -> None:
         """Reports the pod's state and asks for an order other than `poll.carried`. One poll at a time."""
         if self._hello is None:
             raise ValueError("LauncherClient.begin_poll: the launcher is not registered. Call register(hello) first.")
-        is_lost = self._last is not None and self._last.registration_lost
-        path = f"/v1/launchers/{self._hello.launcher}/poll"
-        began, pending = self._clock(), None
+        path, began = f"/v1/launchers/{self._hello.launcher}/poll", self._clock()
+        self._polled = poll
         try:
-            if is_lost:
+            if self.registration_lost:
                 self.register(self._hello.model_copy(update={"seen_seq": poll.seen_seq}))
-                is_lost = False
+                self.registration_lost = False
             body = poll.model_dump_json().encode()
-            pending = self._polls.begin("POST", path, body, timeout=poll.wait_seconds + ATTEMPT_SECONDS)
+            self._polls.begin("POST", path, body, timeout=poll.wait_seconds + ATTEMPT_SECONDS)
         except (ChannelBroken, CoordinatorUnreachable):
-            pass
-        # An attempt that took long (nothing refuses, nothing answers) may take half of the time, and no more.
-        now = self._clock()
-        self._last = PendingOrder(pending, now + max(PAUSE_SECONDS, now - began), self._idle, self._clock)
-        self._last.registration_lost = is_lost
-        return self._last
+            # An attempt that took long (nothing refuses, nothing answers) may take half of the time, and no more.
+            self._poll_later(max(PAUSE_SECONDS, self._clock() - began) + ASK_AGAIN_SECONDS)
 
-    def report_failure(self, failure: Failure) -> None:
-        """Reports a failure; durable when this returns. Same id, one failure. Raises CoordinatorUnreachable."""
-        self._calls.call("POST", "/v1/failures", failure, deadline=self._clock() + REPORT_SECONDS)
+    def collect(self) -> LauncherAnswer | None:
+        """The answer of a poll, once; None: it is on its way, or none came. Never waits. Raises LifeOver."""
+        try:
+            answer = self._polls.collect()
+        except ChannelBroken:
+            self._poll_later(ASK_AGAIN_SECONDS)
+            return None
+        if answer is None:
+            return None
+        self.registration_lost = answer.status == NOT_FOUND
+        if answer.status >= 500 or self.registration_lost:
+            self._poll_later(ASK_AGAIN_SECONDS)
+            return None
+        found = LauncherAnswer.model_validate_json(accept(answer))
+        if found.order is None:
+            self._poll_later(ASK_AGAIN_SECONDS)
+        else:
+            self._wait.end()
+        return found
+
+    def watch(self, poller: select.poll) -> None:
+        """Registers what is waited for."""
+        self._polls.watch(poller)
+        self.reports.watch(poller)
 
     def close(self) -> None:
         """Closes all connections (also in a forked child, which must not speak on its parent's)."""
         self._calls.close()
         self._polls.close()
-        self._idle.close()
-        self._idle_peer.close()
+        self.reports.close()
+
+    def _poll_later(self, seconds: float) -> None:
+        self._poll_not_before = self._clock() + seconds
+        hello = self._hello
+        if hello is not None:
+            self._wait.turn(
+                f"{hello.pod}: launcher {hello.launcher} of pod {hello.pod_uid} waits for an order from"
+                f" {self._calls.url}"
+            )
+
+
+def _differs(poll: LauncherPoll, earlier: LauncherPoll) -> bool:
+    """Whether the pod's state is another; how far ranks have come alone can wait for the next poll."""
+    return (poll.carried, _lives(poll), poll.engines) != (earlier.carried, _lives(earlier), earlier.engines)
+
+
+def _lives(poll: LauncherPoll) -> list[tuple[int, str, int | None]]:
+    return [(rank.rank, rank.incarnation, rank.exit_code) for rank in poll.ranks]
 
 
 REPORT_ANSWER_SECONDS = 5.0

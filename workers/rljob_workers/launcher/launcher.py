@@ -20,7 +20,7 @@ from pathlib import Path
 
 from rljob_api.machine.attended_time import AttendedClock
 from rljob_api.names import EXIT_FENCED, EXIT_SUCCEEDED, EXIT_TERMINATED
-from rljob_api.roles import TRAITS, topology_of
+from rljob_api.roles import TRAITS
 from rljob_api.spec import RLJob, RLJobSpec
 from rljob_api.spec.restart import absence_seconds
 from rljob_api.wire.epochs import PodOrder, PodPhase
@@ -33,7 +33,7 @@ from rljob_workers.dcs.membership.rank_context import RankContext
 from rljob_workers.engines import backend_of
 from rljob_workers.engines.backend import EngineBackend
 from rljob_workers.launcher import ranks
-from rljob_workers.launcher.coordinator_calls import FailureOutbox, LauncherClient, PendingOrder, WaitLog
+from rljob_workers.launcher.coordinator_calls import LauncherClient
 from rljob_workers.launcher.engines import Engines
 from rljob_workers.launcher.environment import LauncherEnvironment, LauncherState, PodIdentity, WhenDone, one_machine
 from rljob_workers.launcher.forking import Closable, SignalPipe, reap
@@ -56,9 +56,6 @@ TICK_SECONDS = 0.25
 
 LONGEST_TURN_SECONDS = 4 * TICK_SECONDS
 """More of the time between two turns is no silence of an engine or a stopped rank: the launcher was held up itself."""
-
-ASK_AGAIN_SECONDS = 0.1
-"""Before the next poll when the coordinator was not reached, is not open or knows no order yet."""
 
 REGISTER_SECONDS = 5.0
 """One attempt to register: signals and probes wait for its end."""
@@ -96,20 +93,15 @@ class Launcher:
         self._bodies = bodies
         self._clock = clock
         self._attended = AttendedClock(LONGEST_TURN_SECONDS, clock)
-        self._topology = topology_of(job.spec.roles, identity.pod.role)
+        self._topology = job.spec.roles.topology(identity.pod.role)
         """Of the job that is known: the pod's file may be older than the job that its first order brings."""
         self._ranks = Ranks(self._identity, environment.logs, clock, self._attended)
         self._engines = Engines(identity, environment, job, bodies.engine, clock, self._attended)
         self._use_policy()
         self._client = LauncherClient(endpoints, clock, patience_seconds=REGISTER_SECONDS)
-        self._outbox = FailureOutbox(endpoints, clock)
-        self._connections: tuple[Closable, ...] = (self._client, self._outbox, signals, *environment.plugins)
+        self._connections: tuple[Closable, ...] = (self._client, signals, *environment.plugins)
         """A forked child must not speak on them, nor hold them open."""
         self._answer = LauncherAnswer(order=None)
-        self._poll: LauncherPoll | None = None
-        self._pending: PendingOrder | None = None
-        self._poll_not_before = 0.0
-        self._wait = WaitLog(_log, clock)
         self._exit_code: int | None = None
 
     def run(self) -> int:
@@ -151,8 +143,7 @@ class Launcher:
         self._engines.turn()
         for step in plan(self._answer.order, self._view(), self._clock()):
             self._do(step)
-        self._ask()
-        self._outbox.turn()
+        self._client.turn(self._poll())
         self._run_plugins()
         if self._exit_code is None:
             self._sleep()
@@ -197,38 +188,27 @@ class Launcher:
 
     def _report(self, failure: Failure) -> None:
         _log.warning("%s", failure.message)
-        self._outbox.add(failure)
+        self._client.reports.add(failure)
 
     def _take_answer(self) -> None:
         """Takes the answer of the poll in flight, if it is there."""
-        if self._pending is None or not self._pending.ready():
+        answer = self._client.collect()
+        if answer is None:
             return
-        pending, self._pending = self._pending, None
-        answer = pending.result()
-        if answer is not None:
-            self._ranks.answered()
-        if answer is None or answer.order is None:
-            self._poll_not_before = self._clock() + ASK_AGAIN_SECONDS
-            self._log_wait()
+        self._ranks.answered()
+        if answer.order is None:
             return
-        self._wait.end()
         if answer.order != self._answer.order:
             _log.info("%s: ordered to %s", self._identity.pod, _order_name(answer.order))
         self._answer = answer
         if answer.job is not None:
             self._use(answer.job)
 
-    def _log_wait(self) -> None:
-        pod, uid = self._identity.pod, self._identity.pod_uid
-        self._wait.turn(
-            f"{pod}: launcher {self._id} of pod {uid} waits for an order from {self._endpoints.coordinator}"
-        )
-
     def _use(self, job: RLJob) -> None:
         """The epoch of the answer just received runs with `job`."""
         self._job = job
         self._endpoints = self._environment.endpoints_of(job)
-        self._topology = topology_of(job.spec.roles, self._identity.pod.role)
+        self._topology = job.spec.roles.topology(self._identity.pod.role)
         self._engines.use(job)
         self._use_policy()
 
@@ -236,19 +216,13 @@ class Launcher:
         absence = absence_seconds(self._job.spec.restart_policy)
         self._ranks.contact.lost_seconds = min(LOST_SECONDS, absence / 2)
 
-    def _ask(self) -> None:
-        """Polls; a poll in flight with an older state of the pod is given up for one with the present state."""
-        poll = LauncherPoll(
+    def _poll(self) -> LauncherPoll:
+        return LauncherPoll(
             carried=self._answer.order,
             ranks=self._ranks.processes(),
             engines=self._engines.processes(),
             seen_seq=self._ranks.seen_seq,
         )
-        if self._pending is not None and self._poll is not None and not _differs(poll, self._poll):
-            return
-        if self._clock() < self._poll_not_before:
-            return
-        self._poll, self._pending = poll, self._client.begin_poll(poll)
 
     def _do(self, step: Step) -> None:
         match step:
@@ -312,9 +286,7 @@ class Launcher:
     def _sleep(self) -> None:
         poller = select.poll()
         poller.register(self._signals.fileno(), select.POLLIN)
-        if self._pending is not None:
-            poller.register(self._pending.fileno(), select.POLLIN)
-        self._outbox.watch(poller)
+        self._client.watch(poller)
         self._engines.watch(poller)
         for plugin in self._environment.plugins:
             plugin.watch(poller)
@@ -328,15 +300,6 @@ def run_launcher(spawn: SpawnLauncher, bodies: Bodies) -> int:
     endpoints = Endpoints.model_validate_json(Path(spawn.endpoints).read_bytes())
     identity = PodIdentity(spawn.pod, spawn.pod_uid, spawn.container_restart_count)
     return Launcher(identity, job, one_machine(endpoints, spawn.devices), SignalPipe(), bodies).run()
-
-
-def _differs(poll: LauncherPoll, earlier: LauncherPoll) -> bool:
-    """Whether the pod's state is another; how far ranks have come alone can wait for the next poll."""
-    return (poll.carried, _lives(poll), poll.engines) != (earlier.carried, _lives(earlier), earlier.engines)
-
-
-def _lives(poll: LauncherPoll) -> list[tuple[int, str, int | None]]:
-    return [(rank.rank, rank.incarnation, rank.exit_code) for rank in poll.ranks]
 
 
 def _order_name(order: PodOrder) -> str:
