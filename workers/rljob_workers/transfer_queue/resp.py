@@ -183,9 +183,7 @@ class RespConnection:
         self._small += b"\r\n"
 
     def _flush(self, deadline: float) -> None:
-        """Sends everything queued; a queued command ends with small bytes."""
-        if not self._small:
-            return
+        """Sends everything queued: a command ends with small bytes."""
         self._parts.append(bytes(self._small))
         self._small.clear()
         parts, self._parts = self._parts, []
@@ -223,7 +221,8 @@ class RespConnection:
 
     def read(self, deadline: float) -> Reply:
         """The next reply, whatever it is; raises ErrorReply for an error."""
-        self._flush(deadline)
+        if self._small:
+            self._flush(deadline)
         return self._read(deadline, _MAX_DEPTH)
 
     def _read(self, deadline: float, depth: int) -> Reply:
@@ -264,9 +263,10 @@ class RespConnection:
     def begin_bulk(self, deadline: float, head_bytes: int = 0) -> tuple[int, bytes] | None:
         """Size of the bulk reply that comes next and its first `head_bytes` bytes (all of them where it is shorter).
 
-        None: no such key. Then `read_into` takes the others.
+        None: no such key. Then `read_into` takes the others. A head is a few bytes: it goes through the read-ahead.
         """
-        self._flush(deadline)
+        if self._small:
+            self._flush(deadline)
         line = self._line(deadline)
         if line[:1] == b"-":
             raise ErrorReply(line[1:].decode(errors="replace"))
@@ -275,10 +275,15 @@ class RespConnection:
         size = _size(line[1:])
         if size < 0:
             return None
-        head = bytearray(min(size, head_bytes))
-        self._bulk_left = size
-        self.read_into(memoryview(head), deadline)
-        return size, bytes(head)
+        wanted = min(size, head_bytes)
+        while self._end - self._start < wanted:
+            self._fill(deadline)
+        head = bytes(self._view[self._start : self._start + wanted])
+        self._start += wanted
+        self._bulk_left = size - wanted
+        if not self._bulk_left:
+            self._end_bulk(deadline)
+        return size, head
 
     def read_into(self, target: memoryview, deadline: float) -> None:
         """Fills `target` (bytes) from the bulk reply that was begun, and takes its line end behind the last byte."""
