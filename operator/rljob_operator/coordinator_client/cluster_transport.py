@@ -71,14 +71,14 @@ class ProxyTransport:
         content = None if body is None else orjson.loads(body)  # the client makes JSON of what it is given
         what = f"{method} {self._base}{path}"
         try:
-            answer, said = await self._api.proxy(method, self._base + path, content, headers, timeout, most_bytes)
+            answer, received = await self._api.proxy(method, self._base + path, content, headers, timeout, most_bytes)
         except AnswerTooLong as error:
             raise CoordinatorTooLong(f"{what}: the answer is longer than {most_bytes} bytes") from error
         except ApiUnreachable as error:
             raise CoordinatorUnreachable(f"{what}: {error}") from error
-        if answer.status in _GATEWAY and b'"kind":"Status"' in said:
+        if answer.status in _GATEWAY and b'"kind":"Status"' in received:
             raise CoordinatorUnreachable(f"{what}: the API server's proxy says {answer.status}")
-        return _checked(what, answer, said)
+        return _checked(what, answer, received)
 
 
 def _checked(what: str, answer: aiohttp.ClientResponse, body: bytes) -> bytes:

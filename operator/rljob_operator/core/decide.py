@@ -11,7 +11,7 @@ from rljob_api.wire.observation import ServerState
 from rljob_operator.core.autoscaling import autoscaled, with_wanted
 from rljob_operator.core.causes import Causes, causes_of
 from rljob_operator.core.conditions import is_draining, is_true, rests, terminal
-from rljob_operator.core.decision import Decision, Event, RestartGlobal, RestartInfrastructure, Step, Suspend, Verdict
+from rljob_operator.core.decision import Decision, RestartGlobal, Step, Suspend, Verdict
 from rljob_operator.core.derived_status import with_derived
 from rljob_operator.core.drain import actor_saves_first, drain, drained_at, stopping
 from rljob_operator.core.ends import ending, ends_at, is_over, limited
@@ -62,7 +62,7 @@ def _interval(observed: Observed, status: RLJobStatus, now: float) -> float:
     coordinator = observed.coordinator
     if actor_saves_first(observed, status, now):
         return POLL_INTERVAL_SECONDS
-    if _waits_for_a_pod(observed, status):
+    if observed.on_cluster and _waits_for_a_pod(observed, status):
         return OPENING_INTERVAL_SECONDS
     if observed.on_cluster and (is_true(status, ConditionType.SUSPENDED) or is_over(observed, status, now)):
         return REST_INTERVAL_SECONDS
@@ -89,7 +89,7 @@ def _waits_since(status: RLJobStatus) -> float:
 def _waits_for_a_pod(observed: Observed, status: RLJobStatus) -> bool:
     """Whether this decision gave up the incarnation of a pod."""
     before = {key: pod.life for key, pod in pods(observed.status)}
-    return observed.on_cluster and any(not pod.life and before.get(key) for key, pod in pods(status))
+    return any(not pod.life and before.get(key) for key, pod in pods(status))
 
 
 def decide(observed: Observed, now: float) -> Decision:
@@ -103,13 +103,9 @@ def decide(observed: Observed, now: float) -> Decision:
             events += emitted
         status = forgotten(observed.status, status)
         observed = with_wanted(observed, status)
-    again: list[tuple[RestartInfrastructure, Event]] = []
-    if rests(status):
-        status = not_asked(status)
-    else:
-        again = restarts(observed.infrastructure, now)
-        status = status if stopping(observed, status) else with_one_generation(status, now)
-    status = with_derived(observed, status, now)
+    is_at_rest = rests(status)
+    again = [] if is_at_rest else restarts(observed.infrastructure, now)
+    status = with_derived(observed, not_asked(status) if is_at_rest else status, now)
     actions = (*(action for action, _ in again), *orders(observed, status, now))
     events += tuple(event for _, event in again)
     return Decision(status, actions, events, next_turn_at(observed, status, now))
@@ -150,7 +146,7 @@ def _scaled_and_settled(observed: Observed, status: RLJobStatus, now: float) -> 
     if is_true(status, ConditionType.READY) and not was_ready:
         status, more = _scaled_and_settled(observed, status, now)
         emitted += more
-    return status, (*events, *emitted)
+    return with_one_generation(status, now), (*events, *emitted)
 
 
 def _verdict(observed: Observed, status: RLJobStatus, causes: Causes, now: float) -> Verdict | None:

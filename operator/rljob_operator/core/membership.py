@@ -12,7 +12,7 @@ from rljob_api.names import Role
 from rljob_api.roles import SCALED_ROLE, TRAITS, Grouping
 from rljob_api.status import ConditionType, EngineStatus, PodStatus, RankStatus, RLJobStatus, RoleStatus
 from rljob_api.wire.identity import PodKey
-from rljob_api.wire.observation import PodObservation, ServerState
+from rljob_api.wire.observation import PodObservation
 from rljob_api.wire.ranks import RankState
 from rljob_operator.core.conditions import is_true
 from rljob_operator.core.observed import Observed, PodFact, PodState, ordered_processes, pod_uid
@@ -86,7 +86,7 @@ def with_observations(observed: Observed, status: RLJobStatus) -> RLJobStatus:
 
 def is_known(observed: Observed, key: PodKey, pod: PodStatus) -> bool:
     """Whether the coordinator knows what this life of the pod does now: it answers, and the launcher has polled it."""
-    if observed.coordinator is None or observed.coordinator.server is ServerState.OPENING:
+    if observed.open_coordinator is None:
         return False
     seen = observed.observations.get((key, pod.life))
     return seen is None or seen.is_heard

@@ -11,7 +11,7 @@ from rljob_api.status import ConditionType, RLJobStatus
 from rljob_api.times import timestamp
 from rljob_api.wire.epochs import RestorePoint
 from rljob_api.wire.failures import FailureKind
-from rljob_api.wire.observation import CoordinatorEvent, EventKind, ServerState
+from rljob_api.wire.observation import CoordinatorEvent, EventKind
 from rljob_operator.core.causes import Causes
 from rljob_operator.core.conditions import is_queue_draining, terminal, with_condition
 from rljob_operator.core.decision import Event, Step
@@ -64,9 +64,9 @@ def _queue_drain(observed: Observed, status: RLJobStatus, now: float) -> Step:
     A command drains it, and reports what it still waits for. A job that therefore does not advance is not
     stalled.
     """
-    if observed.coordinator is None or observed.coordinator.server is ServerState.OPENING:
+    if observed.open_coordinator is None:
         return status, ()
-    since = observed.coordinator.queue.draining_since
+    since = observed.open_coordinator.queue.draining_since
     if (since is not None) == is_queue_draining(status):
         return status, ()
     if since is not None:

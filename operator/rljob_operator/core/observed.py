@@ -16,7 +16,7 @@ from rljob_api.spec.roles import AutoscalingSpec
 from rljob_api.status import AcceptedStatus, PodStatus, RLJobStatus
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.launchers import RankProcess
-from rljob_api.wire.observation import CoordinatorStatus, PodObservation
+from rljob_api.wire.observation import CoordinatorStatus, PodObservation, ServerState
 from rljob_operator.core.reasons import Reason
 
 
@@ -253,16 +253,22 @@ class Observed:
     """What each life of a pod reports of itself by way of the coordinator."""
     on_cluster: bool = field(init=False, repr=False, compare=False)
     """The job is an object of a cluster, with what its spec may ask there."""
+    open_coordinator: CoordinatorStatus | None = field(init=False, repr=False, compare=False)
+    """None while it does not answer, and while it opens the control state: then it refuses requests, and does not know
+    yet what has happened."""
     scales: bool = field(init=False, repr=False, compare=False)
     """Rollouts come and go while the job runs: a local run has only autoscaling for that."""
 
     def __post_init__(self) -> None:
         # Every policy asks for every pod: to search each time would cost the square of their number.
-        seen = self.coordinator.pods if self.coordinator is not None else []
+        coordinator = self.coordinator
+        seen = coordinator.pods if coordinator is not None else []
+        is_open = coordinator is not None and coordinator.server is not ServerState.OPENING
         on_cluster = self.request.generation > 0
         object.__setattr__(self, "facts", {fact.pod: fact for fact in reversed(self.pods)})
         object.__setattr__(self, "observations", {(pod.pod, incarnation_of(pod)): pod for pod in reversed(seen)})
         object.__setattr__(self, "on_cluster", on_cluster)
+        object.__setattr__(self, "open_coordinator", coordinator if is_open else None)
         object.__setattr__(self, "scales", on_cluster or self.autoscaling is not None)
 
     @property

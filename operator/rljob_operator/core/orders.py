@@ -11,7 +11,6 @@ from rljob_api.names import Role
 from rljob_api.roles import TRAITS
 from rljob_api.status import ConditionType, Phase, PodStatus, RLJobStatus
 from rljob_api.wire.epochs import UNSEEN_POD, DesiredState, PodOrder, PodPhase
-from rljob_api.wire.observation import ServerState
 from rljob_operator.core.conditions import is_draining, is_true, terminal
 from rljob_operator.core.decision import (
     AcknowledgeFailures,
@@ -75,8 +74,8 @@ def _pod_phase(status: RLJobStatus, role: Role, pod: PodStatus) -> PodPhase:
 
 
 def _epoch_and_desired(observed: Observed, status: RLJobStatus, now: float) -> Iterator[Action]:
-    coordinator = observed.coordinator
-    if coordinator is None or not _is_open(observed):
+    coordinator = observed.open_coordinator
+    if coordinator is None:
         return
     restart = status.restart
     if coordinator.epoch < restart.epoch:
@@ -91,11 +90,6 @@ def _epoch_and_desired(observed: Observed, status: RLJobStatus, now: float) -> I
     desired = wanted(observed, status)
     if desired != coordinator.desired:
         yield SetDesired(desired)
-
-
-def _is_open(observed: Observed) -> bool:
-    """Whether the coordinator takes requests: while it opens the control state it would only refuse them."""
-    return observed.coordinator is not None and observed.coordinator.server is not ServerState.OPENING
 
 
 def _replacements(observed: Observed, status: RLJobStatus, now: float) -> Iterator[Action]:
@@ -121,5 +115,5 @@ def _marks(observed: Observed, status: RLJobStatus) -> Iterator[Action]:
 
 def _acknowledgements(observed: Observed) -> tuple[Action, ...]:
     """Every failure that was seen is by now counted, or of a life that was restarted, or beyond help."""
-    failures = observed.coordinator.failures if _is_open(observed) and observed.coordinator is not None else []
+    failures = observed.open_coordinator.failures if observed.open_coordinator is not None else []
     return (AcknowledgeFailures(tuple(failure.id for failure in failures)),) if failures else ()

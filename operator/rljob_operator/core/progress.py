@@ -8,7 +8,7 @@ from rljob_api.names import Epoch
 from rljob_api.status import ConditionType, ProcessStatus, RestartStatus, RLJobStatus, StalenessStatus, TrainingStatus
 from rljob_api.times import seconds
 from rljob_api.wire.launchers import EngineState
-from rljob_api.wire.observation import CoordinatorStatus, RankObservation, ServerState
+from rljob_api.wire.observation import CoordinatorStatus, RankObservation
 from rljob_operator.core.conditions import find, is_scaling, is_true
 from rljob_operator.core.decision import RestartGlobal
 from rljob_operator.core.membership import pods, remaining, with_observations
@@ -83,10 +83,8 @@ def _training(old: TrainingStatus, seen: CoordinatorStatus, num_rollouts: int, n
 def stalled(observed: Observed, status: RLJobStatus, now: float) -> RestartGlobal | None:
     """A global restart when nothing has come forward for stallTimeoutSeconds, though tickets were given."""
     limit = observed.policy.stall_timeout_seconds
-    if observed.coordinator is None or observed.coordinator.queue.draining_since is not None:
+    if observed.open_coordinator is None or observed.open_coordinator.queue.draining_since is not None:
         return None
-    if observed.coordinator.server is ServerState.OPENING:
-        return None  # it does not know yet whether the queue drains
     stalls = stalls_at(observed, status, now)
     if now < stalls:
         return None

@@ -221,8 +221,8 @@ def _holds(fact: PodFact | None) -> bool:
 
 def _control_state(observed: Observed, status: RLJobStatus) -> RestartGlobal | None:
     """A global restart where the coordinator's state and the status cannot be reconciled otherwise."""
-    seen, restart = observed.coordinator, status.restart
-    if seen is None or seen.server is ServerState.OPENING:
+    seen, restart = observed.open_coordinator, status.restart
+    if seen is None:
         return None
     if seen.epoch > restart.epoch or (seen.epoch == restart.epoch and seen.decision_id != restart.decision_id):
         message = f"the coordinator has epoch {seen.epoch}, which this job's status does not know"

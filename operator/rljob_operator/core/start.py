@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 from rljob_api.names import Epoch, Role
 from rljob_api.status import ConditionType, RLJobStatus
-from rljob_api.wire.observation import ServerState
 from rljob_operator.core.conditions import find, is_true, terminal, with_condition, without
 from rljob_operator.core.decision import Event, Step, decision_id
 from rljob_operator.core.membership import resized
@@ -49,8 +48,8 @@ def continued(observed: Observed, status: RLJobStatus, now: float) -> Step:
 
     Nothing was started yet that would have to be restarted: launchers wait for the first epoch that is opened.
     """
-    seen, restart = observed.coordinator, status.restart
-    if seen is None or seen.server is ServerState.OPENING or seen.epoch > 0 or restart.opened >= restart.epoch:
+    seen, restart = observed.open_coordinator, status.restart
+    if seen is None or seen.epoch > 0 or restart.opened >= restart.epoch:
         return status, ()
     earlier = seen.earlier_epoch
     if earlier < restart.epoch:
