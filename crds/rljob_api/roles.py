@@ -1,4 +1,4 @@
-"""Traits and topology of each role, as one table and one derivation from the spec.
+"""Traits of each role, as one table, and what its topology is; `RolesSpec.topology` derives that from the spec.
 
 Pure. Other code reads a trait instead of comparing names of roles, and a `RoleTopology` instead of multiplying replicas
 and GPUs. A role is named here and in its own work: its loop, its stage, its factory.
@@ -9,14 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
 
 from pydantic.alias_generators import to_camel
 
 from rljob_api.names import Role, Scope, Stream
-
-if TYPE_CHECKING:
-    from rljob_api.spec.roles import RoleSpec, RolesSpec
 
 
 class Grouping(Enum):
@@ -138,19 +134,3 @@ class RoleTopology:
         if self.grouping is Grouping.GANG:
             return (range(self.num_ranks),) if self.num_ranks else ()
         return tuple(range(rank, rank + 1) for rank in range(self.num_ranks))
-
-
-def topology_of(roles: RolesSpec, role: Role) -> RoleTopology:
-    """The shape of `role` as the spec wants it.
-
-    A role that the job does not have has no pods; one that is there all the same has one rank. So a pod that was made
-    when its role was added, and reads the job's file before that has been renewed on its node, is of the right shape.
-    """
-    traits, spec = TRAITS[role], roles.of(role)
-    pods, ranks = (0, 1) if spec is None else (spec.most_replicas, _ranks_per_pod(spec))
-    return RoleTopology(pods, ranks, ranks if traits.has_engines else 0, traits.grouping)
-
-
-def _ranks_per_pod(spec: RoleSpec) -> int:
-    """A rank for each GPU, or for each engine's; without GPUs as many as the user says, or one."""
-    return max(spec.gpus // spec.devices_per_rank, 1) if spec.ranks_per_pod is None else spec.ranks_per_pod

@@ -13,7 +13,6 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from rljob_api.names import EXIT_SUCCEEDED, Role
-from rljob_api.roles import topology_of
 from rljob_api.spec.restart import engine_stall_seconds
 from rljob_workers import pipeline
 from rljob_workers.data import build_prompt_source
@@ -53,7 +52,7 @@ def main(context: RankContext) -> int:
             counters=session.counters,
         )
         session.follow_seq(lambda: queue.seen_seq)
-        topology = topology_of(spec.roles, life.key.role)
+        topology = spec.roles.topology(life.key.role)
         _LOOPS[life.key.role](RankParts(context, spec, topology, session, queue, timeline))
     return EXIT_SUCCEEDED
 

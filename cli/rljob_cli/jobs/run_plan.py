@@ -20,7 +20,7 @@ from rljob_api.machine.memory import (
 )
 from rljob_api.model_files.size import ModelShape, fitting_interval
 from rljob_api.names import EngineKind, Role
-from rljob_api.roles import LEADING_ROLE, TRAITS, RoleTopology, topology_of
+from rljob_api.roles import LEADING_ROLE, TRAITS, RoleTopology
 from rljob_api.spec import RLJob, RLJobSpec, head_dtype, trainer_backend
 from rljob_api.spec.roles import RoleSpec, TrainerBackend
 from rljob_api.wire.identity import PodKey
@@ -87,7 +87,7 @@ class _Job:
 
     @property
     def world(self) -> int:
-        return topology_of(self.spec.roles, LEADING_ROLE).num_ranks
+        return self.spec.roles.topology(LEADING_ROLE).num_ranks
 
 
 def run_plan(job: RLJob, machine: MachineDevices, placed: PodDevices, shape: ModelShape, rows: RowLengths) -> RunPlan:
@@ -152,7 +152,7 @@ def _memory_json(memory: ProcessMemory) -> dict[str, int]:
 
 def _of_pod(job: _Job, role: RoleSpec, pod: PodKey, placed: PodDevices) -> Iterator[PlannedProcess]:
     """Its ranks, and its engines."""
-    topology, devices = topology_of(job.spec.roles, pod.role), placed.get(pod, ())
+    topology, devices = job.spec.roles.topology(pod.role), placed.get(pod, ())
     share = len(devices) // topology.ranks_per_pod
     for rank in range(topology.ranks_per_pod):
         own = devices[rank * share : (rank + 1) * share]

@@ -14,7 +14,7 @@ from pydantic import Field, StringConstraints
 from rljob_api.base import ApiModel
 from rljob_api.change import LIVE, RESTARTS, fixed
 from rljob_api.names import EngineKind, Role
-from rljob_api.roles import LEADING_ROLE, TRAITS, field_name, topology_of
+from rljob_api.roles import LEADING_ROLE, TRAITS, field_name
 from rljob_api.rule import Derived, Rule, RuledModel
 from rljob_api.spec.algorithm import AlgorithmSpec
 from rljob_api.spec.checkpoint import CheckpointSpec
@@ -66,11 +66,11 @@ _TRAINERS_TEXT = "{trainers} actor ranks ({roles.actor.replicas} replicas x {tra
 
 def _num_trainers(job: RLJobSpec) -> int:
     """Data-parallel ranks."""
-    return topology_of(job.roles, LEADING_ROLE).num_ranks
+    return job.roles.topology(LEADING_ROLE).num_ranks
 
 
 def _trainers_per_pod(job: RLJobSpec) -> int:
-    return topology_of(job.roles, LEADING_ROLE).ranks_per_pod
+    return job.roles.topology(LEADING_ROLE).ranks_per_pod
 
 
 _OF_TRAINERS = {

@@ -14,6 +14,7 @@ from pydantic import Field, StringConstraints
 from rljob_api.base import ApiModel
 from rljob_api.change import LIVE, RESTARTS
 from rljob_api.names import EngineKind, Role
+from rljob_api.roles import TRAITS, RoleTopology
 from rljob_api.rule import Derived, Rule, RuledModel
 from rljob_api.spec.engine import CPU_FLAGS, EngineSpec, flag_pattern, given_flags
 from rljob_api.spec.infrastructure import ResourcesSpec
@@ -228,6 +229,11 @@ class RoleSpec(RuledModel):
         return 1
 
     @property
+    def num_ranks_per_pod(self) -> int:
+        """A rank for each GPU, or for each engine's; without GPUs as many as the user says, or one."""
+        return max(self.gpus // self.devices_per_rank, 1) if self.ranks_per_pod is None else self.ranks_per_pod
+
+    @property
     def first_replicas(self) -> int:
         """Pods that a job begins with."""
         return self.replicas
@@ -311,3 +317,14 @@ class RolesSpec(ApiModel):
     def most_replicas(self) -> dict[Role, int]:
         """Role -> number of pods that it may have."""
         return {role: spec.most_replicas for role, spec in self.present().items()}
+
+    def topology(self, role: Role) -> RoleTopology:
+        """The shape of `role` as the spec wants it.
+
+        A role that the job does not have has no pods; one that is there all the same has one rank. So a pod that was
+        made when its role was added, and reads the job's file before that has been renewed on its node, is of the right
+        shape.
+        """
+        traits, spec = TRAITS[role], self.of(role)
+        pods, ranks = (0, 1) if spec is None else (spec.most_replicas, spec.num_ranks_per_pod)
+        return RoleTopology(pods, ranks, ranks if traits.has_engines else 0, traits.grouping)

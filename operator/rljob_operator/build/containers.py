@@ -12,7 +12,6 @@ from typing import Any
 from rljob_api import cluster
 from rljob_api.names import Role
 from rljob_api.quantity import value
-from rljob_api.roles import topology_of
 from rljob_api.spec import RLJob
 from rljob_api.spec.infrastructure import ResourcesSpec
 from rljob_api.spec.roles import RoleSpec
@@ -253,7 +252,7 @@ def memory_volume(site: Site, role: Role, spec: RoleSpec) -> dict[str, Any]:
     NCCL's processes of one pod, one for each GPU, talk through it, too. Its pages count as the container's memory, so
     the container's limit bounds it; without one, the operator's option for each rank or GPU.
     """
-    num_processes = max(topology_of(site.job.spec.roles, role).ranks_per_pod, spec.gpus)
+    num_processes = max(site.job.spec.roles.topology(role).ranks_per_pod, spec.gpus)
     size = spec.resources.limits.get("memory") or times(site.workloads.shared_memory, num_processes)
     return {"name": MEMORY, "emptyDir": {"medium": "Memory", "sizeLimit": size}}
 

@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from rljob_api.base import cut
-from rljob_api.roles import topology_of
 from rljob_api.spec import RLJob
 from rljob_api.status import RLJobStatus
 from rljob_api.wire.observation import CoordinatorEvent, CoordinatorStatus, EventKind
@@ -210,7 +209,7 @@ def _limits() -> FollowerLimits:
 def num_processes(job: RLJob, status: RLJobStatus) -> int:
     """Pods, ranks and engines that the coordinator may report: those of now and those that are wanted."""
     roles = job.spec.roles
-    wanted = [topology_of(roles, role) for role in roles.present()]
+    wanted = [roles.topology(role) for role in roles.present()]
     per_pod = max((1 + shape.ranks_per_pod + shape.engines for shape in wanted), default=1)
     return per_pod * (sum(shape.pods for shape in wanted) + sum(len(role.pods) for role in status.roles))
 

@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_api.names import Role
-from rljob_api.roles import TRAITS, Grouping, RoleTopology, topology_of
+from rljob_api.roles import TRAITS, Grouping, RoleTopology
 from rljob_api.spec.roles import RoleSpec, RolesSpec
 
 
 def shape(role: Role, replicas: int, gpus: int, ranks_per_pod: int | None = None) -> RoleTopology:
     spec = RoleSpec(replicas=replicas, gpus=gpus, ranks_per_pod=ranks_per_pod)
-    return topology_of(RolesSpec().model_copy(update={role.value: spec}), role)
+    return RolesSpec().model_copy(update={role.value: spec}).topology(role)
 
 
 @pytest.mark.parametrize(
@@ -39,11 +39,11 @@ def test_without_gpus_a_pod_has_as_many_ranks_as_the_user_states() -> None:
 def test_an_engine_has_as_many_gpus_as_it_is_given(gpus: int, share: int, engines: int) -> None:
     engine = {"kind": "SGLang", "tensorParallel": share}
     roles = RolesSpec.model_validate({"rollout": {"replicas": 2, "gpus": gpus, "engine": engine}})
-    assert topology_of(roles, Role.ROLLOUT) == RoleTopology(2, engines, engines, Grouping.INDEPENDENT)
+    assert roles.topology(Role.ROLLOUT) == RoleTopology(2, engines, engines, Grouping.INDEPENDENT)
 
 
 def test_a_role_that_the_job_does_not_have_has_no_pods_but_a_pod_of_it_has_a_rank() -> None:
-    absent = topology_of(RolesSpec(reference=None), Role.REFERENCE)
+    absent = RolesSpec(reference=None).topology(Role.REFERENCE)
     assert (absent.num_ranks, absent.gangs, absent.ranks_per_pod) == (0, (), 1)
 
 

@@ -22,7 +22,6 @@ from typing import NoReturn
 from rljob_api.machine.attended_time import AttendedClock
 from rljob_api.machine.process_stat import is_stopped
 from rljob_api.names import EXIT_BAD_MANIFEST
-from rljob_api.roles import topology_of
 from rljob_api.spec import RLJob, RLJobSpec
 from rljob_api.wire.epochs import PodOrder, PodPhase
 from rljob_api.wire.failures import Failure, FailureKind, Hopeless
@@ -380,7 +379,7 @@ class Engines:
         self._attended = attended
         request = self._request()
         self._kind = request.backend.kind
-        self._keepers = self._make(topology_of(job.spec.roles, identity.pod.role).engines, request)
+        self._keepers = self._make(job.spec.roles.topology(identity.pod.role).engines, request)
         self._leaving: tuple[EngineKeeper, ...] = ()
         """Those of an earlier number of engines whose processes were not collected yet."""
 
@@ -434,7 +433,7 @@ class Engines:
     def use(self, job: RLJob) -> None:
         """The job of a later epoch. Another number or kind of engines replaces them all, and their ports."""
         self._job = job
-        num_engines, request = topology_of(job.spec.roles, self._identity.pod.role).engines, self._request()
+        num_engines, request = job.spec.roles.topology(self._identity.pod.role).engines, self._request()
         if (num_engines, request.backend.kind) == (len(self._keepers), self._kind):
             for keeper in self._keepers:
                 keeper.use(request)
@@ -463,7 +462,7 @@ class Engines:
         if any(keeper.pid is not None for keeper in self._leaving):
             return  # it is wished for in every turn
         others = [keeper for keeper in self._keepers if keeper is not self._keepers[index]]
-        ranks_per_pod = topology_of(self._job.spec.roles, self._identity.pod.role).ranks_per_pod
+        ranks_per_pod = self._job.spec.roles.topology(self._identity.pod.role).ranks_per_pod
         devices = slice_of(self._environment.devices_of(self._job), index, ranks_per_pod)
         self._keepers[index].start(devices, (*close, *others))
 

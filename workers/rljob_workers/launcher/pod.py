@@ -22,7 +22,6 @@ from rljob_workers.launcher.preload import count_start, limit_thread_pools, prel
 
 limit_thread_pools()  # before anything below pulls in NumPy or torch
 
-from rljob_api.roles import topology_of  # noqa: E402 -- see above
 from rljob_api.spec import RLJob  # noqa: E402 -- see above
 from rljob_api.wire.identity import PodKey  # noqa: E402 -- see above
 from rljob_api.wire.processes import Preloads, preloads_of  # noqa: E402 -- see above
@@ -110,7 +109,7 @@ class Pod:
                 if pod is not None:
                     _log.info("pod %s is %s", self._pod_uid, pod)
                     return of_role(pod, self._role, self._pod_uid)
-                probes.turn(LauncherState(num_ranks=topology_of(self._job.spec.roles, self._role).ranks_per_pod))
+                probes.turn(LauncherState(num_ranks=self._job.spec.roles.topology(self._role).ranks_per_pod))
                 poller = select.poll()
                 poller.register(signals.fileno(), select.POLLIN)
                 question.watch(poller)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from rljob_api.failpoints import failpoint
 from rljob_api.names import Epoch, Lineage, Role, WeightVersion
-from rljob_api.roles import RoleTopology, topology_of
+from rljob_api.roles import RoleTopology
 from rljob_api.spec import RLJob
 from rljob_api.wire.checkpoints import CheckpointRecord
 from rljob_api.wire.epochs import UNSEEN_POD, DesiredState, EpochRequest, PodOrder, PodPhase, RestorePoint
@@ -152,7 +152,7 @@ class Epochs:
 
     def topology(self, role: Role) -> RoleTopology:
         """Of a role, with as many pods as the orders in force have."""
-        topology = topology_of(self._context.job.spec.roles, role)
+        topology = self._context.job.spec.roles.topology(role)
         return replace(topology, pods=self.desired.replicas.get(role.value, 1))
 
     # --- orders that launchers have taken --------------------------------------------------------------------------
