@@ -98,30 +98,29 @@ async def rehearse(api: Api, options: OperatorOptions, platform: Platform, names
         raise OptionsRefused("\n".join(dict.fromkeys(refused)))
 
 
-def _is_never_taken(error: ApiRefused) -> bool:
-    """Whether the API server itself refuses it, and not a webhook or a policy, which may come and go."""
-    return error.status in _WRONG and not any(each in error.message for each in _OF_OTHERS)
+async def _own_refusal(api: Api, namespace: str, manifest: Json) -> ApiRefused | None:
+    """Why the API server itself never takes the object; refusals of webhooks and policies come and go."""
+    try:
+        await api.rehearse(resource_of(manifest["kind"]), namespace, manifest)
+    except ApiRefused as error:
+        return error if error.status in _WRONG and not any(each in error.message for each in _OF_OTHERS) else None
+    return None
 
 
 async def _refused_by_api(api: Api, manifest: Json) -> str | None:
     """What is wrong with an object, as the API server reports it."""
-    kind, namespace = manifest["kind"], manifest["metadata"]["namespace"]
+    kind, name, namespace = manifest["kind"], manifest["metadata"]["name"], manifest["metadata"]["namespace"]
     while True:
         try:
-            await api.rehearse(resource_of(kind), namespace, manifest)
-        except ApiUnreachable as error:
-            _log.warning("cannot begin yet: %s; asked again in %g s", error, REHEARSAL_RETRY_SECONDS)
+            error = await _own_refusal(api, namespace, manifest)
+        except ApiUnreachable as unreachable:
+            _log.warning("cannot begin yet: %s; asked again in %g s", unreachable, REHEARSAL_RETRY_SECONDS)
             await asyncio.sleep(REHEARSAL_RETRY_SECONDS)
             continue
-        except ApiRefused as error:
-            if not _is_never_taken(error):
-                return None
-            part = manifest["metadata"]["name"].removeprefix(f"{_NAME}-")
-            refusal = " ".join(error.message.split()).rstrip(".")
-            return (
-                f"workloads: the API server refuses the {kind} {part} that is made by them: {refusal}. Mend the option."
-            )
-        return None
+        if error is None:
+            return None
+        part, refusal = name.removeprefix(f"{_NAME}-"), " ".join(error.message.split()).rstrip(".")
+        return f"workloads: the API server refuses the {kind} {part} that is made by them: {refusal}. Mend the option."
 
 
 def _job(namespace: str) -> RLJob:
@@ -188,9 +187,7 @@ class SpecRehearsal:
         return accepted or terminal(status) is not None
 
     async def _ask(self, manifest: Json) -> str:
-        kind, name = manifest["kind"], manifest["metadata"]["name"]
-        try:
-            await self._api.rehearse(resource_of(kind), self._key.namespace, manifest)
-        except ApiRefused as error:
-            return f"{str(Refusal(kind, name, error)).rstrip('.')}. {_CURE}" if _is_never_taken(error) else ""
-        return ""
+        error = await _own_refusal(self._api, self._key.namespace, manifest)
+        if error is None:
+            return ""
+        return f"{str(Refusal(manifest['kind'], manifest['metadata']['name'], error)).rstrip('.')}. {_CURE}"
