@@ -23,7 +23,7 @@ from rljob_workers.dcs.checkpoints.on_disk import read_record, share_of_files
 from rljob_workers.dcs.checkpoints.store import CheckpointStore, build_checkpoint_store
 from rljob_workers.dcs.errors import CheckpointDamaged, LifeOver
 from rljob_workers.dcs.membership.session import RankSession
-from rljob_workers.models.share import WHOLE, WeightShare
+from rljob_workers.models.blob import WHOLE, WeightShare
 from rljob_workers.models.slices import EXP_AVG, StateShare, StateSlice
 from tests.integration.dcs.world import World, read_json
 from tests.power_cuts import noted_syncs

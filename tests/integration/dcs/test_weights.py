@@ -37,8 +37,7 @@ from rljob_workers.dcs.weights.chunk_transfer import (
     WantedPart,
     pull,
 )
-from rljob_workers.models.blob import read_weights
-from rljob_workers.models.share import WeightShare
+from rljob_workers.models.blob import WeightShare, read_weights
 from tests.integration.dcs.world import PATIENCE_SECONDS, World, eventually, read_json
 from tests.weights import weight
 

@@ -26,7 +26,7 @@ from rljob_workers.dcs.checkpoints.on_disk import (
     write_synced,
 )
 from rljob_workers.dcs.checkpoints.retention import Retention, prune
-from rljob_workers.models.share import WHOLE
+from rljob_workers.models.blob import WHOLE
 from tests.unit.dcs.test_checkpoint_on_disk import flip, give_an_io_error, take_away, truncate
 
 INCARNATION = "0123456789ab"

@@ -1,19 +1,22 @@
-"""Weight blobs: a state dict as one safetensors file, names as Hugging Face has them.
+"""Weights as files: a state dict as one safetensors file (a blob), a model in parts, and the part that a rank stages.
 
-For weight transports, checkpoints, engines and trainers. A blob is written beside and renamed, never changed in place,
-so that a reader that has mapped it keeps its bytes, also after it was deleted.
+For weight transports, checkpoints, engines and trainers; names are Hugging Face's. A blob is written beside and
+renamed, never changed in place, so that a reader that has mapped it keeps its bytes, also after it was deleted.
 """
 
 from __future__ import annotations
 
+import json
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import xxhash
 from safetensors import safe_open
 from safetensors.torch import save_file
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     import torch
@@ -59,3 +62,26 @@ def blob_metadata(path: Path) -> dict[str, str]:
     """What `write_blob` was given as metadata (and the format)."""
     with safe_open(path, framework="pt", device="cpu") as blob:
         return dict(blob.metadata() or {})
+
+
+@dataclass(frozen=True, slots=True)
+class WeightShare:
+    """The part of a model's weights that a rank stages, whole tensors: `index` of `count`.
+
+    Made by a trainer, and the same for all versions of its incarnation.
+    """
+
+    index: int
+    count: int
+    layout: str
+    """Digest of names, shapes and assignment of all parts."""
+
+
+def layout_digest(parts: Sequence[Mapping[str, Sequence[int]]]) -> str:
+    """xxh3-128, hex, of which tensors, of which shapes, are in which part."""
+    text = json.dumps([{name: list(shape) for name, shape in part.items()} for part in parts], separators=(",", ":"))
+    return xxhash.xxh3_128_hexdigest(text.encode())
+
+
+WHOLE = WeightShare(0, 1, "whole")
+"""All tensors in one part, whatever they are."""

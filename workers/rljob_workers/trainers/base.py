@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from rljob_workers.models.share import WeightShare
+    from rljob_workers.models.blob import WeightShare
     from rljob_workers.models.slices import StateShare
     from rljob_workers.tensors.jagged import Jagged
 

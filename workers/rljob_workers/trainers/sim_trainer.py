@@ -13,7 +13,7 @@ import torch
 
 from rljob_api.roles import LEADING_ROLE
 from rljob_workers.devices import own_device
-from rljob_workers.models.share import WeightShare, layout_digest
+from rljob_workers.models.blob import WeightShare, layout_digest
 from rljob_workers.models.slices import EXP_AVG, STEPS, SavedState, StateShare, StateSlice
 from rljob_workers.simulation.policy import (
     NAMES,

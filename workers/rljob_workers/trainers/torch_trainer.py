@@ -11,8 +11,7 @@ import torch
 
 from rljob_api.roles import LEADING_ROLE
 from rljob_workers.devices import HOST
-from rljob_workers.models.blob import read_weights
-from rljob_workers.models.share import WeightShare, layout_digest
+from rljob_workers.models.blob import WeightShare, layout_digest, read_weights
 from rljob_workers.models.slices import EXP_AVG, EXP_AVG_SQ, PARAMETER, STEPS, SavedState, StateShare, StateSlice
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers.base import ForwardModel, OptimizerStepResult, Trainer, TrainRows, no_progress

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     import torch
     from _typeshed import ReadableBuffer
 
-    from rljob_workers.models.share import WeightShare
+    from rljob_workers.models.blob import WeightShare
     from rljob_workers.models.slices import StateShare
 
 

@@ -26,7 +26,7 @@ from rljob_workers.dcs.errors import CheckpointDamaged, CheckpointUnreadable
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-    from rljob_workers.models.share import WeightShare
+    from rljob_workers.models.blob import WeightShare
 
 
 _READ_BYTES = 1 << 22

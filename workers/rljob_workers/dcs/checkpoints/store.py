@@ -44,7 +44,7 @@ from rljob_workers.dcs.membership.coordinator_http import CoordinatorClient
 from rljob_workers.dcs.membership.rank_context import RankContext
 from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.dcs.tensor_bytes import safetensors_pieces
-from rljob_workers.models.share import WHOLE, WeightShare
+from rljob_workers.models.blob import WHOLE, WeightShare
 from rljob_workers.models.slices import StateShare
 
 PULSE_SECONDS = 0.1

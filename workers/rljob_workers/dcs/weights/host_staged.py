@@ -28,8 +28,7 @@ from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.dcs.tensor_bytes import StagedPart, digest_of, index_of_parts, stage_part
 from rljob_workers.dcs.weights.chunk_transfer import ChunkServer, PullTerms, WantedPart, pull
 from rljob_workers.dcs.weights.transport import StagedWeights, WeightPublisher, WeightReceiver
-from rljob_workers.models.blob import INDEX_FILE, part_file
-from rljob_workers.models.share import WHOLE, WeightShare
+from rljob_workers.models.blob import INDEX_FILE, WHOLE, WeightShare, part_file
 
 if TYPE_CHECKING:
     import torch

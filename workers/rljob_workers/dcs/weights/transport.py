@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from rljob_api.names import Stream
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.weights import Probe
-from rljob_workers.models.share import WHOLE, WeightShare
+from rljob_workers.models.blob import WHOLE, WeightShare
 
 if TYPE_CHECKING:
     import torch

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 from torch import distributed
 
-from rljob_workers.models.blob import read_weights
-from rljob_workers.models.share import WeightShare, layout_digest
+from rljob_workers.models.blob import WeightShare, layout_digest, read_weights
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
