@@ -104,7 +104,7 @@ class WatchedStorage:
         self.coordinator.check_units()
 
     def told(self, kind: EventKind) -> list[CoordinatorEvent]:
-        return [event for event in self.coordinator.events(0).events if event.kind is kind]
+        return [event for event in self.coordinator.store.events_after(0).events if event.kind is kind]
 
     def room(self) -> RoomMade | None:
         return self.coordinator.status().queue.room

@@ -72,7 +72,7 @@ def known(store: Store) -> dict[str, Any]:
     """All that rooms can read."""
     tables = {table.name: dict(store.rows(table)) for table in TABLES}
     cells = {cell.field: store.value(cell) for cell in CELLS}
-    return {**tables, **cells, "events": store.events_after(0, 100), "last": store.last_event}
+    return {**tables, **cells, "events": store.events_after(0).events, "last": store.last_event}
 
 
 @contextmanager
@@ -128,7 +128,7 @@ class WrittenThrough(RuleBasedStateMachine):
         last = self.store.last_event
         self.admin.flushall()
         self.store.load()
-        assert (self.store.last_event, self.store.events_after(0, 1)) == (last, [])
+        assert (self.store.last_event, self.store.events_after(0).events) == (last, [])
         self.begin_anew()
 
     @invariant()

@@ -199,10 +199,11 @@ def _supervisor_routes(app: FastAPI, executor: SerialExecutor) -> None:
         quiet: Annotated[list[str], Query()] = [],  # noqa: B006 - FastAPI copies it
     ) -> Response:
         """All events after `after`; those of a `quiet` kind are not a reason to answer before the wait is over."""
-        if after > coordinator.last_event:
-            await executor.do(partial(coordinator.has_read, after))
-        page = await executor.await_answer(Topic.EVENTS, partial(coordinator.news, after, quiet), wait)
-        return as_json(page or executor.read(partial(coordinator.events, after)))
+        store = coordinator.store
+        if after > store.last_event:
+            await executor.do(partial(store.raise_event_id, after))
+        page = await executor.await_answer(Topic.EVENTS, partial(store.news, after, quiet), wait)
+        return as_json(page or executor.read(partial(store.events_after, after)))
 
 
 def _launcher_routes(app: FastAPI, executor: SerialExecutor) -> None:

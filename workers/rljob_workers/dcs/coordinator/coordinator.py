@@ -6,7 +6,7 @@ works from memory while the control Redis is away. `app` calls it; it knows no H
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rljob_api.names import Epoch
@@ -17,7 +17,6 @@ from rljob_api.wire.launchers import LauncherHello
 from rljob_api.wire.observation import (
     CoordinatorStatus,
     EventKind,
-    EventPage,
     PodObservation,
     RankObservation,
     ServerState,
@@ -38,16 +37,13 @@ from rljob_workers.dcs.coordinator.server_gate import OpeningPatience, ServerGat
 from rljob_workers.dcs.coordinator.weights import Weights
 from rljob_workers.transfer_queue.admin import SetAside
 
-EVENT_PAGE = 500
-"""Most events of one answer."""
-
 
 class Coordinator:
     """Every request, as a method; every background duty too."""
 
     def __init__(self, context: CoordinatorContext, checkpoint_dir: Path, opening: OpeningPatience) -> None:
         self._context = context
-        self.lock = context.store.lock
+        self.store = context.store
         self._saved = SavedFolder(checkpoint_dir)
         self.job_name = context.job.metadata.name
         self.epochs = Epochs(context)
@@ -138,7 +134,7 @@ class Coordinator:
             pods=[self._pod(hello, silent_since) for _, hello in sorted(self.launchers.by_pod().items())],
             failures=self.progress.failures(),
             queue=self.queue.observed_counts().model_copy(update={"room": self.storage.room()}),
-            last_event=self._context.store.last_event,
+            last_event=self.store.last_event,
             desired=self.epochs.ordered,
             progress_age_seconds=self.ranks.advance.age_seconds(),
             demand=self.ranks.demand.at_step,
@@ -186,25 +182,6 @@ class Coordinator:
 
     def _age(self, received_at: float | None, silent_since: float) -> float:
         return self._context.clock() - (silent_since if received_at is None else max(silent_since, received_at))
-
-    @property
-    def last_event(self) -> int:
-        """Id of the newest event."""
-        return self._context.store.last_event
-
-    def has_read(self, after: int) -> None:
-        """A reader has seen event `after`: no later one may have a number below."""
-        self._context.store.raise_event_id(after)
-
-    def events(self, after: int) -> EventPage:
-        """Events with an id above `after`."""
-        store = self._context.store
-        return EventPage(events=store.events_after(after, EVENT_PAGE), oldest=store.oldest_event)
-
-    def news(self, after: int, quiet: Collection[str]) -> EventPage | None:
-        """As `events`; None where none of them is of a kind that is not quiet."""
-        is_news = any(event.kind not in quiet for event in self._context.store.newest_events(after))
-        return self.events(after) if is_news else None
 
     # --- ranks and launchers ---------------------------------------------------------------------------------------
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Any, Generic, TypeVar
 
 import redis
@@ -25,7 +25,7 @@ from rljob_api.wire.epochs import DesiredState, RestorePoint
 from rljob_api.wire.failures import Failure
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.launchers import LauncherHello
-from rljob_api.wire.observation import CoordinatorEvent, RoomMade
+from rljob_api.wire.observation import CoordinatorEvent, EventPage, RoomMade
 from rljob_api.wire.ranks import RankHello, Rendezvous, StepReport
 from rljob_api.wire.weights import OfferedPart, WeightOffer, WeightPart
 
@@ -308,6 +308,10 @@ CELLS: tuple[Cell[Any], ...] = (
 MAX_EVENTS = 10_000
 
 
+EVENT_PAGE = 500
+"""Most events of one answer."""
+
+
 _EVENTS_KEY = "dcs:events"
 
 
@@ -327,7 +331,8 @@ class Store:
         self._texts: dict[str, dict[str, str]] = {name: {} for name in _names()}
         self._values: dict[str, dict[str, Any]] = {name: {} for name in _names()}
         self._events: deque[CoordinatorEvent] = deque(maxlen=MAX_EVENTS)
-        self._last_event = 0
+        self.last_event = 0
+        """Id of the newest event."""
         self._revision = 0
         self._revisions: dict[str, int] = dict.fromkeys(_names(), 0)
 
@@ -347,7 +352,7 @@ class Store:
         with self.lock:
             self._texts, self._values = texts, values
             self._events = deque(events, maxlen=MAX_EVENTS)
-            self._last_event = max(self._last_event, events[-1].id if events else 0)
+            self.last_event = max(self.last_event, events[-1].id if events else 0)
             self._note_changed(*_names())
 
     def rewrite(self) -> None:
@@ -379,7 +384,7 @@ class Store:
     def commit(self, changes: Sequence[Change], events: Sequence[CoordinatorEvent] = ()) -> None:
         """Makes changes and emits events, all or nothing. The ids of the events are given here."""
         numbered = [
-            event.model_copy(update={"id": self._last_event + offset}) for offset, event in enumerate(events, start=1)
+            event.model_copy(update={"id": self.last_event + offset}) for offset, event in enumerate(events, start=1)
         ]
         with self._redis.pipeline(transaction=True) as pipeline:
             for change in changes:
@@ -395,7 +400,7 @@ class Store:
             for change in changes:
                 self._remember(change)
             self._events.extend(numbered)
-            self._last_event += len(numbered)
+            self.last_event += len(numbered)
             self._note_changed(*{change.table for change in changes})
 
     def was_emitted(self, mark: str, value: str) -> bool:
@@ -406,27 +411,23 @@ class Store:
         """Grows whenever one of these tables is changed."""
         return max(self._revisions[name] for name in names)
 
-    @property
-    def last_event(self) -> int:
-        """Id of the newest event."""
-        return self._last_event
+    def events_after(self, after: int) -> EventPage:
+        """Events with an id above `after`, oldest first; `oldest` is the next id where none is retained."""
+        oldest = self._events[0].id if self._events else self.last_event + 1
+        events = islice((event for event in self._events if event.id > after), EVENT_PAGE)
+        return EventPage(events=list(events), oldest=oldest)
 
-    @property
-    def oldest_event(self) -> int:
-        """Id of the oldest event that is retained; the next id when there is none."""
-        return self._events[0].id if self._events else self._last_event + 1
+    def news(self, after: int, quiet: Collection[str]) -> EventPage | None:
+        """As `events_after`; None where each of them is of a `quiet` kind.
 
-    def events_after(self, after: int, limit: int) -> list[CoordinatorEvent]:
-        """At most `limit` events with an id above `after`, oldest first."""
-        return list(_first(limit, (event for event in self._events if event.id > after)))
-
-    def newest_events(self, after: int) -> Iterator[CoordinatorEvent]:
-        """Events with an id above `after`, newest first: a reader who is up to date pays for what is new only."""
-        return takewhile(lambda event: event.id > after, reversed(self._events))
+        Newest first: a reader who is up to date pays for what is new only.
+        """
+        new = takewhile(lambda event: event.id > after, reversed(self._events))
+        return self.events_after(after) if any(event.kind not in quiet for event in new) else None
 
     def raise_event_id(self, seen: int) -> None:
         """A reader has seen event `seen`: after a lost tail, no id is given twice."""
-        self._last_event = max(self._last_event, seen)
+        self.last_event = max(self.last_event, seen)
 
     def _remember(self, change: Change) -> None:
         texts, values = self._texts[change.table], self._values[change.table]
@@ -485,7 +486,3 @@ def _stage(pipeline: Any, change: Change) -> None:  # noqa: ANN401 - the client'
 def _append(pipeline: Any, event: CoordinatorEvent) -> None:  # noqa: ANN401 - the client's stubs do not fit it
     fields = {"event": event.model_dump_json()}
     pipeline.xadd(_EVENTS_KEY, fields, id=f"{event.id}-0", maxlen=MAX_EVENTS, approximate=True)
-
-
-def _first(limit: int, events: Iterator[CoordinatorEvent]) -> Iterator[CoordinatorEvent]:
-    return (event for _, event in zip(range(limit), events, strict=False))

@@ -55,7 +55,7 @@ class SerialExecutor:
 
     def read(self, reading: Callable[[], T]) -> T:
         """What `reading` finds in memory, which it sees before or after each change of the thread."""
-        with self.coordinator.lock:
+        with self.coordinator.store.lock:
             return reading()
 
     async def do_when_open(self, work: Callable[[], T]) -> T:
