@@ -14,7 +14,7 @@ from rljob_operator.core.decision import RestartGlobal
 from rljob_operator.core.membership import pods, remaining, with_observations
 from rljob_operator.core.observed import Observed, PodFact, PodState
 from rljob_operator.core.reachability import contact_since
-from rljob_operator.core.reasons import Reason, rounded
+from rljob_operator.core.reasons import Reason
 
 
 def refresh(observed: Observed, status: RLJobStatus, now: float) -> RLJobStatus:
@@ -72,12 +72,17 @@ def _training(old: TrainingStatus, seen: CoordinatorStatus, num_rollouts: int, n
     if report is not None:
         seconds = max(report.seconds, 1e-9)
         update |= {
-            "samples_per_second": rounded(report.samples / seconds),
-            "tokens_per_second": rounded(report.tokens / seconds),
-            "reward": rounded(report.reward),
+            "samples_per_second": _rounded(report.samples / seconds),
+            "tokens_per_second": _rounded(report.tokens / seconds),
+            "reward": _rounded(report.reward),
             "staleness": StalenessStatus(current=report.staleness, max=max(old.staleness.max, report.staleness)),
         }
     return old.model_copy(update=update)
+
+
+def _rounded(value: float) -> float:
+    """To four significant digits: a status is read, `metrics` have the rest."""
+    return float(f"{value:.4g}")
 
 
 def stalled(observed: Observed, status: RLJobStatus, now: float) -> RestartGlobal | None:

@@ -187,8 +187,3 @@ def message_of_end(exit_code: int | None, text: str) -> str:
 def shortened(text: str) -> str:
     """For the status. Sentences are short; what a process reports may have any length."""
     return cut(text, LONGEST_MESSAGE)
-
-
-def rounded(value: float) -> float:
-    """To four significant digits: a status is read, `metrics` have the rest."""
-    return float(f"{value:.4g}")
