@@ -26,7 +26,7 @@ MAX_REQUESTS = 32
 
 
 SCORED_PER_GENERATED = 1
-"""Groups that may wait for their scores, for each that may be generated. More would only be kept in memory: the gate
+"""Groups that may wait for their scores, for each that may be generated. More would only be held in memory: the gate
 opens nothing before they are trained."""
 
 
