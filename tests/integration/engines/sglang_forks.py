@@ -136,12 +136,8 @@ def _serve(caller: socket.socket, ours: list[socket.socket]) -> bool:
         return False
     start: Start = pickle.loads(message)
 
-    def release() -> None:
-        for one in ours:
-            one.close()
-
     with socket.socket(fileno=fds[0]) as listener:
-        child = fork_child(lambda: _live(start, listener), start.log, release)
+        child = fork_child(lambda: _live(start, listener), start.log, close=ours)
     caller.send(str(child.pid).encode())
     return True
 

@@ -59,6 +59,6 @@ def test_every_life_begins_with_a_mark_that_is_none_of_its_output(tmp_path: Path
     def quiet() -> int:
         return 0
 
-    child = fork_child(quiet, log, lambda: None)
+    child = fork_child(quiet, log)
     assert child.last_output() == ""
     assert last_lives(log.read_text() + "a\n") == ("a\n", "")

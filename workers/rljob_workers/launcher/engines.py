@@ -15,7 +15,6 @@ import signal
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -220,13 +219,13 @@ class EngineKeeper:
             self._socket.listen(BACKLOG)
 
         def live() -> int:
+            see_only(devices)
             take_over(place.log.stem, devices, place.log.parent)
             life = begin_life(self._socket, incarnation, place.identity_file, place.folder)
             return become_engine(command, settings, self._socket, life)
 
         require_no_cuda()
-        prepare = partial(see_only, devices)
-        child = fork_child(live, place.log, prepare, close=(*close, self._probe), oom_score=RANK_OOM_SCORE)
+        child = fork_child(live, place.log, close=(*close, self._probe), oom_score=RANK_OOM_SCORE)
         self._killed_since = None
         self._has_lost_a_part = False
         self.starts += 1

@@ -142,15 +142,15 @@ class Closable(Protocol):
 def fork_child(
     body: Callable[[], int],
     log: Path,
-    prepare: Callable[[], None] = lambda: None,
     *,
+    on_terminate: Callable[[], None] | None = None,
     close: Sequence[Closable] = (),
     oom_score: int = 0,
 ) -> Child:
-    """Forks; the child closes `close`, runs `prepare`, then `body`, and exits with what that returns.
+    """Forks; the child closes `close`, runs `body`, and exits with what that returns.
 
-    `prepare` sets signal handlers: no signal comes before it is through. The child is the leader of a process group,
-    and of a session: no terminal's Ctrl-C reaches it.
+    `on_terminate` is its handler of SIGTERM, which no signal comes before; None: it ends. The child is the leader of a
+    process group, and of a session: no terminal's Ctrl-C reaches it.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     offset = _mark_begin(log)
@@ -160,7 +160,7 @@ def fork_child(
     with signals_held():
         pid = os.fork()
         if pid == 0:
-            _live(body, log, prepare, close, parent, oom_score)
+            _live(body, log, on_terminate, close, parent, oom_score)
     return Child(pid, log, offset)
 
 
@@ -222,7 +222,7 @@ def is_users_error(error: BaseException) -> bool:
 def _live(
     body: Callable[[], int],
     log: Path,
-    prepare: Callable[[], None],
+    on_terminate: Callable[[], None] | None,
     close: Sequence[Closable],
     parent: int,
     oom_score: int,
@@ -235,7 +235,8 @@ def _live(
         reset_signals()
         for inherited in close:
             inherited.close()
-        prepare()
+        if on_terminate is not None:
+            signal.signal(signal.SIGTERM, lambda *_: on_terminate())
         release_signals()
         _volunteer_for_oom(oom_score)
         faulthandler.enable()

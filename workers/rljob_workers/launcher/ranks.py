@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import random
-import signal
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -193,18 +192,15 @@ class Ranks:
         life = context.life
         log = self._logs / f"{life.key}.log"
 
-        def prepare() -> None:
-            signal.signal(signal.SIGTERM, lambda *_: context.drain.ask())
-            see_only(context.devices)
-
         def live() -> int:
+            see_only(context.devices)
             take_over(str(life.key), context.devices, self._logs)
             return body(context)
 
         context.memory.begin_life()
         self.starts += 1
         require_no_cuda()
-        child = fork_child(live, log, prepare, close=close, oom_score=RANK_OOM_SCORE)
+        child = fork_child(live, log, on_terminate=context.drain.ask, close=close, oom_score=RANK_OOM_SCORE)
         self._lives[life.key.rank] = _RankLife(life, child)
         _log.info("%s: life %s of epoch %s runs as process %s", life.key, life.incarnation, life.epoch, child.pid)
 
