@@ -1,7 +1,7 @@
 """The rollout loop: tickets in, finished groups out, never idle while the gate lets it work.
 
 Run by the assembly. The loop claims, beats and puts; groups are generated and scored beside it; `engine_sync` keeps the
-engine current. Calls no engine itself.
+engine current. The loop calls no engine itself; its assembly aborts what is left at the end.
 """
 
 from __future__ import annotations
@@ -10,19 +10,33 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import closing, suppress
 from typing import NamedTuple, NoReturn
 
+from rljob_api.spec.restart import engine_stall_seconds
 from rljob_api.wire.failures import Hopeless
 from rljob_api.wire.ranks import NoticeKind
+from rljob_workers.data import build_prompt_source
 from rljob_workers.dcs.membership.counters import WITHHELD_SECONDS
 from rljob_workers.dcs.membership.session import RankSession
+from rljob_workers.dcs.weights import build_receiver
 from rljob_workers.engines.base import EngineError, EngineGone, EngineRefused, EngineStalled
-from rljob_workers.rank_loop import TURN_SECONDS, LostTime
-from rljob_workers.rollout.admission import FittingPrompts, PromptedTicket, RolloutShape, limits_of, tickets_to_claim
-from rljob_workers.rollout.engine_access import RankEngine
+from rljob_workers.models.tokenizers import build_tokenizer, text_decoder
+from rljob_workers.rank_loop import TURN_SECONDS, LostTime, RankParts
+from rljob_workers.rewards import Reward, build_reward
+from rljob_workers.rewards.scoring import FailedShare, FailurePolicy, Scoring
+from rljob_workers.rollout.admission import (
+    FittingPrompts,
+    PromptedTicket,
+    PromptLimit,
+    RolloutShape,
+    limits_of,
+    tickets_to_claim,
+)
+from rljob_workers.rollout.engine_access import EngineProgress, IdleEngine, RankEngine, build_engine
 from rljob_workers.rollout.engine_sync import WeightFollower
-from rljob_workers.rollout.groups import GroupsInWork, Outcomes, Unscored
-from rljob_workers.rollout.verification import EngineMismatch, WeightProof
+from rljob_workers.rollout.groups import GenerateConfig, GenerateStage, GroupsInWork, Outcomes, ScoreStage, Unscored
+from rljob_workers.rollout.verification import EngineMismatch, WeightProof, bound_of
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.errors import AttemptsExhausted, TicketLost
@@ -260,3 +274,73 @@ def requests_of(tickets: list[PromptedTicket], tickets_per_request: int) -> list
     """The tickets, in order, by the requests that they are generated in."""
     starts = range(0, len(tickets), tickets_per_request)
     return [tickets[start : start + tickets_per_request] for start in starts]
+
+
+def run_rollout(rank: RankParts) -> None:
+    """Builds the parts of a rank that drives an engine, and runs the loop until the pod drains."""
+    rollout = rank.spec.rollout
+    progress = EngineProgress(time.monotonic, rollout.samples_per_prompt * rollout.sampling.max_new_tokens)
+    with closing(RankEngine(build_engine(rank.context), progress, rank.context, rank.session)) as engine:
+        if (found := engine.find_idle()) is not None:
+            _serve_tickets(rank, engine, found)
+
+
+def _serve_tickets(rank: RankParts, engine: RankEngine, found: IdleEngine) -> None:
+    spec = rank.spec
+    with rank.loading("opening data and reward", spec.data.prompts):
+        tokenizer = build_tokenizer(spec.model)
+        source = build_prompt_source(spec.data, tokenizer)
+        reward = build_reward(spec.rollout.reward, spec.data, source)
+    wake = threading.Event()
+    work = GroupsInWork(
+        engine,
+        GenerateStage(GenerateConfig.of(spec, found.max_tokens), engine.client),
+        ScoreStage(_scoring(rank, reward), text_decoder(tokenizer, skip_special_tokens=True)),
+        rank.timeline,
+        wake=wake.set,
+        stall_seconds=engine_stall_seconds(spec.restart_policy),
+    )
+    shape = RolloutShape(
+        batch_size=spec.rollout.batch_size,
+        samples_per_prompt=spec.rollout.samples_per_prompt,
+        max_new_tokens=spec.rollout.sampling.max_new_tokens,
+        max_staleness=spec.rollout.max_staleness,
+        most_ranks=rank.topology.num_ranks,
+        concurrency=spec.rollout.concurrency or found.capacity,
+        prompts_per_request=engine.client.prompts_per_request,
+    )
+    limit = PromptLimit.of(spec.rollout.max_prompt_tokens, found.max_tokens)
+    fitting = FittingPrompts(rank.queue, source, limit, rank.session.counters)
+    with closing(build_receiver(rank.context, rank.session)) as receiver:
+        proof = WeightProof(
+            engine, bound_of(spec, engine.client.capabilities), first=rank.session.welcome.restore.version
+        )
+        follower = WeightFollower(
+            receiver,
+            engine,
+            rank.timeline,
+            proof,
+            interruption=spec.weight_sync.interruption,
+            on_change=wake.set,
+            timeout_seconds=float(spec.weight_sync.timeout_seconds),
+        )
+        follower.start()
+        RolloutLoop(
+            shape,
+            rank.session,
+            rank.queue,
+            engine,
+            work,
+            fitting,
+            rank.timeline,
+            wake,
+            proof,
+        ).run(follower)
+    with suppress(EngineError):  # what is dead or hangs generates nothing for us either
+        engine.call(engine.client.abort_all())
+
+
+def _scoring(rank: RankParts, reward: Reward) -> Scoring:
+    rollout = rank.spec.rollout
+    window = FailedShare.over(rollout.batch_size * rollout.samples_per_prompt, rollout.reward.max_failed_share)
+    return Scoring(reward, FailurePolicy.of(rollout.reward), window, rank.session.counters)

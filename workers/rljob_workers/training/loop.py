@@ -16,7 +16,6 @@ import numpy as np
 import torch
 
 from rljob_api.names import RolloutId
-from rljob_api.open_defaults import has_one_optimizer_step
 from rljob_api.spec import RLJobSpec
 from rljob_api.spec.algorithm import Truncated
 from rljob_api.wire.ranks import NoticeKind
@@ -59,7 +58,7 @@ def proximal_of(spec: RLJobSpec) -> Proximal:
     """What a job does: actor_fwd where it has one, else what its optimizer steps allow."""
     if pipeline.LOG_PROBS in pipeline.fields_of(spec):
         return Proximal.QUEUE
-    return Proximal.STEP if has_one_optimizer_step(spec) else Proximal.ROLLOUT
+    return Proximal.STEP if spec.has_one_optimizer_step else Proximal.ROLLOUT
 
 
 _LOG = logging.getLogger(__name__)
@@ -252,9 +251,7 @@ class ActorLoop:
             tally.facts.extend(facts)
         if self._leader is None:
             return
-        self._leader.log_samples(rollout_id, pass_index, facts)
-        if pass_index == 0:
-            self._leader.log_generations(rollout_id, part)
+        self._leader.log_slice(rollout_id, pass_index, part, facts)
         if part.ends_step and pass_index == 0:
             self._queue.commit_training(self._config.slicing.task, rollout_id, part.step)
 
@@ -283,7 +280,7 @@ def loss_masks(batch: Batch, truncated: Truncated) -> Jagged:
     learnt = batch.columns[pipeline.VALID].values.bool()
     if truncated is Truncated.MASK:
         learnt = learnt & ~is_truncated(batch)
-    return Jagged(masks_of_rows(masks.values, masks.lengths, learnt), masks.offsets)
+    return Jagged(masks_of_rows(masks.values, masks.offsets.diff(), learnt), masks.offsets)
 
 
 def run_actor(rank: RankParts) -> None:

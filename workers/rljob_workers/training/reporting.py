@@ -61,9 +61,10 @@ def _token_staleness(batch: Batch) -> torch.Tensor:
     """[rows] float64."""
     spans = batch.columns[pipeline.VERSION_SPANS]
     _, versions, starts, ends = spans.values.double().unbind(1)
-    row_of_span = torch.arange(len(spans)).repeat_interleave(spans.lengths)
+    num_spans = spans.offsets.diff()
+    row_of_span = torch.arange(len(num_spans)).repeat_interleave(num_spans)
     of_spans = (batch.rollout_id - versions) * (ends - starts)
-    return torch.zeros(len(spans), dtype=torch.float64).index_add_(0, row_of_span, of_spans)
+    return torch.zeros(len(num_spans), dtype=torch.float64).index_add_(0, row_of_span, of_spans)
 
 
 @dataclass(slots=True)
@@ -205,34 +206,34 @@ class Leader:
         """The first step begins now."""
         self._step_began = time.monotonic()
 
-    def log_samples(self, rollout_id: RolloutId, pass_index: int, facts: Sequence[torch.Tensor]) -> None:
-        """Audit lines of one optimizer step; `facts` as in FACTS."""
-        if self._samples is None:
-            return
-        epoch = self._session.life.epoch
-        name = partition_name(rollout_id)
-        per_group = self._samples_per_prompt
-        self._samples.append(
-            [
-                TrainedSample(
-                    name,
-                    int(group),
-                    int(row) % per_group,
-                    int(oldest),
-                    rollout_id,
-                    epoch,
-                    pass_index,
-                    reward,
-                    bool(valid),
-                )
-                for row, group, oldest, reward, _, valid, *_ in torch.cat(list(facts)).tolist()
-            ]
-        )
+    def log_slice(
+        self, rollout_id: RolloutId, pass_index: int, part: TrainingSlice, facts: Sequence[torch.Tensor]
+    ) -> None:
+        """Audit lines of a slice of every rank, and in the first pass the texts of some of its own rows.
 
-    def log_generations(self, rollout_id: RolloutId, part: TrainingSlice) -> None:
-        """Logs the texts of some of its own rows."""
-        if self._generations is not None:
-            self._generations.add(rollout_id, self._session.life.epoch, part.index, part.batch)
+        `facts` as in FACTS, by rank.
+        """
+        epoch = self._session.life.epoch
+        if self._samples is not None:
+            name, per_group = partition_name(rollout_id), self._samples_per_prompt
+            self._samples.append(
+                [
+                    TrainedSample(
+                        name,
+                        int(group),
+                        int(row) % per_group,
+                        int(oldest),
+                        rollout_id,
+                        epoch,
+                        pass_index,
+                        reward,
+                        bool(valid),
+                    )
+                    for row, group, oldest, reward, _, valid, *_ in torch.cat(list(facts)).tolist()
+                ]
+            )
+        if self._generations is not None and pass_index == 0:
+            self._generations.add(rollout_id, epoch, part.index, part.batch)
 
     def sync_samples(self) -> None:
         """Makes the audit lines durable that were logged so far."""
