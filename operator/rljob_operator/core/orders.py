@@ -39,10 +39,12 @@ def orders(observed: Observed, status: RLJobStatus, now: float) -> tuple[Action,
         return (*_acknowledgements(observed), end)
     if is_true(status, ConditionType.SUSPENDED):
         return _acknowledgements(observed)
+    saves_first = actor_saves_first(observed, status, now)
+    replaces = terminal(status) is None and not is_draining(status) and not saves_first
     return (
         *_acknowledgements(observed),
-        *_epoch_and_desired(observed, status, now),
-        *(_replacements(observed, status, now) if terminal(status) is None else ()),
+        *_epoch_and_desired(observed, status, now, saves_first=saves_first),
+        *(_replacements(observed, status) if replaces else ()),
         *_marks(observed, status),
     )
 
@@ -73,13 +75,13 @@ def _pod_phase(status: RLJobStatus, role: Role, pod: PodStatus) -> PodPhase:
     return PodPhase.DRAIN if saves or pod.draining else PodPhase.RUN
 
 
-def _epoch_and_desired(observed: Observed, status: RLJobStatus, now: float) -> Iterator[Action]:
+def _epoch_and_desired(observed: Observed, status: RLJobStatus, now: float, *, saves_first: bool) -> Iterator[Action]:
     coordinator = observed.open_coordinator
     if coordinator is None:
         return
     restart = status.restart
     if coordinator.epoch < restart.epoch:
-        if coordinator.desired is not None and actor_saves_first(observed, status, now):
+        if coordinator.desired is not None and saves_first:
             last = saving(coordinator.desired)
             if last != coordinator.desired:
                 yield SetDesired(last)
@@ -92,9 +94,7 @@ def _epoch_and_desired(observed: Observed, status: RLJobStatus, now: float) -> I
         yield SetDesired(desired)
 
 
-def _replacements(observed: Observed, status: RLJobStatus, now: float) -> Iterator[Action]:
-    if is_draining(status) or actor_saves_first(observed, status, now):
-        return
+def _replacements(observed: Observed, status: RLJobStatus) -> Iterator[Action]:
     for key, pod in pods(status):
         fact = observed.facts.get(key)
         if pod.draining or pod.life or (fact is not None and fact.life != pod.lost_life):
