@@ -140,7 +140,7 @@ class Launchers:
 
     def pod_of(self, launcher: str) -> str:
         """The pod that a launcher carries or waits for; empty where there is none (any more)."""
-        hello = self._by_launcher().get(launcher) or self._unordered.find(launcher)
+        hello = self._registered(launcher) or self._unordered.find(launcher)
         return "" if hello is None else str(hello.pod)
 
     def is_news(self, launcher: str, carried: PodOrder | None) -> bool:
@@ -148,7 +148,7 @@ class Launchers:
         waiting = self._unordered.find(launcher)
         if waiting is not None:
             return not self._awaits_order(waiting)
-        hello = self._by_launcher().get(launcher)
+        hello = self._registered(launcher)
         if hello is None or carried is None:
             return False
         return self._epochs.newly_taken(hello, carried.epoch, carried.generation) is not None
@@ -224,8 +224,11 @@ class Launchers:
                 f" {hello.pod_uid}. Exit."
             )
 
+    def _registered(self, launcher: str) -> LauncherHello | None:
+        return self._by_launcher().get(launcher)
+
     def _hello_of(self, launcher: str) -> LauncherHello:
-        hello = self._by_launcher().get(launcher)
+        hello = self._registered(launcher)
         if hello is not None:
             return hello
         if launcher in self._context.store.rows(ENDED_LAUNCHERS):
