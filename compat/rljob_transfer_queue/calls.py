@@ -6,7 +6,9 @@ For `client` and `interface`. Checks what the user gives; decides nothing about 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Any, TypeVar
 
@@ -20,11 +22,13 @@ from rljob_transfer_queue.metadata import BatchMeta
 from rljob_transfer_queue.rows import Places
 from rljob_transfer_queue.session import Session
 from rljob_transfer_queue.settings import DEFAULTS, Servers, Settings, find_servers, wait_seconds
-from rljob_transfer_queue.waiting import await_batch
+from rljob_workers.transfer_queue.control.connection import Subscription
 from rljob_workers.transfer_queue.errors import Mismatch, RowsLost
 
 T = TypeVar("T")
 _SAMPLING = frozenset({"dp_rank", "batch_index", "task_name", "partition_id"})
+RECHECK_SECONDS = 1.0
+"""Longest wait for one notice: the server retains no notice for a client that was not connected."""
 
 
 class BlockingCalls:
@@ -83,13 +87,25 @@ class BlockingCalls:
         if settings.polling:
             return BatchMeta.empty()
         seconds = wait_seconds(os.environ)
-        answer = await_batch(self.session.servers.control_redis, partition, ask, seconds)
+        answer = self._await_batch(partition, ask, seconds)
         if isinstance(answer, BatchMeta):
             return answer
         raise TimeoutError(
             f"get_meta: {task} waited {seconds:g} s for {num_rows} rows of {partition} with {', '.join(fields)}; there"
             f" are {answer}. Put more, ask for fewer, or set controller.polling_mode to get an empty batch instead."
         )
+
+    def _await_batch(self, partition: str, ask: Callable[[], BatchMeta | int], seconds: float) -> BatchMeta | int:
+        """Asks at every notice of the partition, until the answer is a batch or the time is over."""
+        deadline = time.monotonic() + seconds
+        with closing(Subscription(self.session.servers.control_redis)) as notices:
+            while True:
+                notices.listen(f"tq:{partition}")
+                answer = ask()
+                left = deadline - time.monotonic()
+                if isinstance(answer, BatchMeta) or left <= 0:
+                    return answer
+                notices.wait(min(left, RECHECK_SECONDS))
 
     def put(
         self,

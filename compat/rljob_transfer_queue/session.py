@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from rljob_api.failpoints import failpoint
-from rljob_transfer_queue import orphans
 from rljob_transfer_queue.bytes_plane import BytesPlane
 from rljob_transfer_queue.columns import Column
 from rljob_transfer_queue.control_plane import ControlPlane
@@ -38,13 +37,16 @@ from rljob_transfer_queue.settings import Servers, expected_rows
 from rljob_transfer_queue.values import encode_document
 from rljob_workers.transfer_queue.control.connection import Argument, BytesSwept, StaleUnit
 from rljob_workers.transfer_queue.errors import Mismatch, StorageFull
-from rljob_workers.transfer_queue.row_format import ChunkIds
+from rljob_workers.transfer_queue.row_format import ChunkIds, parse_chunk
 
 ORPHAN_SECONDS = 120
 """Older bytes without a commit get none: a put gives up before that, and one that was suspended stores them again."""
 TRASH_CHUNKS = 1000
 """Deleted at once."""
 _CLEANS = "deletes bytes of cleared rows"
+SUSPECTS_AT_ONCE = 1000
+"""Condemned in one call: the control Redis serves others in between."""
+_SWEEPS = "sweeps"
 PAGE_ROWS = 4096
 """Rows that one look-up reads: the control Redis serves others in between."""
 
@@ -224,9 +226,25 @@ class Session:
         self._bytes_clean()
 
     def sweep(self, idle_seconds: int) -> int:
-        """Deletes bytes that no row needs and no client touched for so long: their clients died while they put."""
+        """Deletes chunks that no commit names and no client touched for so long; returns how many.
+
+        Their clients died or gave up. Age alone proves nothing, since a client may sleep: first the control plane
+        condemns the chunks, so that no later commit may name them, then it lists what was committed before.
+        """
         with self.control.turn():
-            return orphans.sweep(self.control, self._bytes, idle_seconds)
+            suspects = self._bytes.idle(self._committed(), idle_seconds, deadline=self.control.deadline())
+            keys = [key for of_unit in suspects.values() for key in of_unit]
+            if not keys:
+                return 0
+            for first in range(0, len(keys), SUSPECTS_AT_ONCE):
+                self.control.call("condemn", *keys[first : first + SUSPECTS_AT_ONCE], what=_SWEEPS)
+            committed = self._committed()
+            orphans = {unit: [key for key in of_unit if key not in committed] for unit, of_unit in suspects.items()}
+            return self._bytes.discard(orphans, deadline=self.control.deadline())
+
+    def _committed(self) -> set[str]:
+        """Keys of the chunks that a commit names."""
+        return {parse_chunk(line).key for line in self.control.call("chunks", what=_SWEEPS)}
 
     def _bytes_clean(self) -> None:
         """What is in the trash: ours, and of clients that died while they cleared, or of units that were away."""
