@@ -90,12 +90,6 @@ class Resolution:
     """A sentence for each field that has to be given. On a cluster its own rules say them."""
 
 
-def has_one_optimizer_step(spec: RLJobSpec) -> bool:
-    """Whether each rollout is trained on in one step: its own forward pass then has the proximal log-probs."""
-    rows = spec.rollout.batch_size * spec.rollout.samples_per_prompt
-    return spec.training.global_batch_size == rows and spec.training.epochs_per_rollout == 1
-
-
 def resolve(spec: RLJobSpec, place: JobPlace, retained: RetainedDefaults | None = None) -> Resolution:
     """The spec with every default filled in that depends on the rest of it."""
     choices: list[ResolvedDefault] = []
@@ -156,7 +150,7 @@ def _proximal_role(
         return spec, None
     if retained is not None:
         is_there, reason = retained.has_proximal_role, _AS_BEGUN
-    elif has_one_optimizer_step(spec):
+    elif spec.has_one_optimizer_step:
         is_there, reason = False, "since one optimizer step is made per rollout, which has the log-probs itself"
     elif place is JobPlace.CLUSTER and actor is not None and actor.gpus:
         is_there, reason = False, "since it would need GPUs of its own"

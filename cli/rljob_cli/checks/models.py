@@ -28,7 +28,6 @@ from rljob_api.model_files.families import (
     retained_proof,
 )
 from rljob_api.names import EngineKind
-from rljob_api.spec import head_dtype, trainer_backend
 from rljob_api.spec.roles import TrainerBackend
 from rljob_cli.checks.findings import Finding, problem, unchecked, warning
 
@@ -160,9 +159,9 @@ def _folder_findings(spec: RLJobSpec, folder: Path) -> Iterator[Finding]:
 
 def _computing_findings(spec: RLJobSpec, folder: Path, described: Mapping[str, Any]) -> Iterator[Finding]:
     """Whether trainer and engine compute this family."""
-    backend = trainer_backend(spec)
+    backend = spec.trainer_backend
     if backend is TrainerBackend.FSDP:
-        has_wide_head = head_dtype(spec) is not spec.model.dtype
+        has_wide_head = spec.head_dtype is not spec.model.dtype
         file = folder / "config.json"
         found = family_finding(file, packing=spec.training.packing, has_wide_head=has_wide_head)
         if found is not None:

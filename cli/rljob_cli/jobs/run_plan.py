@@ -21,7 +21,7 @@ from rljob_api.machine.memory import (
 from rljob_api.model_files.size import ModelShape, fitting_interval
 from rljob_api.names import EngineKind, Role
 from rljob_api.roles import LEADING_ROLE, TRAITS, RoleTopology
-from rljob_api.spec import RLJob, RLJobSpec, head_dtype, trainer_backend
+from rljob_api.spec import RLJob, RLJobSpec
 from rljob_api.spec.roles import RoleSpec, TrainerBackend
 from rljob_api.wire.identity import PodKey
 from rljob_cli.checks.prompts import RowLengths
@@ -92,7 +92,7 @@ class _Job:
 
 def run_plan(job: RLJob, machine: MachineDevices, placed: PodDevices, shape: ModelShape, rows: RowLengths) -> RunPlan:
     """The plan. `placed` is where the pods' devices are."""
-    planned = _Job(job.spec, shape, rows, trainer_backend(job.spec))
+    planned = _Job(job.spec, shape, rows, job.spec.trainer_backend)
     present = job.spec.roles.present()
     processes = tuple(
         process
@@ -175,7 +175,7 @@ def _training(job: _Job, role: RoleSpec, topology: RoleTopology, rank: int) -> _
     settings = {
         "backend": job.backend.value,
         "dtype": job.spec.model.dtype.value,
-        "headDtype": head_dtype(job.spec).value,
+        "headDtype": job.spec.head_dtype.value,
         "rank": rank,
         "world": topology.num_ranks,
         "rowsOfSlice": share,
@@ -196,7 +196,7 @@ def _log_probs(job: _Job, role: RoleSpec, topology: RoleTopology, rank: int) -> 
     settings = {
         "backend": job.backend.value,
         "dtype": job.spec.model.dtype.value,
-        "headDtype": head_dtype(job.spec).value,
+        "headDtype": job.spec.head_dtype.value,
         "rank": rank,
         "world": topology.num_ranks,
         "rowsOfMicroBatch": rows,
@@ -229,12 +229,12 @@ def _engine(job: _Job, role: RoleSpec) -> _Work:
     settings: dict[str, Any] = {
         "engine": engine.kind.value,
         "dtype": dtype.value,
-        "headDtype": head_dtype(job.spec).value,
+        "headDtype": job.spec.head_dtype.value,
         "threads": role.threads,
     }
     if engine.kind is EngineKind.SGLANG:
         settings |= {"tensorParallel": engine.tensor_parallel, "args": " ".join(engine.args)}
-    return settings, engine_memory(job.shape, dtype, head_dtype(job.spec), engine)
+    return settings, engine_memory(job.shape, dtype, job.spec.head_dtype, engine)
 
 
 def _work_of(role: Role) -> Callable[[_Job, RoleSpec, RoleTopology, int], _Work]:

@@ -217,14 +217,14 @@ SPEC: tuple[Rule, ...] = (
     ),
     Rule(
         field="training.packing",
-        holds=lambda job: job.training.packing or trainer_backend(job) is TrainerBackend.FSDP,
+        holds=lambda job: job.training.packing or job.trainer_backend is TrainerBackend.FSDP,
         sentence="false needs the backend Fsdp, and this job has another, which always joins samples. Set "
         "roles.actor.backend to Fsdp or leave packing out.",
         cel=f"!has(self.training.packing) || self.training.packing || {_IS_FSDP}",
     ),
     Rule(
         field="training.activationCheckpointing",
-        holds=lambda job: not job.training.activation_checkpointing or trainer_backend(job) is TrainerBackend.FSDP,
+        holds=lambda job: not job.training.activation_checkpointing or job.trainer_backend is TrainerBackend.FSDP,
         sentence="true needs the backend Fsdp, and this job has another, which keeps its activations. Set "
         "roles.actor.backend to Fsdp or leave activationCheckpointing out.",
         cel="!has(self.training.activationCheckpointing) || !self.training.activationCheckpointing || " + _IS_FSDP,
@@ -294,23 +294,6 @@ SPEC: tuple[Rule, ...] = (
         cel="!has(self.model.config) || self.rollout.sampling.maxNewTokens < self.model.config.maxPositionEmbeddings",
     ),
 )
-
-
-def trainer_backend(spec: RLJobSpec) -> TrainerBackend:
-    """The actor's backend, and that of every role that computes log-probs: as given, else as the model wants it."""
-    if spec.roles.actor.backend is not None:
-        return spec.roles.actor.backend
-    if spec.roles.rollout.engine.kind is EngineKind.SIM:
-        return TrainerBackend.SIM
-    return TrainerBackend.FLAT if spec.model.path is None else TrainerBackend.FSDP
-
-
-def head_dtype(spec: RLJobSpec) -> Dtype:
-    """In which logits are computed, in training, by roles that compute log-probs, and by engines alike.
-
-    Of a job whose defaults are resolved (`open_defaults`): with GPUs these give float32.
-    """
-    return spec.model.dtype if spec.model.head_dtype is None else spec.model.head_dtype
 
 
 class Mode(StrEnum):
@@ -396,6 +379,29 @@ class RLJobSpec(RuledModel):
     clean_pod_policy: Annotated[CleanPodPolicy, LIVE] = CleanPodPolicy.ALL
     """Which pods go when the job has ended. All: every one. Workers: coordinator and Redis stay, to be asked. None: all
     stay, also those with GPUs. On a cluster only."""
+
+    @property
+    def trainer_backend(self) -> TrainerBackend:
+        """The actor's backend, and that of every role that computes log-probs: as given, else as the model wants it."""
+        if self.roles.actor.backend is not None:
+            return self.roles.actor.backend
+        if self.roles.rollout.engine.kind is EngineKind.SIM:
+            return TrainerBackend.SIM
+        return TrainerBackend.FLAT if self.model.path is None else TrainerBackend.FSDP
+
+    @property
+    def head_dtype(self) -> Dtype:
+        """In which logits are computed, in training, by roles that compute log-probs, and by engines alike.
+
+        Of a job whose defaults are resolved (`open_defaults`): with GPUs these give float32.
+        """
+        return self.model.dtype if self.model.head_dtype is None else self.model.head_dtype
+
+    @property
+    def has_one_optimizer_step(self) -> bool:
+        """Whether each rollout is trained on in one step: its own forward pass then has the proximal log-probs."""
+        rows = self.rollout.batch_size * self.rollout.samples_per_prompt
+        return self.training.global_batch_size == rows and self.training.epochs_per_rollout == 1
 
 
 JOB_NAME = "^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$"

@@ -14,7 +14,6 @@ from pydantic import Field, TypeAdapter
 from rljob_api.base import WireModel
 from rljob_api.names import EngineKind
 from rljob_api.roles import TRAITS
-from rljob_api.spec import trainer_backend
 from rljob_api.spec.roles import TrainerBackend
 from rljob_api.wire.identity import PodKey
 
@@ -38,7 +37,7 @@ def preloads_of(spec: RLJobSpec, roles: Iterable[Role]) -> Preloads:
     """For the pods of `roles`. An engine of kind SGLang with GPUs is no fork: it imports what it needs itself."""
     engine = spec.roles.rollout.engine.kind
     is_forked = spec.roles.rollout.gpus == 0 and any(TRAITS[role].has_engines for role in roles)
-    return Preloads(trainer_backend(spec), engine if is_forked else EngineKind.TORCH)
+    return Preloads(spec.trainer_backend, engine if is_forked else EngineKind.TORCH)
 
 
 class SpawnLauncher(WireModel):

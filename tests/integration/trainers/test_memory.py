@@ -8,7 +8,6 @@ import pytest
 
 from rljob_api.machine.memory import WITHIN, Pass, ProcessMemory, forward_memory, trainer_memory
 from rljob_api.model_files.size import model_shape
-from rljob_api.spec import trainer_backend
 from rljob_api.spec.roles import TrainerBackend
 from tests.integration.trainers.memory_jobs import JOBS, PROMPT_TOKENS, RESPONSE_TOKENS, ROWS, job_of
 from tests.integration.trainers.worlds import run_world
@@ -34,7 +33,7 @@ def assert_holds(by_formula: ProcessMemory, state: int, peak: int) -> None:
 @pytest.mark.parametrize("name", JOBS)
 def test_the_formula_holds(name: str, measured: dict[str, dict[str, int]]) -> None:
     spec, found = job_of(name), measured[name]
-    shape, backend, training = model_shape(spec.model), trainer_backend(spec), spec.training
+    shape, backend, training = model_shape(spec.model), spec.trainer_backend, spec.training
     keeps_less = backend is TrainerBackend.FSDP and training.activation_checkpointing is None
     work = Pass(ROWS * (PROMPT_TOKENS + RESPONSE_TOKENS), ROWS * RESPONSE_TOKENS, keeps_less)
     trainer = trainer_memory(shape, backend, spec.model.dtype, WORLD, work)

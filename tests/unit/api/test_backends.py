@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from rljob_api.names import EngineKind, Role
-from rljob_api.spec import RLJobSpec, head_dtype
+from rljob_api.spec import RLJobSpec
 from rljob_api.spec.roles import TrainerBackend
 from rljob_api.wire.processes import Preloads, preloads_of
 from tests.unit.api.manifests import changed
@@ -44,4 +44,4 @@ def test_sglang_is_imported_where_it_is_forked(rollout: dict[str, Any], roles: l
     ],
 )
 def test_trainer_and_engine_make_logits_in_one_type(changes: dict[str, Any], expected: str) -> None:
-    assert head_dtype(RLJobSpec.model_validate(changed(changes)["spec"])) == expected
+    assert RLJobSpec.model_validate(changed(changes)["spec"]).head_dtype == expected

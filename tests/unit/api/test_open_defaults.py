@@ -8,7 +8,7 @@ from rljob_api.generate.crd import spec_schema
 from rljob_api.names import EngineKind
 from rljob_api.open_defaults import JobPlace, Resolution, RetainedDefaults, resolve
 from rljob_api.revision import refused_changes, revision
-from rljob_api.spec import RLJobSpec, head_dtype
+from rljob_api.spec import RLJobSpec
 from tests.unit.api.api_server import defaulted
 from tests.unit.api.manifests import changed
 
@@ -144,7 +144,7 @@ GPUS = {"spec.roles.actor": {"gpus": 1}, "spec.roles.rollout": {"gpus": 1}}
 def test_logits_of_a_new_job_are_in(changes: dict[str, Any], expected: str) -> None:
     spec = spec_of(changes)
     assert (
-        head_dtype(resolve(spec, JobPlace.MACHINE).spec) == head_dtype(resolve(spec, JobPlace.CLUSTER).spec) == expected
+        resolve(spec, JobPlace.MACHINE).spec.head_dtype == resolve(spec, JobPlace.CLUSTER).spec.head_dtype == expected
     )
 
 
@@ -160,7 +160,7 @@ STORED = [
 def test_logits_of_a_job_that_began_stay_as_they_were(stored: RLJobSpec, expected: str, edit: dict[str, Any]) -> None:
     stored = RLJobSpec.model_validate_json(stored.model_dump_json())
     again = resolve(spec_of({**BF16, **edit}), JobPlace.MACHINE, RetainedDefaults.of(stored)).spec
-    assert head_dtype(again) == expected
+    assert again.head_dtype == expected
     assert not [change for change in refused_changes(stored, again) if change.field.startswith("model")]
 
 

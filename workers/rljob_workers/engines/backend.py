@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from rljob_api.names import Role
-from rljob_api.spec import RLJobSpec, head_dtype
+from rljob_api.spec import RLJobSpec
 from rljob_api.spec.model import Dtype, ModelSpec
 from rljob_api.spec.roles import RoleSpec
 from rljob_api.spec.simulation import SimulationSpec
@@ -45,7 +45,7 @@ def settings_of(spec: RLJobSpec, role: Role) -> EngineSettings:
     engine = spec.roles.rollout.engine
     return EngineSettings(
         model=spec.model,
-        head_dtype=head_dtype(spec),
+        head_dtype=spec.head_dtype,
         threads=(spec.roles.of(role) or RoleSpec()).threads,
         args=tuple(engine.args),
         env=engine.env,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rljob_api.spec import RLJobSpec, head_dtype, trainer_backend
+from rljob_api.spec import RLJobSpec
 from rljob_api.spec.algorithm import AlgorithmSpec, Correction, KlEstimator, LossAggregation
 from rljob_api.spec.roles import TrainerBackend
 from rljob_api.spec.simulation import SimulationSpec
@@ -93,10 +93,10 @@ _FADES = {
 
 def build_trainer(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, group: DataParallelGroup) -> Trainer:
     """The actor's trainer; `group` is `data_parallel.SingleRank()` where the actor has one rank."""
-    if trainer_backend(spec) is TrainerBackend.SIM:
+    if spec.trainer_backend is TrainerBackend.SIM:
         return _build_simulated_trainer(spec, tokenizer, group)
     keep_freed_memory()
-    if trainer_backend(spec) is TrainerBackend.FSDP:
+    if spec.trainer_backend is TrainerBackend.FSDP:
         return _build_sharded_trainer(spec, tokenizer, group)
     return TorchTrainer(
         build_config(spec.model, tokenizer),
@@ -112,7 +112,7 @@ def load_version_0(trainer: Trainer, spec: RLJobSpec, tokenizer: PreTrainedToken
 
     A sharded trainer reads its rows of the folder itself. `scratch` is a folder of this machine.
     """
-    if trainer_backend(spec) is TrainerBackend.FSDP and spec.model.path is not None:
+    if spec.trainer_backend is TrainerBackend.FSDP and spec.model.path is not None:
         stored_weights(Path(spec.model.path))  # its error names what is missing in the folder
         trainer.load(Path(spec.model.path))
         return
@@ -126,14 +126,14 @@ def tensors_of_version_0(
     spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, names: Collection[str]
 ) -> Mapping[str, torch.Tensor]:
     """Some tensors of version 0, made again."""
-    if trainer_backend(spec) is TrainerBackend.SIM:
+    if spec.trainer_backend is TrainerBackend.SIM:
         state = _version_0(spec, tokenizer)
         return {name: state[name] for name in names}
     return initial_tensors(spec.model, tokenizer, names)
 
 
 def _version_0(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> Mapping[str, torch.Tensor]:
-    if trainer_backend(spec) is TrainerBackend.SIM:
+    if spec.trainer_backend is TrainerBackend.SIM:
         return tensors_of(_simulated_weights(spec))
     return initial_state(spec.model, tokenizer)
 
@@ -194,10 +194,10 @@ def _build_whole_model(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> F
 
 def build_forward_model(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> ForwardModel:
     """The model of actor_fwd or of the reference."""
-    if trainer_backend(spec) is TrainerBackend.SIM:
+    if spec.trainer_backend is TrainerBackend.SIM:
         return SimForwardModel(_simulated_forward(spec, tokenizer), _simulated_weights(spec))
     keep_freed_memory()
-    if trainer_backend(spec) is TrainerBackend.FSDP:
+    if spec.trainer_backend is TrainerBackend.FSDP:
         return _build_whole_model(spec, tokenizer)
     return TorchForwardModel(
         build_config(spec.model, tokenizer),
@@ -210,7 +210,7 @@ def build_forward_model(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> 
 
 def _wide_head_dtype(spec: RLJobSpec) -> torch.dtype | None:
     """Of logits, where it is another one than that of the model."""
-    wanted = head_dtype(spec)
+    wanted = spec.head_dtype
     return None if wanted is spec.model.dtype else torch_dtype(wanted)
 
 
