@@ -135,11 +135,8 @@ class ChunkRead:
     whole: bool
     """One GET; else a GETRANGE for each run."""
     element_bytes: int
-
-    @property
-    def wanted_bytes(self) -> int:
-        """Sum of the runs."""
-        return int(self.runs[:, 2].sum())
+    wanted_bytes: int
+    """Sum of the runs."""
 
     def sole_target(self, payload_bytes: int) -> memoryview | None:
         """Where the whole payload goes, if it goes to one place as it is."""
@@ -236,9 +233,9 @@ def _is_steady(rows: npt.NDArray[np.uint32], offsets: npt.NDArray[np.int64]) -> 
 
 
 def _read(chunk: ChunkRef, runs: npt.NDArray[np.int64], column: memoryview, size: int, checksums: bool) -> ChunkRead:
-    others = chunk.num_bytes - int(runs[:, 2].sum())
-    whole = checksums or others <= RUN_BYTES * len(runs)  # an unknown size is 0: read whole
-    return ChunkRead(chunk, runs, column, whole, size)
+    wanted = int(runs[:, 2].sum())
+    whole = checksums or chunk.num_bytes - wanted <= RUN_BYTES * len(runs)  # an unknown size is 0: read whole
+    return ChunkRead(chunk, runs, column, whole, size, wanted)
 
 
 def _element_type(field: str, placement: FieldPlacement) -> tuple[torch.dtype, tuple[int, ...]]:
