@@ -227,7 +227,7 @@ def check_fit(model: PreTrainedModel, shapes: Mapping[str, tuple[int, ...]], *, 
         has, needs = shapes.get(name), wanted.get(name)
         if has != needs and not (needs is None and _is_not_read(model, name)):
             raise ValueError(
-                f"model: {source} does not fit: tensor {name} is {_shape_text(has)} there, but {_shape_text(needs)} in the"
+                f"model: {source} does not fit: tensor {name} is {_shape_of(has)} there, but {_shape_of(needs)} in the"
                 " model. Use weights of the same architecture and sizes."
             )
 
@@ -254,7 +254,7 @@ def _tied_names(model: PreTrainedModel) -> set[str]:
     return {name for name, _ in model.named_parameters(remove_duplicate=False)} - dict(model.named_parameters()).keys()
 
 
-def _shape_text(shape: tuple[int, ...] | None) -> str:
+def _shape_of(shape: tuple[int, ...] | None) -> str:
     return "absent" if shape is None else f"of shape {list(shape)}"
 
 
