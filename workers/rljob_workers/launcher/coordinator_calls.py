@@ -231,14 +231,13 @@ class LauncherClient:
 
     def watch(self, poller: select.poll) -> None:
         """Registers what is waited for."""
-        self._polls.watch(poller)
-        self.reports.watch(poller)
+        for channel in (self._polls, self.reports.channel):
+            channel.watch(poller)
 
     def close(self) -> None:
         """Closes all connections (also in a forked child, which must not speak on its parent's)."""
-        self._calls.close()
-        self._polls.close()
-        self.reports.close()
+        for channel in (self._calls.channel, self._polls, self.reports.channel):
+            channel.close()
 
     def _poll_later(self, seconds: float) -> None:
         self._poll_not_before = self._clock() + seconds
@@ -274,7 +273,7 @@ class FailureOutbox:
     """Reports in order; one in flight."""
 
     def __init__(self, endpoints: Endpoints, clock: Callable[[], float]) -> None:
-        self._channel = HttpChannel(endpoints.coordinator, endpoints.token, clock)
+        self.channel = HttpChannel(endpoints.coordinator, endpoints.token, clock)
         self._clock = clock
         self._waiting: deque[Failure] = deque()
         self._not_before = 0.0
@@ -287,30 +286,22 @@ class FailureOutbox:
         """Queues a report; `turn` sends it."""
         self._waiting.append(failure)
 
-    def watch(self, poller: select.poll) -> None:
-        """Registers what is waited for."""
-        self._channel.watch(poller)
-
     def turn(self) -> None:
         """Collects the answer if it is there, and sends the next report. Never waits."""
         self._collect()
-        if self._channel.pending is None and self._waiting and self._clock() >= self._not_before:
+        if self.channel.pending is None and self._waiting and self._clock() >= self._not_before:
             self._send(self._waiting[0])
-
-    def close(self) -> None:
-        """Closes the connection (also in a forked child, which must not speak on it)."""
-        self._channel.close()
 
     def _send(self, failure: Failure) -> None:
         body = failure.model_dump_json().encode()
         try:
-            self._channel.begin("POST", "/v1/failures", body, timeout=REPORT_ANSWER_SECONDS)
+            self.channel.begin("POST", "/v1/failures", body, timeout=REPORT_ANSWER_SECONDS)
         except ChannelBroken as error:
             self._later(str(error))
 
     def _collect(self) -> None:
         try:
-            answer = self._channel.collect()
+            answer = self.channel.collect()
         except ChannelBroken as error:
             self._later(str(error))
             return
