@@ -70,7 +70,7 @@ def reader_pod(
 ) -> dict[str, Any]:
     """The Pod `name` that prints the retained logs of `job`, made like the pods of `deployment`, its coordinator's."""
     template = copy.deepcopy(deployment["spec"]["template"]["spec"])
-    coordinator = next(one for one in template["containers"] if one["name"] == "coordinator")
+    coordinator, run_volume = _coordinator_and_run_volume(template)
     python = coordinator["command"][0]
     container = {key: coordinator[key] for key in _COPIED_OF_CONTAINER if key in coordinator}
     # Devices are claimed by the pod, whose claims are not copied: to read a file takes none.
@@ -79,9 +79,8 @@ def reader_pod(
         mount["readOnly"] = mount.get("readOnly", False) or mount["mountPath"] == RUN_DIR
     container |= {"name": CONTAINER, "command": [python, "-m", "rljob_workers.kept_logs", *arguments]}
     spec = {key: template[key] for key in _COPIED if key in template}
-    for volume in spec["volumes"]:
-        if "persistentVolumeClaim" in volume and volume["name"] == _run_volume(coordinator):
-            volume["persistentVolumeClaim"]["readOnly"] = True
+    if "persistentVolumeClaim" in run_volume:
+        run_volume["persistentVolumeClaim"]["readOnly"] = True
     owner = {key: job[key] for key in ("apiVersion", "kind")}
     owner |= {key: job["metadata"][key] for key in ("name", "uid")}
     metadata = {"name": name, "labels": {LABEL: job["metadata"]["name"]}, "ownerReferences": [owner]}
@@ -112,9 +111,7 @@ def rest_problem(job: Mapping[str, Any], claim: Mapping[str, Any] | None) -> str
 
 def volume_problem(job: str, deployment: Mapping[str, Any]) -> str | None:
     """A sentence where nothing of the job's run folder outlives its pods."""
-    template = deployment["spec"]["template"]["spec"]
-    coordinator = next(one for one in template["containers"] if one["name"] == "coordinator")
-    volume = next(one for one in template["volumes"] if one["name"] == _run_volume(coordinator))
+    _, volume = _coordinator_and_run_volume(deployment["spec"]["template"]["spec"])
     if "emptyDir" not in volume and "ephemeral" not in volume:
         return None
     return (
@@ -126,15 +123,16 @@ def volume_problem(job: str, deployment: Mapping[str, Any]) -> str | None:
 
 def claim_of(deployment: Mapping[str, Any]) -> str | None:
     """The claim that the coordinator mounts as its run folder; None where it is another kind of volume."""
-    template = deployment["spec"]["template"]["spec"]
-    coordinator = next(one for one in template["containers"] if one["name"] == "coordinator")
-    volume = next(one for one in template["volumes"] if one["name"] == _run_volume(coordinator))
+    _, volume = _coordinator_and_run_volume(deployment["spec"]["template"]["spec"])
     name: str | None = volume.get("persistentVolumeClaim", {}).get("claimName")
     return name
 
 
-def _run_volume(coordinator: Mapping[str, Any]) -> str:
-    return str(next(mount["name"] for mount in coordinator["volumeMounts"] if mount["mountPath"] == RUN_DIR))
+def _coordinator_and_run_volume(template: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The container `coordinator` of a pod template, and the volume that it mounts as its run folder."""
+    coordinator = next(one for one in template["containers"] if one["name"] == "coordinator")
+    name = next(mount["name"] for mount in coordinator["volumeMounts"] if mount["mountPath"] == RUN_DIR)
+    return coordinator, next(one for one in template["volumes"] if one["name"] == name)
 
 
 READER_SECONDS = 120.0
@@ -168,7 +166,8 @@ class ClusterLogs:
         pods = self._pods(COMPONENT_WORKER, role)
         if not pods:
             return self.retained(role, previous=False)
-        return [self._of_pod(pod["metadata"]["name"], lines) for pod in pods]
+        names = [pod["metadata"]["name"] for pod in pods]
+        return [LogTail.model_construct(name=pod, life="", text=self._log(pod, "worker", lines)) for pod in names]
 
     def retained(self, role: Role | None, *, previous: bool) -> list[LogTail]:
         """What is beside the checkpoints."""
@@ -196,10 +195,6 @@ class ClusterLogs:
             if pod.get("status", {}).get("phase") == _RUNNING and "deletionTimestamp" not in pod["metadata"]
         ]
         return sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))
-
-    def _of_pod(self, pod: str, lines: int) -> LogTail:
-        answer = self._log(pod, "worker", lines)
-        return LogTail.model_construct(name=pod, life="", text=answer)
 
     def _log(self, pod: str, container: str, lines: int | None = None) -> str:
         answer = self._cluster.called(
