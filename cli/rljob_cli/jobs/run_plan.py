@@ -121,7 +121,7 @@ def plan_json(plan: RunPlan) -> dict[str, Any]:
                 "pod": process.pod,
                 "devices": process.devices,
                 "settings": process.settings,
-                "memory": None if process.memory is None else _memory_json(process.memory),
+                "memory": None if process.memory is None else process.memory.by_part,
             }
             for process in plan.processes
         ],
@@ -136,17 +136,6 @@ def plan_json(plan: RunPlan) -> dict[str, Any]:
             }
             for device in plan.devices
         ],
-    }
-
-
-def _memory_json(memory: ProcessMemory) -> dict[str, int]:
-    return {
-        "weights": memory.weights,
-        "gradients": memory.gradients,
-        "optimizer": memory.optimizer,
-        "copies": memory.copies,
-        "activations": memory.activations,
-        "peak": memory.peak,
     }
 
 

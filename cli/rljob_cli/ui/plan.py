@@ -48,19 +48,7 @@ def _process_table(processes: Sequence[PlannedProcess]) -> Table:
     )
     for process in processes:
         rank = f"{process.settings['rank']}/{process.settings['world']}" if "rank" in process.settings else ""
-        memory = process.memory
-        sizes = (
-            ()
-            if memory is None
-            else (
-                memory.weights,
-                memory.gradients,
-                memory.optimizer,
-                memory.copies,
-                memory.activations,
-                memory.peak,
-            )
-        )
+        sizes = () if process.memory is None else process.memory.by_part.values()
         made.add_row(process.name, ",".join(process.devices) or "CPU", rank, *map(_size, sizes))
     return made
 

@@ -38,7 +38,7 @@ GPU the kernels of attention keep less, and CUDA itself takes some hundred MiB o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from rljob_api.model_files.size import ModelShape
 from rljob_api.names import EngineKind
@@ -97,6 +97,11 @@ class ProcessMemory:
     def peak(self) -> int:
         """All that is there at one time."""
         return self.state + self.copies + self.activations
+
+    @property
+    def by_part(self) -> dict[str, int]:
+        """Bytes of each part, and `peak`."""
+        return {**asdict(self), "peak": self.peak}
 
 
 def trainer_memory(shape: ModelShape, backend: TrainerBackend, dtype: Dtype, world: int, work: Pass) -> ProcessMemory:
