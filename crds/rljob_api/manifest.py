@@ -55,12 +55,12 @@ def _without_nulls(value: Any, schema: Schema) -> Any:  # noqa: ANN401 - JSON
     """As the API server prunes them: a null stays where the field may be null, is required, or is not known."""
     if isinstance(value, dict):
         parts, required = schema.get("properties", {}), schema.get("required", ())
-        kept = {
+        present = {
             key: inner
             for key, inner in value.items()
             if inner is not None or key not in parts or key in required or parts[key].get("nullable", False)
         }
-        return {key: _without_nulls(inner, parts.get(key, {})) for key, inner in kept.items()}
+        return {key: _without_nulls(inner, parts.get(key, {})) for key, inner in present.items()}
     if isinstance(value, list):
         return [_without_nulls(inner, schema.get("items", {})) for inner in value]
     return value

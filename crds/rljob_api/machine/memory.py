@@ -167,9 +167,9 @@ def _logits(shape: ModelShape, backend: TrainerBackend, work: Pass) -> int:
 
 def _training_activations(shape: ModelShape, c: int, work: Pass, logits: int) -> int:
     layer = _retained_of_layer(shape)
-    kept, again = (shape.hidden, layer) if work.checkpointing else (layer, 0)
+    retained, again = (shape.hidden, layer) if work.checkpointing else (layer, 0)
     working = c * work.tokens * (again + _in_work(shape))
-    return c * work.tokens * shape.num_layers * kept + max(working, _LOGIT_BYTES * _LOGIT_COPIES * logits)
+    return c * work.tokens * shape.num_layers * retained + max(working, _LOGIT_BYTES * _LOGIT_COPIES * logits)
 
 
 def _retained_of_layer(shape: ModelShape) -> int:
