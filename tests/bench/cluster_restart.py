@@ -119,25 +119,25 @@ class Bench:
         return within, _value(text, f'{name}_count{{scope="{scope}",stage="told"}}')
 
 
-def _lap(told: Sequence[CoordinatorEvent], role: Role, killed: float) -> Lap | None:
+def _lap(reported: Sequence[CoordinatorEvent], role: Role, killed: float) -> Lap | None:
     """The lap that these events report, once they report its end."""
-    reports = [event.at for event in told if event.kind is EventKind.FAILURE_REPORTED and event.at > killed]
+    reports = [event.at for event in reported if event.kind is EventKind.FAILURE_REPORTED and event.at > killed]
     if not reports:
         return None
     if role in IN_PLACE:
-        ready = [event.at for event in _ready(told) if event.pod is not None and event.pod.role is role]
+        ready = [event.at for event in _ready(reported) if event.pod is not None and event.pod.role is role]
         return Lap(ready[0] - killed, reports[0] - killed, None) if ready else None
-    opened = [event for event in told if event.kind is EventKind.EPOCH_OPENED]
+    opened = [event for event in reported if event.kind is EventKind.EPOCH_OPENED]
     if not opened:
         return None
-    last = {event.pod.role: event.at for event in _ready(told) if event.pod and event.epoch == opened[-1].epoch}
+    last = {event.pod.role: event.at for event in _ready(reported) if event.pod and event.epoch == opened[-1].epoch}
     if len(last) < len(Role):
         return None
     return Lap(max(last.values()) - killed, reports[0] - killed, opened[-1].at - reports[0])
 
 
-def _ready(told: Sequence[CoordinatorEvent]) -> Iterator[CoordinatorEvent]:
-    return (event for event in told if event.kind is EventKind.ROLE_READY)
+def _ready(reported: Sequence[CoordinatorEvent]) -> Iterator[CoordinatorEvent]:
+    return (event for event in reported if event.kind is EventKind.ROLE_READY)
 
 
 @contextmanager
@@ -179,7 +179,7 @@ def main() -> None:
             _report(role, scope, laps, tuple(b - a for a, b in zip(before, after, strict=True)))
 
 
-def _report(role: Role, scope: str, laps: Sequence[Lap], told: tuple[float, ...]) -> None:
+def _report(role: Role, scope: str, laps: Sequence[Lap], reported: tuple[float, ...]) -> None:
     opened = [lap.opened for lap in laps if lap.opened is not None]
     row = {
         "role": role.value,
@@ -188,7 +188,7 @@ def _report(role: Role, scope: str, laps: Sequence[Lap], told: tuple[float, ...]
         "ready_s": _spread([lap.ready for lap in laps]),
         "reported_s": _spread([lap.reported for lap in laps]),
         **({"reported_to_epoch_open_s": _spread(opened)} if opened else {}),
-        "operator_told_within_250_ms": round(told[0] / told[1], 3) if told[1] else None,
+        "operator_told_within_250_ms": round(reported[0] / reported[1], 3) if reported[1] else None,
         "load": os.getloadavg()[0],
     }
     sys.stdout.write(json.dumps(row) + "\n")

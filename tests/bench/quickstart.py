@@ -101,7 +101,7 @@ def _shortened(shape: Shape, steps: int, folder: Path) -> Shape:
 
 
 def _compare(shape: Shape, rounds: int, threads: int, sides: Sequence[str]) -> None:
-    _say(f"{shape.name}: {shape.manifest.name}, {rounds} rounds")
+    _print(f"{shape.name}: {shape.manifest.name}, {rounds} rounds")
     runs: dict[str, Callable[[], list[Step]]] = {
         "rljob run": lambda: _rljob_steps(shape),
         "TRL": lambda: _module_steps("trl_grpo", shape, threads),
@@ -113,14 +113,14 @@ def _compare(shape: Shape, rounds: int, threads: int, sides: Sequence[str]) -> N
             rate = steady_rate(runs[name](), shape.warm_up)
             rates[name].append(rate)
             speeds = f"{rate.samples_per_second:9.1f} samples/s {rate.tokens_per_second:10.0f} tokens/s"
-            _say(f"  round {turn}  {name:10} {speeds}")
+            _print(f"  round {turn}  {name:10} {speeds}")
     medians = {name: statistics.median(rate.samples_per_second for rate in found) for name, found in rates.items()}
     for name, median in medians.items():
-        _say(f"  median   {name:10} {median:9.1f} samples/s")
+        _print(f"  median   {name:10} {median:9.1f} samples/s")
     if "rljob run" in medians:
         for name, aim in (("TRL", f" (aim {shape.aim})"), ("bare loop", "")):
             if name in medians:
-                _say(f"  {'rljob run / ' + name:21} {medians['rljob run'] / medians[name]:.2f}{aim}")
+                _print(f"  {'rljob run / ' + name:21} {medians['rljob run'] / medians[name]:.2f}{aim}")
 
 
 def steady_rate(steps: list[Step], warm_up: int) -> Rate:
@@ -161,7 +161,7 @@ def _run(command: list[str]) -> str:
     return done.stdout
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 

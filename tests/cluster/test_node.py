@@ -135,16 +135,16 @@ def test_a_connection_that_no_policy_allows_times_out(kubectl: Kubectl, node: No
         kubectl.wait_ready(name)
     kubectl.apply(policy)
 
-    def told(name: str) -> str:
+    def reported(name: str) -> str:
         try:
             return kubectl("exec", name, "--", "/tiny", "get", "http://web")
         except KubectlFailed as failed:
             return str(failed)
 
     kubectl.wait(
-        "the stranger's connections to time out", lambda: "Client.Timeout exceeded" in told("stranger"), seconds=120
+        "the stranger's connections to time out", lambda: "Client.Timeout exceeded" in reported("stranger"), seconds=120
     )
-    kubectl.wait("the friend's to be answered", lambda: told("friend").startswith("web"))
+    kubectl.wait("the friend's to be answered", lambda: reported("friend").startswith("web"))
 
 
 def test_the_api_server_refuses_what_a_rule_refuses_with_the_rules_sentence(kubectl: Kubectl) -> None:

@@ -44,8 +44,8 @@ def wait_for_reason(job: ClusterJob, reason: str, *parts: str, times: int = 1) -
         status = job.status()
         ready: Object = next((each for each in status.get("conditions", []) if each["type"] == "Ready"), {})
         message = str(ready.get("message", ""))
-        is_said = ready.get("reason") == reason and all(text in message for text in parts)
-        if not is_said or message.count(parts[-1]) < times:
+        is_stated = ready.get("reason") == reason and all(text in message for text in parts)
+        if not is_stated or message.count(parts[-1]) < times:
             return None
         assert status["reason"] == reason, status
         return message

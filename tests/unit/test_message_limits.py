@@ -15,12 +15,12 @@ from tests.unit.core.worlds import REPLICAS, START, key, make_coordinator, make_
 STATUS, _ = begin(RLJobStatus(), REPLICAS, START)
 
 
-def said(**fields: object) -> CoordinatorStatus:
+def stated(**fields: object) -> CoordinatorStatus:
     return make_coordinator(STATUS, [make_pod(STATUS, key(Role.ACTOR), "u/0")], **fields)
 
 
 def test_what_every_coordinator_states_is_taken() -> None:
-    assert exceeds_limits(said(failures=[make_failure(STATUS, key(Role.ACTOR), last_words="x" * 4096)])) is None
+    assert exceeds_limits(stated(failures=[make_failure(STATUS, key(Role.ACTOR), last_words="x" * 4096)])) is None
 
 
 @pytest.mark.parametrize(
@@ -38,13 +38,13 @@ def test_what_every_coordinator_states_is_taken() -> None:
     ids=["a name without end", "no number", "no end of it", "beyond what a float counts", "beyond any float"],
 )
 def test_what_cannot_be_so_is_named(fields: dict[str, object], problem: str) -> None:
-    found = exceeds_limits(said().model_copy(update=fields))
+    found = exceeds_limits(stated().model_copy(update=fields))
     assert found is not None
     assert found.startswith(problem)
 
 
 def test_a_place_deep_within_is_named() -> None:
-    status = said()
+    status = stated()
     rank = status.pods[0].ranks[0].model_copy(update={"beat_age_seconds": -math.inf})
     pod = status.pods[0].model_copy(update={"ranks": [rank]})
     found = exceeds_limits(status.model_copy(update={"pods": [pod]}))
@@ -52,7 +52,7 @@ def test_a_place_deep_within_is_named() -> None:
 
 
 def test_a_list_without_end_is_named_by_its_length() -> None:
-    status = said()
+    status = stated()
     found = exceeds_limits(status.model_copy(update={"pods": status.pods * (MOST_ENTRIES + 1)}))
     assert found == f"pods: {MOST_ENTRIES + 1} entries, at most {MOST_ENTRIES} are taken"
 
@@ -61,7 +61,7 @@ def test_texts_for_people_are_cut_and_names_are_counted_where_they_come_in() -> 
     failure = make_failure(STATUS, key(Role.ACTOR), message="x" * 100_000)
     assert len(failure.message) == MOST_CHARACTERS
     text = (
-        said()
+        stated()
         .model_dump_json()
         .replace(
             '"rowsReady":{}', '"rowsReady":{' + ",".join(f'"{number}":1' for number in range(MOST_NAMES + 1)) + "}"

@@ -268,7 +268,7 @@ def test_what_the_job_states_otherwise_than_the_administrator_is_emitted_once_an
         status = RLJobStatus.model_validate(server.objects.get(JOB, {}).get("status", {}))
         return Turns(server, status, has_objects=False, options=options, roles=mine)
 
-    def said() -> list[str]:
+    def stated() -> list[str]:
         found = [each["message"] for each in server.events if each["reason"] == "PodTemplateOverridden"]
         server.events.clear()
         return found
@@ -280,6 +280,6 @@ def test_what_the_job_states_otherwise_than_the_administrator_is_emitted_once_an
         "roles.rollout: spec.nodeSelector.pool: the job has mine, where the operator's workloads.podTemplate has {}."
         " What the job says counts."
     )
-    assert said() == [sentence.format("all")]
+    assert stated() == [sentence.format("all")]
     turns("others").turn()
-    assert said() == [sentence.format("others")]
+    assert stated() == [sentence.format("others")]

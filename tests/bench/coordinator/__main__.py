@@ -73,15 +73,15 @@ def _measure(ranks: int, arguments: argparse.Namespace) -> list[str]:
 
 def _read(ranks: int, coordinator: int, control: int, load: subprocess.Popen[str], seconds: float) -> list[str]:
     before = cpu_seconds(coordinator)
-    interval = _heard(load)["beat_interval"]
+    interval = _received(load)["beat_interval"]
     begun = cpu_seconds(coordinator) - before
     time.sleep(WARM_UP_SECONDS)
-    _say(load)
+    _print(load)
     at, own, servers = time.monotonic(), cpu_seconds(coordinator), cpu_seconds(control)
     time.sleep(seconds)
     took, own, servers = time.monotonic() - at, cpu_seconds(coordinator) - own, cpu_seconds(control) - servers
-    _say(load)
-    reported = _heard(load)
+    _print(load)
+    reported = _received(load)
     beats = [1000 * one for one in reported["beats"]]
     if not beats:
         raise SystemExit(f"No rank has beaten in {seconds:g} s; they beat every {interval:g} s. Give more --seconds.")
@@ -112,20 +112,20 @@ def _load(world: World, ranks: int, arguments: argparse.Namespace) -> Iterator[s
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=die_with_tests, env={**os.environ}
     )
     try:
-        _say(load, json.dumps(task))
+        _print(load, json.dumps(task))
         yield load
     finally:
         load.kill()
         load.communicate()
 
 
-def _say(load: subprocess.Popen[str], line: str = "") -> None:
+def _print(load: subprocess.Popen[str], line: str = "") -> None:
     assert load.stdin is not None
     load.stdin.write(line + "\n")
     load.stdin.flush()
 
 
-def _heard(load: subprocess.Popen[str]) -> dict[str, Any]:
+def _received(load: subprocess.Popen[str]) -> dict[str, Any]:
     assert load.stdout is not None
     line = load.stdout.readline()
     if not line:

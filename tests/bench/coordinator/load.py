@@ -36,14 +36,14 @@ async def _run(place: Place, task: dict[str, Any]) -> None:
     interval = task["beat_seconds"] or members[0].beat_interval
     running = [one for member in members for one in member.loops(interval)]
     running += [asyncio.create_task(one) for one in await _supervisor(place, tally)]
-    _say({"beat_interval": interval})
+    _print({"beat_interval": interval})
     await _line_of_input()
     tally.clear()
     await _line_of_input()
     failed = [one for one in running if one.done()]
     if failed:
         raise SystemExit(f"{len(failed)} of {len(running)} loops ended: {failed[0].exception()!r}")
-    _say({"requests": tally.requests, "refused": tally.refused, "beats": sorted(tally.beat_seconds)})
+    _print({"requests": tally.requests, "refused": tally.refused, "beats": sorted(tally.beat_seconds)})
     for one in running:
         one.cancel()
     await asyncio.gather(*running, return_exceptions=True)
@@ -71,7 +71,7 @@ async def _line_of_input() -> None:
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
 
 
-def _say(what: dict[str, Any]) -> None:
+def _print(what: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(what) + "\n")
     sys.stdout.flush()
 

@@ -98,7 +98,7 @@ class PretendedCoordinator:
             running = self._running_restart()
             if running is not None:
                 running.raised = time.monotonic()
-            self._tell(EventKind.EPOCH_OPENED, f"Epoch {request.epoch} is open.")
+            self._emit(EventKind.EPOCH_OPENED, f"Epoch {request.epoch} is open.")
         return self._restore
 
     def order(self, desired: DesiredState) -> None:
@@ -118,7 +118,7 @@ class PretendedCoordinator:
             if not order.pod_uid:
                 continue
             if before is None or before.order.pod_uid != order.pod_uid:
-                self._tell(EventKind.POD_CHANGED, f"{order.pod} is carried by a launcher.", order.pod)
+                self._emit(EventKind.POD_CHANGED, f"{order.pod} is carried by a launcher.", order.pod)
             self._pods[order.pod] = self._begun(order, before)
             if order.phase is PodPhase.RUN:
                 started.append(order.pod)
@@ -145,7 +145,7 @@ class PretendedCoordinator:
         )
         self._failures.append(failure)
         self.restarts.append(Restart(time.monotonic()))
-        self._tell(EventKind.FAILURE_REPORTED, failure.message, pod, failure=failure)
+        self._emit(EventKind.FAILURE_REPORTED, failure.message, pod, failure=failure)
 
     def acknowledge(self, ids: Collection[str]) -> None:
         """These failures are remembered elsewhere."""
@@ -173,11 +173,11 @@ class PretendedCoordinator:
             tokens=random.randint(2500, 3000),
             seconds=random.uniform(1.9, 2.1),
         )
-        self._tell(EventKind.PUBLISHED, f"Version {self.step + 1} is published.")
-        self._tell(EventKind.STEP_TRAINED, f"Step {self.step} was trained.", step=self._last_step)
+        self._emit(EventKind.PUBLISHED, f"Version {self.step + 1} is published.")
+        self._emit(EventKind.STEP_TRAINED, f"Step {self.step} was trained.", step=self._last_step)
         if self.step % RECORD_EVERY == 0:
             self._recorded = self.step + 1
-            self._tell(EventKind.RECORDED, f"Checkpoint {self._recorded} is recorded.")
+            self._emit(EventKind.RECORDED, f"Checkpoint {self._recorded} is recorded.")
 
     def status(self) -> CoordinatorStatus:
         """As `GET /v1/status` says it."""
@@ -233,7 +233,7 @@ class PretendedCoordinator:
         pod.ready = True
         if all(other.ready for one, other in self._pods.items() if one.role is key.role):
             first = PodKey(role=key.role, replica=0)
-            self._tell(EventKind.ROLE_READY, f"Every rank of {key.role.value} is Ready.", first)
+            self._emit(EventKind.ROLE_READY, f"Every rank of {key.role.value} is Ready.", first)
         running = self._running_restart()
         if running is not None and running.ordered is not None and self.trains:
             running.ready = time.monotonic()
@@ -241,7 +241,7 @@ class PretendedCoordinator:
     def _running_restart(self) -> Restart | None:
         return self.restarts[-1] if self.restarts and self.restarts[-1].ready is None else None
 
-    def _tell(
+    def _emit(
         self,
         kind: EventKind,
         message: str,

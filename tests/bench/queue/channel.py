@@ -49,7 +49,7 @@ class Child:
     def pid(self) -> int:
         return self._process.pid
 
-    def tell(self, order: str, **arguments: Any) -> None:
+    def send(self, order: str, **arguments: Any) -> None:
         """Sends an order; `answer` waits for its end."""
         self._order = order
         try:
@@ -74,7 +74,7 @@ class Child:
         return reply
 
     def ask(self, order: str, *, seconds: float = ANSWER_SECONDS, **arguments: Any) -> Any:
-        self.tell(order, **arguments)
+        self.send(order, **arguments)
         return self.answer(seconds)
 
     def _ended(self) -> NoReturn:

@@ -48,7 +48,7 @@ class Side:
     def clear(self, turn: int) -> None:
         """Ends the round: nothing of it is left. Outside of what is timed."""
         for client in self.clients:
-            client.tell("finish", turn=turn)
+            client.send("finish", turn=turn)
         for client in self.clients:
             client.answer()
         self.clients[0].ask("clear", turn=turn)
@@ -93,7 +93,7 @@ class _OurSide(Side):
             self._stack.callback(self._job.close)
             self.clients = [self._child("our_client", {}) for _ in range(num_clients)]
             for client in self.clients:
-                client.tell(
+                client.send(
                     "open",
                     endpoints=self._job.endpoints.model_dump_json(),
                     life=self._job.begin_life().model_dump_json(),
@@ -137,13 +137,13 @@ class _PeerSide(Side):
             controller = self._child("peer_server", environment)
             units = [self._child("peer_server", environment) for _ in range(contestant.num_units)]
             self.clients = [self._child("peer_client", environment) for _ in range(num_clients)]
-            controller.tell("controller")
+            controller.send("controller")
             for unit in units:
-                unit.tell("unit")
+                unit.send("unit")
             info: dict[str, Any] = controller.answer(START_SECONDS)
             infos = [unit.answer(START_SECONDS) for unit in units]
             for number, client in enumerate(self.clients):
-                client.tell("open", name=f"client{number}", controller=info, units=infos, workload=asdict(workload))
+                client.send("open", name=f"client{number}", controller=info, units=infos, workload=asdict(workload))
             for client in self.clients:
                 client.answer(START_SECONDS)
         except BaseException:

@@ -18,7 +18,7 @@ from tests.bench.queue.contestants import OurQueue
 from tests.bench.queue.figures import Figure, Unit
 from tests.bench.queue.job import OurJob
 from tests.bench.queue.processes import cpu_seconds
-from tests.bench.queue.progress import say
+from tests.bench.queue.progress import report
 from tests.bench.queue.shape import make_shape
 from tests.bench.queue.workloads import tiny
 
@@ -48,7 +48,7 @@ def measure_idle(contestants: Sequence[OurQueue], seconds: float) -> list[Figure
         clients = Figure("w7", f"{case.title}: 200 clients", Unit.PERCENT_OF_CORE)
         control = Figure("w7", f"{case.title}: control Redis", Unit.PERCENT_OF_CORE)
         for one in contestants:
-            say(f"w7: {one.name}, {case.title}, {seconds:.0f} s")
+            report(f"w7: {one.name}, {case.title}, {seconds:.0f} s")
             used = _used(one, case, seconds)
             clients.add(one.name, 100 * used[0] / seconds)
             control.add(one.name, 100 * used[1] / seconds)
@@ -66,7 +66,7 @@ def _used(contestant: OurQueue, case: _Case, seconds: float) -> tuple[float, flo
             children.append(Child("tests.bench.queue.idle_client"))
             stack.callback(children[-1].close)
         for child in children:
-            child.tell(
+            child.send(
                 "wait",
                 endpoints=job.endpoints.model_dump_json(),
                 lives=[job.begin_life().model_dump_json() for _ in range(CLIENTS_PER_PROCESS)],

@@ -10,11 +10,11 @@ from typing import Any
 
 from tests.bench.queue.channel import serve
 
-_kept: list[Any] = []
+_retained: list[Any] = []
 
 
 def _describe(server: Any) -> dict[str, Any]:
-    _kept.append(server)
+    _retained.append(server)
     info = server.zmq_server_info
     return {"id": info.id, "ip": info.ip, "ports": info.ports}
 

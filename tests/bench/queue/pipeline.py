@@ -21,7 +21,7 @@ from tests.bench.queue.figures import Figure, Unit
 from tests.bench.queue.job import OurJob
 from tests.bench.queue.pipeline_shape import PARTITION_ROWS, TASKS, TRAIN, Clocks, make_shape
 from tests.bench.queue.processes import private_mebibytes
-from tests.bench.queue.progress import say
+from tests.bench.queue.progress import report
 
 NUM_PRODUCERS = 4
 PACE = 0.4
@@ -50,7 +50,7 @@ def measure_pipeline(contestants: Sequence[OurQueue], num_rows: int) -> list[Fig
         for who in ("Redis", "clients")
     }
     for one in contestants:
-        say(f"w6: {one.name}, {num_rows} rows at full speed")
+        report(f"w6: {one.name}, {num_rows} rows at full speed")
         with _Pipeline(one, num_rows) as pipeline:
             used = pipeline.run(0.0)
             rate = pipeline.rows_per_second()
@@ -61,7 +61,7 @@ def measure_pipeline(contestants: Sequence[OurQueue], num_rows: int) -> list[Fig
             memory[who, "end"].add(one.name, end)
             growth[who].add(one.name, end - quarter)
         fewer = max(4 * PARTITION_ROWS, num_rows // PACED_SHARE // PARTITION_ROWS * PARTITION_ROWS)
-        say(f"w6: {one.name}, {fewer} rows at {PACE * rate:.0f} rows/s")
+        report(f"w6: {one.name}, {fewer} rows at {PACE * rate:.0f} rows/s")
         with _Pipeline(one, fewer) as pipeline:
             pipeline.run(PACE * rate)
             _add_waits(waits, one.name, PACE, pipeline)
@@ -88,7 +88,7 @@ class _Pipeline:
             self._stack.callback(self._job.close)
             self._clients = [self._child() for _ in range(NUM_PRODUCERS + len(TASKS))]
             for client in self._clients:
-                client.tell(
+                client.send(
                     "open",
                     endpoints=self._job.endpoints.model_dump_json(),
                     life=self._job.begin_life().model_dump_json(),
@@ -117,9 +117,9 @@ class _Pipeline:
             self._clients[-1],
         )
         for producer in producers:
-            producer.tell("produce", rows_per_second=rows_per_second / NUM_PRODUCERS)
+            producer.send("produce", rows_per_second=rows_per_second / NUM_PRODUCERS)
         for forward, task in zip(forwards, TASKS, strict=False):
-            forward.tell("forward", task=task.name)
+            forward.send("forward", task=task.name)
         used = {"Redis": (0.0, 0.0), "clients": (0.0, 0.0)}
         reported = time.monotonic()
         for rollout in range(self._num_rollouts):
@@ -129,7 +129,7 @@ class _Pipeline:
                 used = {who: (now, now) for who, now in self._memory().items()}
             if time.monotonic() > reported + 10:
                 reported = time.monotonic()
-                say(f"w6: {(rollout + 1) * PARTITION_ROWS} of {self._num_rows} rows")
+                report(f"w6: {(rollout + 1) * PARTITION_ROWS} of {self._num_rows} rows")
         used = {who: (used[who][0], now) for who, now in self._memory().items()}
         produced = sum(producer.answer()["rows"] for producer in producers)
         read = [forward.answer()["rows"] for forward in forwards]

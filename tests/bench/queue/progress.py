@@ -6,6 +6,6 @@ import sys
 import time
 
 
-def say(line: str) -> None:
+def report(line: str) -> None:
     sys.stderr.write(f"{time.strftime('%H:%M:%S')} {line}\n")
     sys.stderr.flush()

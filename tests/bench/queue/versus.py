@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from tests.bench.queue import workloads
 from tests.bench.queue.contestants import Contestant, Peer, Side
 from tests.bench.queue.figures import Figure, Unit
-from tests.bench.queue.progress import say
+from tests.bench.queue.progress import report
 from tests.bench.queue.stream import stream_seconds
 from tests.bench.queue.workloads import Workload
 
@@ -56,7 +56,7 @@ def measure_large(contestants: Sequence[Contestant], rounds: int) -> list[Figure
     for first in range(0, rounds, SHIFT_ROUNDS):
         last = min(rounds, first + SHIFT_ROUNDS)
         for one in able:
-            say(f"w2: {one.name}, rounds {first + 1} to {last} of {rounds}")
+            report(f"w2: {one.name}, rounds {first + 1} to {last} of {rounds}")
             with one.open(workload, 1) as side:
                 _cycle(one.name, side, 0, checked=first == 0)
                 for turn in range(1, last - first + 1):
@@ -100,7 +100,7 @@ def measure_waiting(contestants: Sequence[Contestant], rounds: int) -> list[Figu
         script = Figure("w5", f"{num_rows} wait, our script", Unit.MILLISECONDS)
         with _sides([one for one in able if one.num_units == 2], workloads.waiting(num_rows), 1) as sides:
             for name, side in sides.items():
-                say(f"w5: {name} puts {num_rows} rows")
+                report(f"w5: {name} puts {num_rows} rows")
                 side.clients[0].ask("put", seconds=LONG_SECONDS, turn=0)
             for name, side, turn in _turns(sides, rounds, 1, f"w5, {num_rows} rows"):
                 before = side.script_seconds()
@@ -135,7 +135,7 @@ def _sides(contestants: Sequence[Contestant], workload: Workload, num_clients: i
     with ExitStack() as stack:
         sides = {}
         for one in contestants:
-            say(f"{workload.name}: starts {one.name}")
+            report(f"{workload.name}: starts {one.name}")
             sides[one.name] = stack.enter_context(one.open(workload, num_clients))
         yield sides
 
@@ -144,7 +144,7 @@ def _turns(sides: dict[str, Side], rounds: int, step: int, what: str) -> Iterato
     """Round 0 is for warming up and checking. Each round begins with another side."""
     names = list(sides)
     for number in range(rounds + 1):
-        say(f"{what}: {f'round {number} of {rounds}' if number else 'warm-up, with a check of all contents'}")
+        report(f"{what}: {f'round {number} of {rounds}' if number else 'warm-up, with a check of all contents'}")
         for place in range(len(names)):
             name = names[(place + number) % len(names)]
             yield name, sides[name], number * step
@@ -172,7 +172,7 @@ def _drain(name: str, side: Side, turn: int, number: int, workload: Workload, *,
     consumers = side.clients[:number]
     start_at = time.monotonic() + START_PAUSE_SECONDS
     for client in consumers:
-        client.tell("drain", turn=turn, start_at=start_at)
+        client.send("drain", turn=turn, start_at=start_at)
     reported = [client.answer() for client in consumers]
     numbers = [row for one in reported for row in one["numbers"]]
     if len(numbers) != workload.num_rows or len(set(numbers)) != workload.num_rows:

@@ -165,7 +165,7 @@ class Lives:
 
         self._run(asked, _ASK_SECONDS, [])
 
-    def _run(self, work: Callable[[ApiClient], Coroutine[Any, Any, None]], seconds: float, told: list[str]) -> None:
+    def _run(self, work: Callable[[ApiClient], Coroutine[Any, Any, None]], seconds: float, reported: list[str]) -> None:
         async def run() -> None:
             configuration = Configuration()
             await client_config.load_kube_config(  # type: ignore[no-untyped-call]
@@ -179,7 +179,7 @@ class Lives:
             asyncio.run(run())
         except TimeoutError:
             raise AssertionError(
-                f"{self._key} did not come in {seconds:.0f} s to what the test waits for. Writes: {told}"
+                f"{self._key} did not come in {seconds:.0f} s to what the test waits for. Writes: {reported}"
             ) from None
         finally:
             _drop_connections()

@@ -210,10 +210,10 @@ class ClusterJob:
     def wait_event(self, reason: str, count: int = 1, *, seconds: float = PATIENCE_SECONDS) -> Object:
         """Waits for the count-th event with this reason; returns the newest."""
 
-        def told() -> bool:
+        def reported() -> bool:
             return sum(int(e.get("series", {}).get("count", 1)) for e in self.events(reason)) >= count
 
-        self.wait(f"{count} events {reason}", told, seconds=seconds)
+        self.wait(f"{count} events {reason}", reported, seconds=seconds)
         return self.events(reason)[-1]
 
     def pods(self, component: str = "worker", role: str | None = None) -> list[Object]:

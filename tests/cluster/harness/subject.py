@@ -108,11 +108,11 @@ class Subject:
     def await_reported(self, reason: str, action: str, before: Standing) -> None:
         """Waits until that was reported once more than before."""
 
-        def told() -> bool:
+        def reported() -> bool:
             now = [event for event in self.job.events(reason) if event["action"] == action]
             return sum(int(e.get("series", {}).get("count", 1)) for e in now) > before.reported[reason, action]
 
-        self.wait(f"event {reason} {action}", told)
+        self.wait(f"event {reason} {action}", reported)
 
     def wait(self, what: str, observe: Callable[[], bool]) -> None:
         """Waits for the job; the error also has the operator's last message."""

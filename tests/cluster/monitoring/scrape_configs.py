@@ -31,7 +31,7 @@ def _pods(monitor: Object, endpoint: Object, interval: str) -> Object:
         _keep(f"{text}_container_port_name", endpoint["port"]),
         _replace(f"{text}_container_name", "container"),
         *(
-            _replace(f"{text}_label_{_word(label)}", _word(label))
+            _replace(f"{text}_label_{_identifier(label)}", _identifier(label))
             for label in monitor["spec"].get("podTargetLabels", ())
         ),
         {"target_label": "job", "replacement": f"{monitor['metadata']['namespace']}/{monitor['metadata']['name']}"},
@@ -72,7 +72,7 @@ def _config(monitor: Object, endpoint: Object, interval: str, role: str, rules: 
 
 def _selected(monitor: Object, prefix: str) -> list[Object]:
     wanted = monitor["spec"]["selector"]["matchLabels"]
-    return [_keep(f"{prefix}_{_word(label)}", value) for label, value in wanted.items()]
+    return [_keep(f"{prefix}_{_identifier(label)}", value) for label, value in wanted.items()]
 
 
 def _keep(label: str, value: str) -> Object:
@@ -83,6 +83,6 @@ def _replace(label: str, target: str) -> Object:
     return {"source_labels": [label], "target_label": target}
 
 
-def _word(label: str) -> str:
+def _identifier(label: str) -> str:
     """As Prometheus writes the name of a label of Kubernetes."""
     return re.sub(r"[^a-zA-Z0-9_]", "_", label)

@@ -46,11 +46,11 @@ def test_a_call_that_comes_after_a_later_one_is_refused(make_client: MakeClient)
     calls: list[tuple[str, tuple[Any, ...]]] = []
     call = control.call
 
-    def heard(name: str, *arguments: Any, what: str) -> Any:
+    def received(name: str, *arguments: Any, what: str) -> Any:
         calls.append((name, arguments))
         return call(name, *arguments, what=what)
 
-    control.call = heard  # type: ignore[method-assign]
+    control.call = received  # type: ignore[method-assign]
     client.put(rows(4), partition_id="p")
     client.clear_partition("p")
     client.put(rows(4), partition_id="p")
@@ -69,7 +69,7 @@ def test_an_empty_claim_that_comes_late_takes_nothing(make_client: MakeClient, t
     control = client.calls.session.control
     call, claims = control.call, []
 
-    def heard(name: str, *arguments: Any, what: str) -> Any:
+    def received(name: str, *arguments: Any, what: str) -> Any:
         if name == "claim":
             claims.append(arguments)
         return call(name, *arguments, what=what)
@@ -80,7 +80,7 @@ def test_an_empty_claim_that_comes_late_takes_nothing(make_client: MakeClient, t
 
     other.put(rows(2), partition_id="p")
     assert claim(2, index=0) == 2
-    control.call = heard  # type: ignore[method-assign]
+    control.call = received  # type: ignore[method-assign]
     assert claim(4, index=1) == 0
     control.call = call  # type: ignore[method-assign]
     match then:

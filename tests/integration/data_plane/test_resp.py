@@ -20,7 +20,7 @@ SOON_SECONDS = 120.0
 
 
 @contextmanager
-def saying(folder: Path, *pieces: bytes, hold: bool = False) -> Iterator[RespConnection]:
+def replying(folder: Path, *pieces: bytes, hold: bool = False) -> Iterator[RespConnection]:
     """A connection to a listener that sends `pieces` and then closes, or holds the line."""
     path = folder / "listener.sock"
     path.unlink(missing_ok=True)
@@ -60,7 +60,7 @@ REPLIES = b"+OK\r\n:42\r\n$5\r\nab\r\nc\r\n$-1\r\n*2\r\n$0\r\n\r\n*-1\r\n-ERR no
 @given(cuts=st.lists(st.integers(0, len(REPLIES)), max_size=12).map(sorted))
 def test_replies_are_read_however_they_arrive(cuts: list[int], folder: Path) -> None:
     edges = [0, *cuts, len(REPLIES)]
-    with saying(folder, *[REPLIES[start:end] for start, end in itertools.pairwise(edges)]) as connection:
+    with replying(folder, *[REPLIES[start:end] for start, end in itertools.pairwise(edges)]) as connection:
         assert [connection.read(soon()) for _ in range(5)] == [b"OK", 42, b"ab\r\nc", None, [b"", None]]
         with pytest.raises(ErrorReply, match="ERR no"):
             connection.read(soon())
@@ -70,7 +70,7 @@ def test_replies_are_read_however_they_arrive(cuts: list[int], folder: Path) -> 
 def test_a_bulk_longer_than_the_buffer_lands_in_the_callers_memory(folder: Path) -> None:
     body = bytes(range(256)) * 1000
     target = bytearray(len(body))
-    with saying(folder, b"$%d\r\n" % len(body), body[:7], body[7:], b"\r\n:1\r\n") as connection:
+    with replying(folder, b"$%d\r\n" % len(body), body[:7], body[7:], b"\r\n:1\r\n") as connection:
         assert connection.begin_bulk(soon()) == (len(body), b"")
         connection.read_into(memoryview(target), soon())
         assert bytes(target) == body
@@ -88,7 +88,7 @@ def test_a_bulk_longer_than_the_buffer_lands_in_the_callers_memory(folder: Path)
     )
 )
 def test_what_is_no_reply_breaks_the_connection_and_nothing_else(data: bytes, folder: Path) -> None:
-    with saying(folder, data) as connection, pytest.raises((BrokenReply, ErrorReply)):
+    with replying(folder, data) as connection, pytest.raises((BrokenReply, ErrorReply)):
         _read_all(connection)
 
 
@@ -98,13 +98,13 @@ def _read_all(connection: RespConnection) -> None:
 
 
 def test_silence_ends_at_the_deadline(folder: Path) -> None:
-    with saying(folder, b"$5\r\nab", hold=True) as connection, pytest.raises(TimeoutError):
+    with replying(folder, b"$5\r\nab", hold=True) as connection, pytest.raises(TimeoutError):
         connection.read(time.monotonic() + 0.05)
 
 
 def test_the_head_of_a_bulk_comes_with_its_size(folder: Path) -> None:
     rest = bytearray(6)
-    with saying(folder, b"$10\r\n0123", b"456789\r\n$2\r\nab\r\n$0\r\n\r\n$-1\r\n:1\r\n") as connection:
+    with replying(folder, b"$10\r\n0123", b"456789\r\n$2\r\nab\r\n$0\r\n\r\n$-1\r\n:1\r\n") as connection:
         assert connection.begin_bulk(soon(), 4) == (10, b"0123")
         connection.read_into(memoryview(rest), soon())
         assert rest == b"456789"
@@ -113,7 +113,7 @@ def test_the_head_of_a_bulk_comes_with_its_size(folder: Path) -> None:
 
 
 def test_a_listener_that_does_not_read_ends_a_flush_at_the_deadline(folder: Path) -> None:
-    with saying(folder, hold=True) as connection:
+    with replying(folder, hold=True) as connection:
         connection.command(b"SET", b"key", memoryview(bytes(64 << 20)))
         with pytest.raises(TimeoutError):
             connection.read(time.monotonic() + 0.05)

@@ -84,7 +84,7 @@ def test_a_checkpoint_is_recorded_with_all_its_files(world: World, actor: RankSe
     state_of_rank = {"actor-00000.safetensors", "actor-00000.json"}
     assert set(read_json(root / name / "checksums.json")) == {"model.safetensors", "tickets.json", *state_of_rank}
     assert (world.status().recorded, world.status().recorded_folder) == (0, name)
-    assert len(world.told(EventKind.RECORDED)) == 1
+    assert len(world.reported(EventKind.RECORDED)) == 1
     assert store.verified(name) == root / name
     assert (root / "latest").readlink() == Path(name)
 
@@ -130,7 +130,7 @@ def test_a_checkpoint_that_is_due_while_one_is_in_flight_waits_and_is_not_left_o
     for version in range(4):
         save(store, version)
     store.wait()
-    assert len(world.told(EventKind.RECORDED)) == 4
+    assert len(world.reported(EventKind.RECORDED)) == 4
     assert world.status().recorded == 3
 
 
@@ -331,7 +331,7 @@ def test_a_part_that_does_not_come_is_named_and_the_record_before_stands(world: 
     published(world, 1)
     two.leader.write(weight(1), model(1), state(1), TICKETS)
     two.leader.wait()
-    (event,) = world.told(EventKind.CHECKPOINT_GIVEN_UP)
+    (event,) = world.reported(EventKind.CHECKPOINT_GIVEN_UP)
     assert "Checkpoint v1@1 was given up: after 0 s the part of actor rank 1 was missing" in event.message
     assert read_json(root / "record.json") == first
     assert world.status().recorded == 0

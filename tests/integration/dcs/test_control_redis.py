@@ -33,7 +33,7 @@ class PollingLauncher:
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
-    def tell(self, seq: int) -> None:
+    def report(self, seq: int) -> None:
         """Reports of `seq` from here on; returns once the coordinator has received it."""
         self._seen_seq = seq
         eventually(lambda: self._received_seq == seq, "a poll that tells of the seq")
@@ -73,28 +73,28 @@ def seq(world: World) -> int:
 def test_a_restart_of_the_whole_server_is_opened_again(world: World, launchers: list[PollingLauncher]) -> None:
     rank = world.rank(Role.ACTOR)
     rank.ready()
-    launchers[0].tell(seq(world))
+    launchers[0].report(seq(world))
     before = world.status()
     world.servers.restart_control()
     rank.ready()
     after = world.status()
     assert after.server is ServerState.OPEN
     assert (after.epoch, after.last_event) == (before.epoch, before.last_event)
-    assert world.told(EventKind.STATE_LOST) == []
+    assert world.reported(EventKind.STATE_LOST) == []
 
 
 def test_a_lost_tail_is_named_and_cured_by_an_epoch(world: World, launchers: list[PollingLauncher]) -> None:
     length = world.servers.sync_control()
     rank = world.rank(Role.ACTOR)
     rank.ready()
-    launchers[1].tell(seq(world) + 1)
+    launchers[1].report(seq(world) + 1)
     eventually(lambda: world.status().server is ServerState.OPEN, "an open server")
     world.servers.restart_control(length)
     eventually(lambda: world.status().server is ServerState.LOST, "ControlStateLost")
     for _ in range(10):
         rank.pulse()
         assert world.status().server is ServerState.LOST
-    assert len(world.told(EventKind.STATE_LOST)) == 1
+    assert len(world.reported(EventKind.STATE_LOST)) == 1
     assert world.status().pods[0].ranks[0].incarnation == rank.life.incarnation
     world.raise_epoch(2)
     world.order(2)
@@ -103,7 +103,7 @@ def test_a_lost_tail_is_named_and_cured_by_an_epoch(world: World, launchers: lis
     later.ready()
     world.servers.restart_control()  # the launchers still report numbers from the tail that was lost
     later.ready()
-    assert len(world.told(EventKind.STATE_LOST)) == 1
+    assert len(world.reported(EventKind.STATE_LOST)) == 1
     ids = [event.id for event in world.events()]
     assert ids == list(range(1, len(ids) + 1))
 
@@ -113,7 +113,7 @@ def test_a_lost_tail_is_found_by_a_coordinator_that_died_with_it(
 ) -> None:
     length = world.servers.sync_control()
     world.rank(Role.ACTOR).ready()
-    launchers[1].tell(seq(world) + 1)
+    launchers[1].report(seq(world) + 1)
     world.kill()
     world.servers.restart_control(length)
     world.start()
@@ -143,7 +143,7 @@ def test_beats_wait_while_the_control_redis_is_away(world: World, launchers: lis
 
 def test_a_unit_that_comes_back_empty_is_reported(world: World, launchers: list[PollingLauncher]) -> None:
     world.servers.empty_unit(1)
-    (event,) = eventually(lambda: world.told(EventKind.UNIT_LOST), "StorageUnitLost")
+    (event,) = eventually(lambda: world.reported(EventKind.UNIT_LOST), "StorageUnitLost")
     assert "Storage unit 1 came back without its rows" in event.message
 
 

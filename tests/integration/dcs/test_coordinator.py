@@ -40,7 +40,7 @@ def test_without_the_token_nothing_is_reported(world: World, token: str | None) 
 def test_the_same_decision_opens_an_epoch_once(world: World) -> None:
     first = world.raise_epoch(1, "a")
     assert world.raise_epoch(1, "a") == first
-    assert [event.epoch for event in world.told(EventKind.EPOCH_OPENED)] == [1]
+    assert [event.epoch for event in world.reported(EventKind.EPOCH_OPENED)] == [1]
     with pytest.raises(LifeOver, match=r"epoch: 1 \(decision b\) is not above 1 \(decision a\)"):
         world.raise_epoch(1, "b")
 
@@ -59,7 +59,7 @@ def test_an_epoch_that_reached_only_the_queue_is_opened_by_the_repeated_decision
     raising.join(PATIENCE_SECONDS)
     assert not raising.is_alive()
     assert world.status().epoch == 1
-    assert len(world.told(EventKind.EPOCH_OPENED)) == 1
+    assert len(world.reported(EventKind.EPOCH_OPENED)) == 1
 
 
 def test_an_epoch_with_another_job_is_refused_with_a_sentence_until_the_coordinator_is_made_for_it(
@@ -131,13 +131,13 @@ def test_a_fenced_rank_learns_it_from_a_pulse(world: World) -> None:
 def test_a_role_is_reported_ready_once_when_its_last_rank_is(world: World) -> None:
     world.begin()
     world.rank(Role.ROLLOUT, 0).ready()
-    assert world.told(EventKind.ROLE_READY) == []
+    assert world.reported(EventKind.ROLE_READY) == []
     second = world.rank(Role.ROLLOUT, 1)
     second.ready()
     second.ready()
     world.restart()
     second.ready()
-    (event,) = world.told(EventKind.ROLE_READY)
+    (event,) = world.reported(EventKind.ROLE_READY)
     assert event.pod is not None
     assert event.pod.role is Role.ROLLOUT
 
@@ -147,7 +147,7 @@ def test_a_role_is_reported_ready_again_after_a_restart_in_place(world: World) -
     world.rank(Role.ADVANTAGES).ready()
     world.order(1, {"advantages-0": 1})
     world.rank(Role.ADVANTAGES, generation=1).ready()
-    assert len(world.told(EventKind.ROLE_READY)) == 2
+    assert len(world.reported(EventKind.ROLE_READY)) == 2
 
 
 def test_a_beat_carries_the_drain(world: World) -> None:
@@ -192,11 +192,11 @@ def test_beats_outlive_a_kill_of_the_coordinator(world: World) -> None:
         rank.pulse()
     assert world.status().pods[0].ranks[0].state == "Ready"
 
-    def heard() -> bool:
+    def received() -> bool:
         rank.pulse(waiting="a word")
         return world.status().pods[0].ranks[0].waiting == "a word"
 
-    eventually(heard, "a beat after the restart")
+    eventually(received, "a beat after the restart")
 
 
 def test_a_failure_stays_until_it_is_acknowledged_and_is_reported_once(world: World) -> None:
@@ -207,7 +207,7 @@ def test_a_failure_stays_until_it_is_acknowledged_and_is_reported_once(world: Wo
     world.call("POST", "/v1/failures", failure)
     world.restart()
     assert world.status().failures == [failure]
-    assert len(world.told(EventKind.FAILURE_REPORTED)) == 1
+    assert len(world.reported(EventKind.FAILURE_REPORTED)) == 1
     world.acknowledge(failure.id)
     world.call("POST", "/v1/failures", failure)
     assert world.status().failures == []
@@ -250,7 +250,7 @@ def test_a_step_is_reported_once_and_shown(world: World) -> None:
     status = world.status()
     report = report.model_copy(update={"metrics": {PASSED_OVER: 0.0}})  # which the coordinator counts over all ranks
     assert (status.step, status.last_step) == (0, report)
-    (event,) = world.told(EventKind.STEP_TRAINED)
+    (event,) = world.reported(EventKind.STEP_TRAINED)
     assert event.step == report
 
 
@@ -364,9 +364,9 @@ def test_a_notice_becomes_an_event_of_its_rank(world: World) -> None:
     session = world.rank(Role.ROLLOUT)
     session.notify(NoticeKind.WRONG_WEIGHTS, "The engine has other weights.")
     session.notify(NoticeKind.WRONG_WEIGHTS, "The engine has other weights.")  # as after a lost answer
-    (event,) = world.told(EventKind.WRONG_WEIGHTS)
+    (event,) = world.reported(EventKind.WRONG_WEIGHTS)
     assert (event.message, event.pod) == ("rollout-0.0: The engine has other weights.", session.life.key.pod)
     world.raise_epoch(2)
     with pytest.raises(LifeOver):
         session.notify(NoticeKind.STEP_SKIPPED, "Too late.")
-    assert world.told(EventKind.STEP_SKIPPED) == []
+    assert world.reported(EventKind.STEP_SKIPPED) == []

@@ -78,7 +78,7 @@ def test_the_newest_intact_one_is_gone_on_from_and_where_none_is_the_job_fails_b
     store, folder = begun(world, 3)
     assert (folder, cursor(world), world.status().recorded) == (folders[0], 0, 0)
     assert store.verified(folder) == root / folder
-    reported = " ".join(event.message for event in world.told(EventKind.CHECKPOINT_DAMAGED))
+    reported = " ".join(event.message for event in world.reported(EventKind.CHECKPOINT_DAMAGED))
     assert f"{folders[2]}/actor-00000.safetensors has checksum" in reported
     assert f"{folders[1]}/tickets.json does not have checksum" in reported
     assert "epoch 3 begins with version 0 instead" in reported
@@ -165,7 +165,7 @@ def test_damage_is_reported_by_the_coordinator_that_comes_after_the_one_that_fou
     world.start()
     raising.join(PATIENCE_SECONDS)
     world.raise_epoch(2)
-    messages = [event.message for event in world.told(EventKind.CHECKPOINT_DAMAGED)]
+    messages = [event.message for event in world.reported(EventKind.CHECKPOINT_DAMAGED)]
     assert len(messages) == 1, messages
     assert f"It is kept as {folders[2]}.damaged; epoch 2 begins with version 1 instead" in messages[0]
     assert (root / f"{folders[2]}.damaged").exists()

@@ -10,7 +10,7 @@ from rljob_workers.dcs.membership.session import RankSession
 from .world import ROLES, World
 
 
-def tell(rank: RankSession, **counters: float) -> None:
+def report(rank: RankSession, **counters: float) -> None:
     """A beat that is received when this returns."""
     rank.counters.update(counters)
     rank.ready()
@@ -36,12 +36,12 @@ def test_status_has_the_sums_of_the_last_step_and_metrics_those_of_now(world: Wo
     world.begin()
     actor, rollout = world.rank(Role.ACTOR), world.rank(Role.ROLLOUT)
     assert world.status().demand is None
-    tell(actor, **{LOOP_SECONDS: 0.0, STARVED_SECONDS: 0.0})
-    tell(rollout, **{LOOP_SECONDS: 0.0, WITHHELD_SECONDS: 0.0})
-    tell(actor, **{LOOP_SECONDS: 10.0, STARVED_SECONDS: 4.0})
-    tell(rollout, **{LOOP_SECONDS: 9.0, WITHHELD_SECONDS: 0.5})
+    report(actor, **{LOOP_SECONDS: 0.0, STARVED_SECONDS: 0.0})
+    report(rollout, **{LOOP_SECONDS: 0.0, WITHHELD_SECONDS: 0.0})
+    report(actor, **{LOOP_SECONDS: 10.0, STARVED_SECONDS: 4.0})
+    report(rollout, **{LOOP_SECONDS: 9.0, WITHHELD_SECONDS: 0.5})
     report_step(actor, 0)
-    tell(actor, **{LOOP_SECONDS: 12.0, STARVED_SECONDS: 5.0})
+    report(actor, **{LOOP_SECONDS: 12.0, STARVED_SECONDS: 5.0})
 
     demand = world.status().demand
     assert demand is not None
@@ -57,12 +57,12 @@ def test_status_has_the_sums_of_the_last_step_and_metrics_those_of_now(world: Wo
 def test_a_coordinator_that_begins_again_states_that_it_counts_again(world: World) -> None:
     world.begin()
     actor = world.rank(Role.ACTOR)
-    tell(actor, **{LOOP_SECONDS: 10.0})
+    report(actor, **{LOOP_SECONDS: 10.0})
     report_step(actor, 0)
     before = world.status().demand
     world.restart()
     assert world.status().demand is None
-    tell(actor, **{LOOP_SECONDS: 20.0})
+    report(actor, **{LOOP_SECONDS: 20.0})
     report_step(actor, 1)
     after = world.status().demand
     assert before is not None

@@ -102,7 +102,7 @@ def test_a_later_launcher_of_the_pod_fences_the_earlier_and_its_ranks(world: Wor
     with pytest.raises(LifeOver, match="is over"):
         rank.ready()
     assert world.status().pods[0].launcher == later.launcher
-    assert len(world.told(EventKind.POD_CHANGED)) == 2
+    assert len(world.reported(EventKind.POD_CHANGED)) == 2
 
 
 def test_a_launcher_that_came_back_by_itself_waits_for_a_decision(world: World, client: LauncherClient) -> None:

@@ -203,7 +203,7 @@ def test_a_unit_that_loses_a_chunk_is_named_and_counted(world: World, rollout: R
     try:
         answer = queue.claim("actor_log_probs", range(1), 2, timeout=0)
         assert isinstance(answer, NotReady)
-        (event,) = eventually(lambda: world.told(EventKind.ROWS_LOST), "RowsLost")
+        (event,) = eventually(lambda: world.reported(EventKind.ROWS_LOST), "RowsLost")
         assert event.message.startswith(f"Storage unit {index} no longer has chunks (")
         assert "of train_0, though it was not restarted" in event.message
         assert event.message.endswith("says that they were damaged, check the memory of that server.")

@@ -103,7 +103,7 @@ class WatchedStorage:
         self.now += seconds
         self.coordinator.check_units()
 
-    def told(self, kind: EventKind) -> list[CoordinatorEvent]:
+    def reported(self, kind: EventKind) -> list[CoordinatorEvent]:
         return [event for event in self.coordinator.store.events_after(0).events if event.kind is kind]
 
     def room(self) -> RoomMade | None:
@@ -131,7 +131,7 @@ def test_what_goes_is_reported_at_once_and_then_in_sums(storage: WatchedStorage)
     storage.look()
     assert storage.room() is None
     storage.look(SHORTAGE_SECONDS)
-    assert [event.message for event in storage.told(EventKind.ROWS_DROPPED)] == [FIRST]
+    assert [event.message for event in storage.reported(EventKind.ROWS_DROPPED)] == [FIRST]
     assert storage.room() == RoomMade(rows=4, message=FIRST)
 
     # Generated again twice, and dropped each time: one more event, when its time has come.
@@ -142,16 +142,16 @@ def test_what_goes_is_reported_at_once_and_then_in_sums(storage: WatchedStorage)
         storage.fill()
         storage.look()
         storage.look(SHORTAGE_SECONDS)
-    assert len(storage.told(EventKind.ROWS_DROPPED)) == 1
+    assert len(storage.reported(EventKind.ROWS_DROPPED)) == 1
     storage.limit(UNIT_BYTES)
     storage.look(EMIT_SECONDS)
-    last = storage.told(EventKind.ROWS_DROPPED)[1:]
+    last = storage.reported(EventKind.ROWS_DROPPED)[1:]
     assert [event.message.partition(" were")[0] for event in last] == [
         "Storage was full: 8 rows (4 groups) of train_1",
     ]
     assert storage.room() == RoomMade(rows=12, message=last[0].message)
     storage.look(EMIT_SECONDS)
-    assert len(storage.told(EventKind.ROWS_DROPPED)) == 2
+    assert len(storage.reported(EventKind.ROWS_DROPPED)) == 2
     stats = storage.coordinator.queue.stats()
     assert (stats.dropped_retained_rows, stats.dropped_unclaimed_rows) == (0, 12)
 
@@ -175,7 +175,7 @@ def test_room_is_made_while_a_unit_hangs(storage: WatchedStorage) -> None:
         storage.coordinator.sweep()
     finally:
         hung.resume()
-    assert len(storage.told(EventKind.ROWS_DROPPED)) == 1
+    assert len(storage.reported(EventKind.ROWS_DROPPED)) == 1
     with full.admin() as admin, storage.servers.control.admin() as control:
         assert {parse_chunk(line).unit for line in control.lrange("q:dead:0", 0, -1)} == {0}
         named = {parse_chunk(line).key.encode() for _, line in storage.admin.sweeper.named(Named.ALL)}
@@ -191,7 +191,7 @@ def test_groups_that_a_put_has_room_beside_stay_however_long_memory_is_short(sto
         storage.look(SHORTAGE_SECONDS)
     assert storage.admin.upkeep.short_of_memory
     assert storage.admin.stats().withheld == Withheld.MEMORY
-    assert storage.told(EventKind.ROWS_DROPPED) == []
+    assert storage.reported(EventKind.ROWS_DROPPED) == []
     assert storage.coordinator.queue.stats().dropped_unclaimed_rows == 0
 
 
@@ -202,7 +202,7 @@ def test_a_coordinator_that_died_before_it_reported_is_followed_by_one_that_repo
     storage.admin.close()
     storage.begin()
     storage.look()
-    assert [event.message for event in storage.told(EventKind.ROWS_DROPPED)] == [FIRST]
+    assert [event.message for event in storage.reported(EventKind.ROWS_DROPPED)] == [FIRST]
 
 
 def test_a_coordinator_that_died_after_it_reported_is_followed_by_one_that_reports_only_what_is_new(
@@ -225,7 +225,7 @@ def test_a_coordinator_that_died_after_it_reported_is_followed_by_one_that_repor
     storage.begin()
     assert storage.room() == RoomMade(rows=4, message=FIRST)
     storage.look()
-    assert [event.message for event in storage.told(EventKind.ROWS_DROPPED)] == [FIRST, FIRST]
+    assert [event.message for event in storage.reported(EventKind.ROWS_DROPPED)] == [FIRST, FIRST]
     room = storage.room()
     assert room is not None
     assert room.rows == 8

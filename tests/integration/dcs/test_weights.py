@@ -257,9 +257,9 @@ def test_a_weight_in_parts_is_visible_when_the_last_was_reported(
     ]
     index = read_json(staged.path / "model.safetensors.index.json")["weight_map"]
     assert {name: index[name] for name in half(0, 1)} == dict.fromkeys(half(0, 1), "model-00002-of-00002.safetensors")
-    assert len(world.told(EventKind.PUBLISHED)) == 1
+    assert len(world.reported(EventKind.PUBLISHED)) == 1
     second.publish(Stream.POLICY, weight(0), half(0, 1), share(1), deadline=in_time())  # a late retry
-    assert len(world.told(EventKind.PUBLISHED)) == 1
+    assert len(world.reported(EventKind.PUBLISHED)) == 1
 
 
 def test_a_part_of_another_layout_is_refused_with_a_sentence(

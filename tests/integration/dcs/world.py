@@ -149,7 +149,7 @@ class World:
     def events(self, after: int = 0) -> list[CoordinatorEvent]:
         return EventPage.model_validate_json(self.call("GET", f"/v1/events?after={after}")).events
 
-    def told(self, kind: EventKind) -> list[CoordinatorEvent]:
+    def reported(self, kind: EventKind) -> list[CoordinatorEvent]:
         return [event for event in self.events() if event.kind is kind]
 
     def raise_epoch(self, epoch: int, decision: str | None = None) -> RestorePoint:

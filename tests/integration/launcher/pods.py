@@ -68,7 +68,7 @@ class Container:
     def output(self) -> str:
         return self.log.read_text()
 
-    def says(self, text: str) -> None:
+    def replies(self, text: str) -> None:
         eventually(f"{self.uid} to say {text!r}: {self.output()[-2000:]}", lambda: text in self.output())
 
     def probe(self, path: str) -> tuple[int, str]:

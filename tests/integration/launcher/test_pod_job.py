@@ -107,8 +107,8 @@ def test_a_job_of_containers_grows_shrinks_loses_a_rank_and_ends(pods: Pods) -> 
     pods.order(1, uids, generations={ADVANTAGES: 1})
     trains_on(pods)
     # What the dead one wrote is on the volume, and that of its next life; so it is of pods that have gone.
-    eventually("the logs of both lives", lambda: {*kept(pods, previous=True)} >= {"advantages-0.0"})
-    assert {"actor-0.0", "rollout-0.0", "rollout-0.engine", "rollout-1.0"} <= {*kept(pods, previous=False)}
+    eventually("the logs of both lives", lambda: {*retained(pods, previous=True)} >= {"advantages-0.0"})
+    assert {"actor-0.0", "rollout-0.0", "rollout-0.engine", "rollout-1.0"} <= {*retained(pods, previous=False)}
 
     pods.order(1, uids, PodPhase.DONE, generations={ADVANTAGES: 1})
     for pod, container in containers.items():
@@ -117,7 +117,7 @@ def test_a_job_of_containers_grows_shrinks_loses_a_rank_and_ends(pods: Pods) -> 
         assert container.wait() == 0, container.output()[-2000:]
 
 
-def kept(pods: Pods, *, previous: bool) -> dict[str, str]:
+def retained(pods: Pods, *, previous: bool) -> dict[str, str]:
     """What the coordinator keeps of logs, by name."""
     run_dir = pods.folder / "coordinator/var/lib/rljob"
     return {tail.name: tail.text for tail in RetainedLogs(run_dir).read(None, previous=previous).logs}

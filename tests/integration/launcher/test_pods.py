@@ -87,7 +87,7 @@ def test_a_rank_that_dies_makes_the_pod_unready_and_its_traceback_is_on_the_outp
     act(actor, "raise the loss is not finite")
     failure = eventually("the report", lambda: next(iter(pods.status().failures), None))
     assert failure.id.startswith("uid-actor-0/0/")
-    actor.says("[actor-0.0] RuntimeError: the loss is not finite")
+    actor.replies("[actor-0.0] RuntimeError: the loss is not finite")
     assert "[actor-0.0] Traceback" in actor.output()
     assert actor.probe("/readyz") == (503, "0 of 1 ranks are Ready\n")
     pods.order(1, {ACTOR: actor.uid}, generations={ACTOR: 1})
@@ -96,11 +96,11 @@ def test_a_rank_that_dies_makes_the_pod_unready_and_its_traceback_is_on_the_outp
 
 
 def test_an_epoch_runs_with_its_own_job_also_after_the_coordinator_was_killed(pods: Pods, actor: Container) -> None:
-    actor.says("learns at 1e-06")
+    actor.replies("learns at 1e-06")
     pods.raise_epoch(2, changed(pods.job, 0.5, units=1))
     pods.order(2, {ACTOR: actor.uid})
-    actor.says("learns at 0.5")
-    actor.says("units 1 address 127.0.0.1")
+    actor.replies("learns at 0.5")
+    actor.replies("units 1 address 127.0.0.1")
     assert pods.coordinator is not None
     pods.coordinator.kill()
     pods.coordinator.wait()
@@ -124,7 +124,7 @@ def test_an_engine_is_replaced_only_by_an_epoch_that_runs_it_otherwise(pods: Pod
     first = engine(pods)
     pods.raise_epoch(2, changed(pods.job, 0.5))
     pods.order(2, {ROLLOUT: container.uid})
-    container.says("learns at 0.5")
+    container.replies("learns at 0.5")
     assert engine(pods) == first
     values = pods.job.model_dump()
     values["spec"]["roles"]["rollout"]["threads"] = 2
@@ -137,7 +137,7 @@ def test_an_engine_is_replaced_only_by_an_epoch_that_runs_it_otherwise(pods: Pod
 
 def test_a_pod_whose_job_is_done_stays_until_sigterm(pods: Pods, actor: Container) -> None:
     pods.order(1, {ACTOR: actor.uid}, PodPhase.DONE)
-    actor.says("[actor-0.0] drained")
+    actor.replies("[actor-0.0] drained")
     eventually("no rank", lambda: ranks_up(actor) == 0)
     assert actor.is_ready()
     assert actor.process is not None

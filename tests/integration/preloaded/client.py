@@ -36,7 +36,7 @@ class Forked:
         return self._server.codes.get(self.pid)
 
     def poll(self) -> int | None:
-        self._server.hear(0.0)
+        self._server.receive(0.0)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
@@ -45,7 +45,7 @@ class Forked:
             left = 1.0 if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 raise subprocess.TimeoutExpired(f"forked process {self.pid}", timeout or 0.0)
-            self._server.hear(min(left, 1.0))
+            self._server.receive(min(left, 1.0))
         return code
 
     def send_signal(self, number: int) -> None:
@@ -94,7 +94,7 @@ class _Server:
             self.codes.pop(pid, None)  # an older process had this number
         return Forked(self, pid)
 
-    def hear(self, seconds: float) -> None:
+    def receive(self, seconds: float) -> None:
         """Notes the ends that were reported, waiting for the first for so long."""
         with self._lock:
             self._socket.settimeout(seconds)

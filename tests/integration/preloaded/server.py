@@ -45,7 +45,7 @@ def main(control: socket.socket) -> None:
     signal.set_wakeup_fd(woken)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's is for the tests
-    _tell(control, ready=1)
+    _send(control, ready=1)
     while True:
         readable, _, _ = select.select([control.fileno(), wake], [], [])
         if wake in readable:
@@ -55,7 +55,7 @@ def main(control: socket.socket) -> None:
             message, fds, _, _ = socket.recv_fds(control, REQUEST_BYTES, FDS)
             if not message:
                 return
-            _tell(control, pid=_fork(json.loads(message), fds))
+            _send(control, pid=_fork(json.loads(message), fds))
 
 
 def _fork(request: dict[str, Any], fds: list[int]) -> int:
@@ -84,10 +84,10 @@ def _report_ends(control: socket.socket) -> None:
             return
         if pid == 0:
             return
-        _tell(control, pid=pid, code=os.waitstatus_to_exitcode(status))
+        _send(control, pid=pid, code=os.waitstatus_to_exitcode(status))
 
 
-def _tell(control: socket.socket, **message: int) -> None:
+def _send(control: socket.socket, **message: int) -> None:
     control.sendall(json.dumps(message).encode())
 
 

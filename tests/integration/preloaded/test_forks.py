@@ -50,7 +50,7 @@ def fork(
         return fork_program(str(program), arguments, environment=environment, output=output, pass_fds=pass_fds)
 
 
-def said(folder: Path) -> str:
+def stated(folder: Path) -> str:
     return (folder / "output.txt").read_text()
 
 
@@ -60,9 +60,9 @@ def test_it_has_what_it_was_given_and_nothing_of_those_before(tmp_path: Path) ->
             fork(tmp_path, STATEMENT, "a", "b", pass_fds=[passed.fileno()], environment={"GIVEN": "x"}).wait(SECONDS)
             == 0
         )
-        first = json.loads(said(tmp_path))
+        first = json.loads(stated(tmp_path))
     assert fork(tmp_path, STATEMENT).wait(SECONDS) == 0
-    second = json.loads(said(tmp_path))
+    second = json.loads(stated(tmp_path))
     assert (first["arguments"], first["given"], first["held"]) == (["a", "b"], "x", [str(tmp_path / "passed")])
     assert (second["arguments"], second["given"], second["held"], second["left"]) == ([], None, [], None)
     for one in (first, second):
@@ -81,7 +81,7 @@ def test_it_ends_as_a_program_ends(tmp_path: Path) -> None:
     }
     assert {text: fork(tmp_path, text).wait(SECONDS) for text in ends} == ends
     assert fork(tmp_path, "import sys\nsys.exit('a word')").wait(SECONDS) == 1
-    assert said(tmp_path) == "a word\n"
+    assert stated(tmp_path) == "a word\n"
 
 
 def test_failpoints_are_armed_for_the_one_that_is_given_them(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def strike(job: RunningJob, chaos: Chaos) -> Tally:
         time.sleep(dice.uniform(*chaos.seconds_between))
         kind = dice.choice(["kill", "kill", "pause", *(["stop"] if chaos.stops_for_good else [])])
         seconds, pick = dice.uniform(*STOPS_SECONDS), dice.random()
-        assert job.process.poll() is None, f"the job ended under {tally.faults}\n{job.said()}"
+        assert job.process.poll() is None, f"the job ended under {tally.faults}\n{job.stated()}"
         living = sorted(_processes(job.status(), tally).items())
         if living:
             name, pid = living[int(pick * len(living))]
@@ -65,7 +65,7 @@ def assert_one_restart_a_cause(job: RunningJob, tally: Tally) -> None:
     again = sum(row["restarts"] for row in status["infrastructure"])
     causes = [fault for fault in tally.faults if not fault.startswith("pause ")]
     what = f"{restarted} global restarts, {in_place} in place, {again} of infrastructure"
-    assert restarted + in_place <= len(causes) >= again, f"{what}\nfaults: {tally.faults}\n{job.said()}"
+    assert restarted + in_place <= len(causes) >= again, f"{what}\nfaults: {tally.faults}\n{job.stated()}"
 
 
 def _processes(status: dict[str, Any], tally: Tally) -> dict[str, int]:

@@ -238,9 +238,9 @@ class RunningJob:
         while not true():
             ended = self.process.poll()
             assert ended is None or true(), (
-                f"the job ended with {ended} while the test waited for {what}\n{self.said()}"
+                f"the job ended with {ended} while the test waited for {what}\n{self.stated()}"
             )
-            assert time.monotonic() < deadline, f"no {what} within {seconds} s\n{self.said()}"
+            assert time.monotonic() < deadline, f"no {what} within {seconds} s\n{self.stated()}"
             time.sleep(POLL_SECONDS)
 
     def wait_for_step(self, step: int, seconds: float = 240) -> None:
@@ -271,7 +271,7 @@ class RunningJob:
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"the job did not end within {seconds} s\n{self.said()}") from None
+            raise AssertionError(f"the job did not end within {seconds} s\n{self.stated()}") from None
 
     def interrupt(self) -> None:
         """Ctrl-C: the command saves and ends with all that it has started, the job still at its leisure."""
@@ -283,8 +283,8 @@ class RunningJob:
         try:
             code = self.process.wait(240)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"the job did not end within 240 s of its interrupt\n{self.said()}") from None
-        assert code == 130, f"exit code {code}\n{self.said()}"
+            raise AssertionError(f"the job did not end within 240 s of its interrupt\n{self.stated()}") from None
+        assert code == 130, f"exit code {code}\n{self.stated()}"
         self.wait_gone()
 
     def audit(self) -> AuditReport:
@@ -295,17 +295,17 @@ class RunningJob:
     def assert_succeeded(self, seconds: float = 480) -> AuditReport:
         """Ends well, and soon: exit code 0, everything trained exactly once, nothing left over."""
         code = self.finish(seconds)
-        assert code == 0, f"exit code {code}\n{self.said()}"
+        assert code == 0, f"exit code {code}\n{self.stated()}"
         report = self.audit()
-        assert report.problems == [], self.said()
+        assert report.problems == [], self.stated()
         self.wait_gone()
         return report
 
     def assert_epoch(self, epoch: int) -> None:
         """The job is in this epoch: it was restarted so often and no oftener."""
-        assert self.epoch() == epoch, f"epoch {self.epoch()}, not {epoch}\n{self.said()}"
+        assert self.epoch() == epoch, f"epoch {self.epoch()}, not {epoch}\n{self.stated()}"
 
-    def said(self) -> str:
+    def stated(self) -> str:
         events = "\n".join(json.dumps(event) for event in self.events()[-15:])
         logs = "\n".join(f"== {path.name}\n{path.read_text()[-800:]}" for path in sorted(self.out.glob("logs/*.log")))
         return f"{events}\n--- output\n{self.output()[-3000:]}\n--- logs\n{logs[-12000:]}"

@@ -63,7 +63,7 @@ def test_a_process_that_dies_while_a_restart_opens_its_epoch_goes_on_when_it_is_
             job.wait_for("all to be ready", job.ready)
             job.wait_for_step(job.step() + 1)
             kill(job.rank_pid("actor"))
-            assert job.process.wait(240) == -9, job.said()
+            assert job.process.wait(240) == -9, job.stated()
             job.wait_gone()
             job.assert_epoch(epoch)
             job.start()

@@ -50,14 +50,14 @@ def suffer(job: RunningJob, faults: Sequence[Fault]) -> None:
         do(job.rank_pid("actor", *rank))
         job.wait_for(f"a restart for {rank}", lambda known=before: len(restarts(job)) > known)  # type: ignore[misc] # bound per turn
         message = "was killed by SIGKILL" if do is kill else "has not beaten in"
-        assert restarts(job)[-1].startswith(f"{rank} {message}"), job.said()
+        assert restarts(job)[-1].startswith(f"{rank} {message}"), job.stated()
         assert "more at the same time" not in restarts(job)[-1]
 
 
 def survive(job: RunningJob, num_faults: int) -> None:
     """Each was one restart, and nothing was trained twice or not at all."""
     assert job.assert_succeeded().epochs == num_faults + 1
-    assert len(restarts(job)) == num_faults, job.said()
+    assert len(restarts(job)) == num_faults, job.stated()
     job.assert_epoch(num_faults + 1)
 
 
@@ -69,7 +69,7 @@ def test_every_kind_of_fault_in_pods_of_two_ranks(tmp_path: Path) -> None:
     roles = {name: {"ranksPerPod": 2} for name in ("rollout", "reference", "advantages")}
     with RunningJob(tmp_path, make_gang(tmp_path, roles=roles), armed) as job:
         job.wait_for("a death within a collective", lambda: len(restarts(job)) > 0)
-        assert any(restarts(job)[0].startswith(f"{rank} was killed by SIGKILL") for rank in FOUR), job.said()
+        assert any(restarts(job)[0].startswith(f"{rank} was killed by SIGKILL") for rank in FOUR), job.stated()
         suffer(job, [(stop, FOUR[0])])
         job.wait_for("all to be ready", job.ready)
         other = job.rank_pid("reference", 0, 0)
@@ -90,7 +90,7 @@ def interrupt(job: RunningJob, seconds: float) -> None:
     time.sleep(seconds)
     job.interrupt()
     training = job.status()["training"]
-    assert training["checkpoint"] == training["step"] + 1, job.said()
+    assert training["checkpoint"] == training["step"] + 1, job.stated()
 
 
 def test_an_interrupted_gang_saves_together_and_goes_on_with_another_number_of_ranks(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_lost_pod_of_a_gang_is_one_restart_and_takes_its_ranks_along(tmp_path:
             job.wait_for_step(job.step() + 2)
             kill(int(job.pod("actor", replica)["launcherPid"]))
             job.wait_for("a restart", lambda wanted=number: len(restarts(job)) == wanted)  # type: ignore[misc] # bound per turn
-            assert restarts(job)[-1].startswith(f"the launcher of actor-{replica} was killed"), job.said()
+            assert restarts(job)[-1].startswith(f"the launcher of actor-{replica} was killed"), job.stated()
         survive(job, 2)
 
 
@@ -144,7 +144,7 @@ def test_a_sharded_rank_that_hangs_among_others_that_beat_is_named(tmp_path: Pat
         message = restarts(job)[0]
         (named,) = [rank for rank in FOUR if message.startswith(f"{rank} has not come out of collective ")]
         others = [rank for rank in FOUR if "could not go through" in (job.out / f"logs/{rank}.log").read_text()]
-        assert {named, *others} == set(FOUR), job.said()
+        assert {named, *others} == set(FOUR), job.stated()
         assert named not in others
         assert job.status()["restart"]["reason"] == "Hang"
         survive(job, 1)
@@ -164,6 +164,6 @@ def test_each_of_the_four(tmp_path: Path, backend: str, do: Callable[[int], None
     with RunningJob(tmp_path, manifest, armed) as job:
         if backend == "Fsdp":
             job.wait_for("a death within a collective", lambda: len(restarts(job)) > 0)
-            assert any(restarts(job)[0].startswith(f"{rank} was killed by SIGKILL") for rank in FOUR), job.said()
+            assert any(restarts(job)[0].startswith(f"{rank} was killed by SIGKILL") for rank in FOUR), job.stated()
         suffer(job, [(do, rank) for rank in FOUR])
         survive(job, len(FOUR) + (backend == "Fsdp"))

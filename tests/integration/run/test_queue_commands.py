@@ -69,7 +69,7 @@ def every_command_of_the_page_runs(job: RunningJob) -> None:
         assert (done.exit_code, done.stderr) == (0, ""), command
         if "drain" in command:  # of a change that is taken back before its supervisor has looked there is no event
             reason = "TicketsGiven" if "--off" in command else "QueueDraining"
-            job.wait_for("the word of it", lambda told=reason: len(text_of(job, told)) == 1)  # type: ignore[misc] # bound per turn
+            job.wait_for("the word of it", lambda reported=reason: len(text_of(job, reported)) == 1)  # type: ignore[misc] # bound per turn
 
 
 def text_of(job: RunningJob, reason: str) -> list[dict[str, Any]]:

@@ -26,9 +26,9 @@ def made(folder: Path, seconds: float, limit: int) -> dict[str, Any]:
 
 def test_a_job_that_is_not_ready_in_time_ends_and_the_same_folder_goes_on_with_more_time(tmp_path: Path) -> None:
     with RunningJob(tmp_path, made(tmp_path, 600, 6)) as job:
-        assert job.finish() == 1, job.said()
+        assert job.finish() == 1, job.stated()
         event = job.events()[-1]
-        assert event["reason"] == "StartupDeadlineExceeded", job.said()
+        assert event["reason"] == "StartupDeadlineExceeded", job.stated()
         why = event["message"].removeprefix("the job has not been Ready for startupDeadlineSeconds (6 s): ")
         # On a slow machine the coordinator has not opened the epoch by then: all ranks are waited for.
         is_named = why.startswith("waiting for ") and "rollout-0" in why

@@ -19,7 +19,7 @@ START_SECONDS = 200.0
 assert START_SECONDS > START_LIMIT_SECONDS
 
 
-class Told(list[str]):
+class Recorded(list[str]):
     """A journal that keeps the messages."""
 
     def note(self, _at: float, reason: str, message: str) -> None:
@@ -36,7 +36,7 @@ def test_a_process_that_still_starts_is_given_the_time_of_a_start_unless_it_is_s
 
 
 async def watch_a_silent_coordinator(has_answered: bool, is_stopped: bool) -> None:
-    now, reported = [0.0], Told()
+    now, reported = [0.0], Recorded()
     infrastructure = Infrastructure(ended=lambda _: None, log_tail=lambda _: "")
     await infrastructure.start({"coordinator": lambda: asyncio.create_subprocess_exec("sleep", "300")})
     no_parent = cast(Pods, None)
@@ -84,7 +84,7 @@ def test_a_start_goes_on_as_long_as_it_reads_or_computes(work: str) -> None:
 
 
 async def watch_a_slow_start(work: str) -> None:
-    now, reported = [0.0], Told()
+    now, reported = [0.0], Recorded()
     infrastructure = Infrastructure(ended=lambda _: None, log_tail=lambda _: "")
     program = (sys.executable, "-c", f"import time\n{work}")
     await infrastructure.start({"coordinator": lambda: asyncio.create_subprocess_exec(*program)})
@@ -117,7 +117,7 @@ def test_the_time_before_an_answer_is_no_silence() -> None:
 
 
 async def watch_a_coordinator_that_is_stopped_after_it_has_answered() -> None:
-    now, reported = [0.0], Told()
+    now, reported = [0.0], Recorded()
     infrastructure = Infrastructure(ended=lambda _: None, log_tail=lambda _: "")
     await infrastructure.start({"coordinator": lambda: asyncio.create_subprocess_exec("sleep", "300")})
     watchdog = Watchdog(

@@ -80,8 +80,8 @@ def test_a_job_whose_engines_take_no_weights_ends_by_name_and_trains_nothing_fro
         assert job.finish() != 0
         first = min(dropped(tmp_path))
         ended = job.status()["restart"]["message"]
-        assert ended.startswith("rollout-0.0 "), job.said()
-        assert "WrongWeights" in job.said()
+        assert ended.startswith("rollout-0.0 "), job.stated()
+        assert "WrongWeights" in job.stated()
         assert max(trained_under(job)) < first
 
 
@@ -95,7 +95,7 @@ def test_an_engine_that_computes_the_models_own_version_otherwise_fails_the_job_
     manifest = make_manifest(tmp_path, rollout={"numRollouts": 4}, model={"path": str(model)})
     del manifest["spec"]["model"]["config"]
     with RunningJob(tmp_path, manifest, {FOLDER: str(tmp_path)}) as job:
-        assert job.finish() == 64, job.said()
+        assert job.finish() == 64, job.stated()
         (event,) = [event for event in job.events() if event["reason"] == "EngineMismatch"]
         parts = ("compute version 0 of the model differently: ", "log-probs of the probe differ, by up to ", "token ")
         for part in parts:

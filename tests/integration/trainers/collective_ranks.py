@@ -17,13 +17,13 @@ class Signs:
     """What was reported to waiters, and whether two threads ever said it at once."""
 
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.stated: list[str] = []
         self._speaking = threading.Lock()
 
     def __call__(self, waiting_for: str) -> None:
         assert self._speaking.acquire(blocking=False), "two threads give signs of life at once"
         time.sleep(0.02)
-        self.said.append(waiting_for)
+        self.stated.append(waiting_for)
         self._speaking.release()
 
 
@@ -62,9 +62,9 @@ def _meet(group: DataParallelGroup, folder: Path, signs: Signs, *, late: bool) -
         with group.collective("a block within"):
             distributed.all_reduce(values)
         watcher.join()
-    given = list(signs.said)
+    given = list(signs.stated)
     time.sleep(1)
-    assert signs.said == given, "nobody gives signs after the block"
+    assert signs.stated == given, "nobody gives signs after the block"
     assert values.tolist() == [8, 8]
     if not late:
         assert set(given) == {"a gather, with 1 other ranks"}
@@ -73,7 +73,7 @@ def _meet(group: DataParallelGroup, folder: Path, signs: Signs, *, late: bool) -
 
 
 def _await_signs(signs: Signs, seen: Path) -> None:
-    while not signs.said and not seen.exists():
+    while not signs.stated and not seen.exists():
         time.sleep(0.01)
     seen.touch()
 

@@ -70,18 +70,18 @@ def world_of(world: int, folder: Path, source: str, dtype: str, poisoned: str = 
     return work
 
 
-def told(work: Path, rank: int) -> tuple[list[float], Sequence[str | None]]:
+def reported(work: Path, rank: int) -> tuple[list[float], Sequence[str | None]]:
     losses, message = json.loads((work / f"rank{rank}.json").read_text())
     return losses, message
 
 
 def test_four_ranks_train_what_one_rank_of_flat_trains(four: Path, unbroken: list[float]) -> None:
-    assert told(four, 0)[0] == told(four, 3)[0] == pytest.approx(unbroken, abs=BREAK)
+    assert reported(four, 0)[0] == reported(four, 3)[0] == pytest.approx(unbroken, abs=BREAK)
 
 
 @pytest.mark.parametrize("world", [1, 2])
 def test_fewer_ranks_go_on_with_what_four_have_saved(world: int, four: Path, unbroken: list[float]) -> None:
-    losses, _ = told(world_of(world, four.parent, f"{four.name}/saved", "float32"), 0)
+    losses, _ = reported(world_of(world, four.parent, f"{four.name}/saved", "float32"), 0)
     assert losses == pytest.approx(unbroken[SAVED_AT:], abs=BREAK)
 
 
@@ -95,9 +95,9 @@ def test_fsdp_goes_on_with_what_flat_has_saved_and_skips_a_step_that_is_not_fini
     folder: Path, unbroken: list[float]
 ) -> None:
     work = world_of(2, folder, "flat", "float32", poisoned="poisoned")
-    assert told(work, 0)[0] == pytest.approx(unbroken[SAVED_AT:], abs=BREAK)
+    assert reported(work, 0)[0] == pytest.approx(unbroken[SAVED_AT:], abs=BREAK)
     step = f"optimizer step {SAVED_AT + 1} has loss nan and a gradient of norm nan"
-    assert [told(work, rank)[1][0] for rank in (0, 1)] == [
+    assert [reported(work, rank)[1][0] for rank in (0, 1)] == [
         f"{step}: the loss of each row of this rank is finite. It is skipped, 1 in a row.",
         f"{step}: the loss of row 101 is not finite. It is skipped, 1 in a row.",
     ]
@@ -105,7 +105,7 @@ def test_fsdp_goes_on_with_what_flat_has_saved_and_skips_a_step_that_is_not_fini
 
 def test_one_rank_in_bfloat16_goes_on_with_the_exact_weights_of_two(folder: Path) -> None:
     two = world_of(2, folder, "v0.safetensors", "bfloat16")
-    losses, _ = told(world_of(1, folder, f"{two.name}/saved", "bfloat16"), 0)
-    unbroken = told(two, 0)[0][SAVED_AT:]
+    losses, _ = reported(world_of(1, folder, f"{two.name}/saved", "bfloat16"), 0)
+    unbroken = reported(two, 0)[0][SAVED_AT:]
     assert losses[0] == pytest.approx(unbroken[0], abs=BREAK), "the weights are not those that were rounded"
     assert losses == pytest.approx(unbroken, abs=5e-3)  # rows are cut otherwise, which bfloat16 feels: 7e-4

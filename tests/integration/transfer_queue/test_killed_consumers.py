@@ -13,7 +13,7 @@ from rljob_workers.transfer_queue.admin import InWork
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.types import Batch, Exhausted, QueueTiming
 from tests.integration.transfer_queue.job import Job
-from tests.integration.transfer_queue.victims import Receive, Say, Victim, victim
+from tests.integration.transfer_queue.victims import Receive, Send, Victim, victim
 from tests.integration.transfer_queue.world import LOG_PROBS, make_life
 from tests.weights import weight
 
@@ -24,35 +24,35 @@ LATE, IN_TIME = 2.0, 1.0
 """The log-probs of the one whose lease is over, and those of the one who has it."""
 
 
-def consume(job: Job, role: Role = Role.ACTOR_FWD) -> tuple[Callable[[Say, Receive], None], str]:
+def consume(job: Job, role: Role = Role.ACTOR_FWD) -> tuple[Callable[[Send, Receive], None], str]:
     """A consumer's work: claims all, waits for a word, puts. And its incarnation."""
     life = make_life(role, job.epoch)
     job.admin.begin_life(life)
 
-    def work(state: Say, hear: Receive) -> None:
+    def work(send: Send, receive: Receive) -> None:
         queue = TransferQueueClient(job.servers.endpoints, job.shape, life, timing=job.timing)
         batch = queue.claim(LOG_PROBS.name, range(1), 100, timeout=LONG_SECONDS)
         assert isinstance(batch, Batch)
-        state(f"claimed {batch.rows.tolist()}")
-        hear()
+        send(f"claimed {batch.rows.tolist()}")
+        receive()
         put(queue, batch, LATE)
-        state("put")
+        send("put")
 
     return work, life.incarnation
 
 
-def produce(job: Job) -> tuple[Callable[[Say, Receive], None], str]:
+def produce(job: Job) -> tuple[Callable[[Send, Receive], None], str]:
     """A producer's work: takes a ticket, waits for a word, puts its group. And its incarnation."""
     life = make_life(Role.ROLLOUT, job.epoch, replica=7)
     job.admin.begin_life(life)
 
-    def work(state: Say, hear: Receive) -> None:
+    def work(send: Send, receive: Receive) -> None:
         queue = TransferQueueClient(job.servers.endpoints, job.shape, life)
         tickets = queue.claim_tickets(weight(0), 1, LONG_SECONDS)
         assert isinstance(tickets, list)
-        state("has a ticket")
-        hear()
-        state(f"put {queue.put_groups([job.group(ticket) for ticket in tickets])}")
+        send("has a ticket")
+        receive()
+        send(f"put {queue.put_groups([job.group(ticket) for ticket in tickets])}")
 
     return work, life.incarnation
 
@@ -79,7 +79,7 @@ def test_rows_of_a_killed_consumer_are_claimed_by_others_when_its_lease_is_over(
     job.put(job.tickets(2))
     work, _ = consume(job)
     with victim(work) as process:
-        assert process.heard() == "claimed [0, 1, 2, 3]"
+        assert process.read_line() == "claimed [0, 1, 2, 3]"
         process.kill()
         other = job.client(Role.ACTOR_FWD, replica=1)
         batch = claim_all(other)
@@ -95,7 +95,7 @@ def test_a_consumer_that_slept_beyond_its_lease_commits_nothing(make_job: MakeJo
     job.put(job.tickets(2))
     work, _ = consume(job)
     with victim(work) as process:
-        process.heard()
+        process.read_line()
         process.stop()
         other = job.client(Role.ACTOR_FWD, replica=1)
         batch = claim_all(other)
@@ -104,8 +104,8 @@ def test_a_consumer_that_slept_beyond_its_lease_commits_nothing(make_job: MakeJo
         if when == "after another has put them":
             put(other, batch, IN_TIME)
         process.resume()
-        process.tell("go")
-        assert process.heard().startswith("LeaseLost: TransferQueue: lease ")
+        process.report("go")
+        assert process.read_line().startswith("LeaseLost: TransferQueue: lease ")
     if when == "while another holds the rows":
         put(other, batch, IN_TIME)
     assert trained_log_probs(job) == [IN_TIME] * 4
@@ -124,19 +124,19 @@ def of_the_same_epoch(job: Job, incarnation: str) -> None:
 @pytest.mark.parametrize("begin", [consume, produce])
 def test_a_zombie_is_refused_and_its_bytes_are_swept(
     make_job: MakeJob,
-    begin: Callable[[Job], tuple[Callable[[Say, Receive], None], str]],
+    begin: Callable[[Job], tuple[Callable[[Send, Receive], None], str]],
     over: Callable[[Job, str], None],
 ) -> None:
     job = make_job(batch=2)
     job.put(job.tickets(1))
     work, incarnation = begin(job)
     with victim(work) as process:
-        process.heard()
+        process.read_line()
         process.stop()
         over(job, incarnation)
         process.resume()
-        process.tell("go")
-        assert process.heard().startswith("Fenced: ")
+        process.report("go")
+        assert process.read_line().startswith("Fenced: ")
     assert job.admin.sweeper.sweep().orphans > 0
     job.put(job.tickets(1))
     job.derive(0)
@@ -151,7 +151,7 @@ def test_consumers_killed_one_after_another_lose_no_row_and_double_none(make_job
     try:
         for _ in range(4):
             living.append(Victim(consume_some(job, 5)))
-            living[-1].heard()
+            living[-1].read_line()
             living[-1].kill()
         other = job.client(Role.ACTOR_FWD, replica=1)
         while isinstance(batch := other.claim(LOG_PROBS.name, range(1), 3, timeout=LONG_SECONDS), Batch):
@@ -163,16 +163,16 @@ def test_consumers_killed_one_after_another_lose_no_row_and_double_none(make_job
     assert sorted(retained) == list(range(16))
 
 
-def consume_some(job: Job, max_rows: int) -> Callable[[Say, Receive], None]:
+def consume_some(job: Job, max_rows: int) -> Callable[[Send, Receive], None]:
     """Claims some rows and falls silent."""
     life = make_life(Role.ACTOR_FWD, job.epoch, replica=max_rows)
     job.admin.begin_life(life)
 
-    def work(state: Say, hear: Receive) -> None:
+    def work(send: Send, receive: Receive) -> None:
         queue = TransferQueueClient(job.servers.endpoints, job.shape, life, timing=job.timing)
         batch = queue.claim(LOG_PROBS.name, range(1), max_rows, timeout=LONG_SECONDS)
         assert isinstance(batch, Batch)
-        state(f"claimed {len(batch.rows)}")
-        hear()
+        send(f"claimed {len(batch.rows)}")
+        receive()
 
     return work

@@ -15,7 +15,7 @@ from rljob_workers.transfer_queue.errors import ControlUnreachable, Fenced, Stor
 from rljob_workers.transfer_queue.types import Batch, NotReady, QueueTiming, Withheld
 from tests.integration.transfer_queue.job import Job
 from tests.integration.transfer_queue.servers import Servers
-from tests.integration.transfer_queue.victims import Receive, Say, victim
+from tests.integration.transfer_queue.victims import Receive, Send, victim
 from tests.integration.transfer_queue.world import LOG_PROBS, REFERENCE, make_life
 from tests.weights import weight
 
@@ -72,26 +72,26 @@ def test_a_process_that_waits_is_answered_after_the_kill(make_job: MakeJob) -> N
     life = make_life(Role.ACTOR_FWD, 1, replica=3)
     job.admin.begin_life(life)
 
-    def wait(state: Say, _hear: Receive) -> None:
+    def wait(send: Send, _receive: Receive) -> None:
         queue = TransferQueueClient(job.servers.endpoints, job.shape, life)
-        state("waits")
+        send("waits")
         for _ in range(2):
             batch = queue.claim(LOG_PROBS.name, range(1), 100, timeout=LONG_SECONDS)
             while isinstance(batch, NotReady):  # its patience is shorter than a restart under load
                 batch = queue.claim(LOG_PROBS.name, range(1), 100, timeout=LONG_SECONDS)
             assert isinstance(batch, Batch)
             job.put_derived(queue, batch, "log_probs")
-            state(f"put {batch.rows.tolist()}")
+            send(f"put {batch.rows.tolist()}")
 
     first, second = job.tickets(2)
     with victim(wait) as process:
-        assert process.heard() == "waits"
+        assert process.read_line() == "waits"
         kill_and_open(job)
         job.put([first])
-        assert process.heard() == "put [0, 1]"
+        assert process.read_line() == "put [0, 1]"
         kill_and_open(job)
         job.put([second])
-        assert process.heard() == "put [2, 3]"
+        assert process.read_line() == "put [2, 3]"
 
 
 def test_every_kind_of_call_goes_on_after_a_kill(make_job: MakeJob) -> None:

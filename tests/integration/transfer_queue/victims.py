@@ -14,14 +14,14 @@ from contextlib import contextmanager
 from tests.integration.children import die_with_tests
 
 ANSWERS_WITHIN_SECONDS = 60.0
-Say = Callable[[str], None]
+Send = Callable[[str], None]
 Receive = Callable[[], str]
 
 
 class Victim:
     """`work(say, receive)` in a process of its own; what it raises is its last line."""
 
-    def __init__(self, work: Callable[[Say, Receive], None]) -> None:
+    def __init__(self, work: Callable[[Send, Receive], None]) -> None:
         self._from, states = os.pipe()
         receives, self._to = os.pipe()
         self._buffer = b""
@@ -31,7 +31,7 @@ class Victim:
         os.close(states)
         os.close(receives)
 
-    def heard(self) -> str:
+    def read_line(self) -> str:
         """The next line that it says."""
         while b"\n" not in self._buffer:
             ready, _, _ = select.select([self._from], [], [], ANSWERS_WITHIN_SECONDS)
@@ -42,7 +42,7 @@ class Victim:
         line, self._buffer = self._buffer.split(b"\n", 1)
         return line.decode()
 
-    def tell(self, line: str) -> None:
+    def report(self, line: str) -> None:
         os.write(self._to, line.encode() + b"\n")
 
     def stop(self) -> None:
@@ -62,7 +62,7 @@ class Victim:
 
 
 @contextmanager
-def victim(work: Callable[[Say, Receive], None]) -> Iterator[Victim]:
+def victim(work: Callable[[Send, Receive], None]) -> Iterator[Victim]:
     """Killed at the end, whatever happens."""
     made = Victim(work)
     try:
@@ -71,7 +71,7 @@ def victim(work: Callable[[Say, Receive], None]) -> Iterator[Victim]:
         made.kill()
 
 
-def _live(work: Callable[[Say, Receive], None], states: int, receives: int) -> None:
+def _live(work: Callable[[Send, Receive], None], states: int, receives: int) -> None:
     try:
         die_with_tests()
         with os.fdopen(states, "w", buffering=1) as out, os.fdopen(receives) as received:

@@ -65,7 +65,7 @@ def validated(folder: Path, changes: dict[str, Any], *options: str) -> Result:
     return CliRunner().invoke(cli, ["validate", str(folder / "job.yaml"), *options], env={"RLJOB_DEVICES": None})
 
 
-def told(folder: Path, changes: dict[str, Any], kind: str = "problems", *options: str) -> list[str]:
+def reported(folder: Path, changes: dict[str, Any], kind: str = "problems", *options: str) -> list[str]:
     """The sentences of one kind, with paths of the folder left out."""
     found = json.loads(validated(folder, changes, "--output", "json", *options).stdout)[kind]
     return [text.replace(f"{folder}/", "") for text in found]
@@ -119,7 +119,7 @@ def test_a_model_that_would_fail_is_refused(
     folder: Path, fields: dict[str, Any], changes: dict[str, Any], sentence: str
 ) -> None:
     write_model(folder, fields)
-    (problem,) = told(folder, changes)
+    (problem,) = reported(folder, changes)
     line, _, text = problem.removeprefix("job.yaml:").partition(": ")
     assert text == sentence
     assert int(line) > 1
@@ -152,7 +152,7 @@ ACCEPTED = [
 @pytest.mark.parametrize(("fields", "changes"), ACCEPTED)
 def test_a_model_that_would_work_is_not_refused(folder: Path, fields: dict[str, Any], changes: dict[str, Any]) -> None:
     write_model(folder, fields)
-    assert told(folder, changes) == []
+    assert reported(folder, changes) == []
 
 
 STRETCHED = {"spec.rollout.sampling.maxNewTokens": 4000}
@@ -175,12 +175,12 @@ def test_answers_beyond_what_the_engine_takes_are_refused(
     folder: Path, rope: dict[str, Any], changes: dict[str, Any]
 ) -> None:
     write_model(folder, {"rope_scaling": rope})
-    assert any(".maxNewTokens: 4000 leaves no room" in text for text in told(folder, {**changes, **STRETCHED}))
+    assert any(".maxNewTokens: 4000 leaves no room" in text for text in reported(folder, {**changes, **STRETCHED}))
 
 
 def test_tokens_that_were_added_count_too(folder: Path) -> None:
     write_model(folder, {"vocab_size": 3}, added_tokens_decoder={"2": {"content": "<a>"}, "3": {"content": "<b>"}})
-    (problem,) = told(folder, FOLDER)
+    (problem,) = reported(folder, FOLDER)
     assert "the tokenizer in model has 4 tokens, but the model only 3" in problem
 
 
@@ -194,7 +194,7 @@ FILES = [
 @pytest.mark.parametrize(("content", "message"), FILES)
 def test_a_file_that_is_no_jsonl_is_known_by_its_beginning(folder: Path, content: bytes, message: str) -> None:
     (folder / "prompts.jsonl").write_bytes(content)
-    assert message in told(folder, {})[0]
+    assert message in reported(folder, {})[0]
 
 
 def custom(name: str, module: str = "graders") -> dict[str, Any]:
@@ -202,14 +202,14 @@ def custom(name: str, module: str = "graders") -> dict[str, Any]:
 
 
 def test_a_label_that_no_row_has_is_refused_once_where_it_is_meant(folder: Path) -> None:
-    (problem,) = told(folder, {"spec.data.labelKey": "answer"})
+    (problem,) = reported(folder, {"spec.data.labelKey": "answer"})
     assert problem.endswith(
         "spec.data.labelKey: no row of prompts.jsonl has 'answer'; they have prompt, label. Give one of these, or null"
         " for a reward without labels."
     )
-    assert len(told(folder, {**custom("score"), "spec.data.labelKey": "answer"}, "problems", "--static")) == 1
+    assert len(reported(folder, {**custom("score"), "spec.data.labelKey": "answer"}, "problems", "--static")) == 1
     (folder / "prompts.jsonl").write_text('{"prompt": "12="}\n{"prompt": "34="}\n')
-    assert told(folder, custom("nothing"), "problems", "--static") == [], (
+    assert reported(folder, custom("nothing"), "problems", "--static") == [], (
         "a default of ours that a reward need not read"
     )
 
@@ -292,7 +292,7 @@ def test_what_a_person_would_want_to_know_is_a_warning(
 ) -> None:
     (folder / "prompts.jsonl").write_text(rows)
     write_model(folder, {}, chat_template=TEMPLATE)
-    found = [text for text in told(folder, changes, "warnings") if ".engine.kind: " not in text]
+    found = [text for text in reported(folder, changes, "warnings") if ".engine.kind: " not in text]
     assert len(found) == 1
     assert message in found[0]
 
@@ -313,19 +313,19 @@ QWEN2 = {"model_type": "qwen2", "sliding_window": 64}
     ],
 )
 def test_a_sliding_window_that_sglang_does_not_have_is_a_warning_where_it_would_be_felt(
-    folder: Path, fields: dict[str, Any], changes: dict[str, Any], is_told: bool
+    folder: Path, fields: dict[str, Any], changes: dict[str, Any], is_reported: bool
 ) -> None:
     write_model(folder, fields)
     short = {**SERVED, "spec.rollout.sampling.maxNewTokens": 8}
-    found = [text for text in told(folder, {**short, **changes}, "warnings") if "sliding window" in text]
-    assert bool(found) == is_told
+    found = [text for text in reported(folder, {**short, **changes}, "warnings") if "sliding window" in text]
+    assert bool(found) == is_reported
     if found:
         assert "the model in model has a sliding window of 64 tokens, which SGLang does not have for " in found[0]
 
 
 def test_a_template_that_is_stated_to_stay_out_is_no_warning(folder: Path) -> None:
     write_model(folder, {}, chat_template=TEMPLATE)
-    assert told(folder, {**FOLDER, "spec.data.applyChatTemplate": False}, "warnings") == []
+    assert reported(folder, {**FOLDER, "spec.data.applyChatTemplate": False}, "warnings") == []
 
 
 def test_an_interpreter_is_asked_whether_it_has_the_server(folder: Path) -> None:
@@ -334,7 +334,7 @@ def test_an_interpreter_is_asked_whether_it_has_the_server(folder: Path) -> None
     python.chmod(0o755)
     engine = {"kind": "SGLang", "python": str(python)}
     roles = {"spec.roles": {"actor": {"gpus": 1}, "rollout": {"gpus": 1, "engine": engine}, "reference": {}}}
-    (problem,) = told(folder, roles)
+    (problem,) = reported(folder, roles)
     assert problem.endswith("has no SGLang. Install it there, or give the interpreter of an environment that has it.")
 
 
@@ -377,7 +377,7 @@ def test_all_problems_come_in_one_pass_each_with_its_line(folder: Path) -> None:
 def test_nothing_is_stated_of_what_depends_on_a_refused_field(folder: Path) -> None:
     """With a batch size that is none, and a key that is none, no row lacks the default's key."""
     (folder / "prompts.jsonl").write_text('{"question": "1=", "label": 1}\n')
-    problems = told(folder, {"spec.rollout.batchSize": "many", "spec.data.promptKey": 5})
+    problems = reported(folder, {"spec.rollout.batchSize": "many", "spec.data.promptKey": 5})
     assert [problem.split(": ")[1] for problem in problems] == ["spec.data.promptKey", "spec.rollout.batchSize"]
 
 

@@ -11,7 +11,7 @@ from rljob_cli.ui.reporter import Reporter
 from tests.unit.cli.scripted import Scripted
 
 
-class Told(Reporter):
+class Recorded(Reporter):
     """What a drain reports; its waits cost no time."""
 
     def __init__(self) -> None:
@@ -36,14 +36,14 @@ def state(*waits: str, stays: tuple[str, ...] = (), since: float | None = 1.0) -
 
 
 def test_a_drain_states_what_it_waits_for_whenever_that_changes() -> None:
-    reported = Told()
+    reported = Recorded()
     reported.drain(Scripted(state("a"), state("a"), state("b"), state(stays=("train_4 stays",))))
     assert reported.kinds == ["drain", "progress", "progress", "stays", "result"]
     assert reported.sentences[1:4] == ["waiting: a", "waiting: b", "train_4 stays"]
 
 
 def test_a_drain_that_takes_too_long_names_what_it_waits_for() -> None:
-    reported = Told()
+    reported = Recorded()
     with pytest.raises(
         QueueProblem, match=r"was not drained within 1 s: 3 tickets are in work\. Tickets stay withheld"
     ):
@@ -51,27 +51,27 @@ def test_a_drain_that_takes_too_long_names_what_it_waits_for() -> None:
 
 
 def test_a_coordinator_that_is_restarted_is_asked_again() -> None:
-    reported = Told()
+    reported = Recorded()
     reported.drain(Scripted(state("a"), NoAnswer("away"), NoAnswer("away"), state()))
     assert reported.kinds[-1] == "result"
 
 
 def test_a_coordinator_that_stays_away_is_named_at_the_deadline() -> None:
     with pytest.raises(NoAnswer, match="away"):
-        Told().drain(Scripted(state("a"), *[NoAnswer("away")] * 9), seconds=2)
+        Recorded().drain(Scripted(state("a"), *[NoAnswer("away")] * 9), seconds=2)
 
 
 def test_a_job_that_ends_meanwhile_is_reported() -> None:
     with pytest.raises(QueueProblem, match=r"The job ended before its queue was drained\."):
-        Told().drain(Scripted(state("a"), NoAnswer("away"), ended=True))
+        Recorded().drain(Scripted(state("a"), NoAnswer("away"), ended=True))
 
 
 def test_a_drain_that_somebody_takes_back_is_reported() -> None:
     with pytest.raises(QueueProblem, match="Somebody took the drain back before the queue was drained"):
-        Told().drain(Scripted(state("a"), state("a", since=None)))
+        Recorded().drain(Scripted(state("a"), state("a", since=None)))
 
 
 def test_giving_tickets_again_waits_for_nothing() -> None:
-    reported, coordinator = Told(), Scripted(state(since=None))
+    reported, coordinator = Recorded(), Scripted(state(since=None))
     give_again(coordinator, reported)
     assert (reported.kinds, coordinator.asked) == (["result"], [("PUT", "/v1/queue/drain")])

@@ -46,7 +46,7 @@ class Answers:
         self.may_answer.set()
         self.may_report = asyncio.Event()
         self.may_report.set()
-        self.is_told = asyncio.Event()
+        self.is_reported = asyncio.Event()
         """Set when there is no page left."""
 
     async def send(self, method: str, path: str, body: str | None, timeout: float, most_bytes: int) -> bytes:
@@ -59,7 +59,7 @@ class Answers:
             self.asked_for_events.append(path)
             await self.may_report.wait()
             if not self._pages:
-                self.is_told.set()
+                self.is_reported.set()
                 await asyncio.Event().wait()
             answer = self._pages.pop(0)
         if answer is None:
@@ -122,7 +122,7 @@ def listened(*pages: EventPage | None) -> tuple[list[Urgency], Answers]:
     async def listen(coordinator: JobCoordinator, answers: Answers, woken: Woken) -> None:
         made.append(answers)
         await coordinator.status()
-        await answers.is_told.wait()
+        await answers.is_reported.wait()
 
     woken = with_coordinator(lambda: Answers([status()], pages), listen)
     return woken.urgencies, made[0]
@@ -147,7 +147,7 @@ def test_where_nothing_happens_no_one_is_woken() -> None:
 def test_what_was_reported_before_the_first_status_is_not_asked_for() -> None:
     async def test(coordinator: JobCoordinator, answers: Answers, woken: Woken) -> None:
         assert await coordinator.status() is not None
-        await answers.is_told.wait()
+        await answers.is_reported.wait()
         assert answers.listened_after() == [7, 8], "the status says what came of the first seven"
         assert woken.urgencies == [Urgency.ALARM]
 
@@ -160,7 +160,7 @@ def test_no_one_listens_before_there_is_a_status() -> None:
         assert await coordinator.status() is None
         assert answers.asked_for_events == []
         assert await coordinator.status() is not None
-        await answers.is_told.wait()
+        await answers.is_reported.wait()
         assert answers.listened_after() == [7]
 
     with_coordinator(lambda: Answers([None, status(last_event=7)]), test)
@@ -170,7 +170,7 @@ def test_a_coordinator_that_has_not_read_its_state_yet_is_not_asked_for_all_that
     async def test(coordinator: JobCoordinator, answers: Answers, woken: Woken) -> None:
         for _ in range(3):
             assert await coordinator.status() is not None
-        await answers.is_told.wait()
+        await answers.is_reported.wait()
         assert answers.listened_after() == [7, 7]
 
     opening, opened = status(server=ServerState.OPENING), status(last_event=7)
@@ -183,7 +183,7 @@ def test_a_coordinator_that_numbers_its_events_again_from_below_is_received() ->
         for _ in range(2):
             await coordinator.status()
         answers.may_report.set()
-        await answers.is_told.wait()
+        await answers.is_reported.wait()
         assert answers.listened_after() == [7, 3, 4]
         assert woken.urgencies == [Urgency.ALARM]
 
@@ -196,7 +196,7 @@ def test_what_an_earlier_operator_may_not_have_reported_is_received_and_reported
 ) -> None:
     async def test(coordinator: JobCoordinator, answers: Answers, woken: Woken) -> None:
         await coordinator.status()
-        await answers.is_told.wait()
+        await answers.is_reported.wait()
         assert answers.listened_after() == [4, 7]
         assert [event.message for event in coordinator.take_unreported(RLJobStatus())] == ["recent"]
         assert coordinator.take_unreported(RLJobStatus()) == []
@@ -239,7 +239,7 @@ def test_an_answer_that_comes_late_is_listened_from(monkeypatch: pytest.MonkeyPa
         answers.may_answer.clear()
         assert await coordinator.status() is None
         answers.may_answer.set()
-        await answers.is_told.wait()
+        await answers.is_reported.wait()
         assert answers.listened_after() == [7]
 
     monkeypatch.setattr(FIRST_PATIENCE, 0.0)
@@ -338,7 +338,7 @@ def test_events_that_are_too_long_to_be_received_are_passed_over_with_the_next_s
         answers.may_report.clear()
         await coordinator.status()
         answers.may_report.set()
-        await answers.is_told.wait()
+        await answers.is_reported.wait()
         assert answers.listened_after()[-1] == 900
 
     statuses = [status(last_event=7), status(last_event=900)]

@@ -15,7 +15,7 @@ from rljob_operator.kube.views import JobKey
 from rljob_operator.options import LeaseOptions
 
 
-class Says:
+class Answers:
     def __init__(self, answer: bytes) -> None:
         self._answer = answer
 
@@ -25,7 +25,7 @@ class Says:
 
 @pytest.mark.parametrize("answer", [b"<html>", b"{}", b'{"fromTheFuture": 1}'])
 def test_a_coordinator_of_another_version_is_one_that_refuses(answer: bytes) -> None:
-    link = CoordinatorLink(Says(answer))
+    link = CoordinatorLink(Answers(answer))
     for ask in (link.status(), link.events(0, 1)):
         with pytest.raises(CoordinatorRefused, match="is not understood: "):
             asyncio.run(as_coroutine(ask))

@@ -59,7 +59,7 @@ class Pod:
     ending: PodEnding | None = None
     exit_code: int | None = None
     reason: str = ""
-    words: str = ""
+    last_message: str = ""
     has_run: bool = True
     returns: bool = False
     """Its container has ended, and its kubelet starts it again."""
@@ -196,7 +196,7 @@ class Cluster:
         """As the status has it."""
         return next(entry for entry in self.status.roles if entry.name is role).pods[replica]
 
-    def roster(self, role: Role) -> list[str]:
+    def membership(self, role: Role) -> list[str]:
         """Names of a role's replicas."""
         found = [entry for entry in self.status.roles if entry.name is role]
         return [pod.name for entry in found for pod in entry.pods]
@@ -229,7 +229,7 @@ class Cluster:
             pod.state,
             pod.created if pod.restarted is None else pod.restarted,
             exit_code=pod.exit_code,
-            last_message=pod.words,
+            last_message=pod.last_message,
             ending=pod.ending,
             reason=pod.reason,
             has_run=pod.has_run,
@@ -250,7 +250,7 @@ class Cluster:
             self.pods = [pod for pod in self.pods if not pod.going or pod.terminates_by is not None]
         asleep = is_true(self.status, ConditionType.SUSPENDED) or self.status.restart.releasing
         for role in Role:
-            wanted = 0 if asleep else len(self.roster(role))
+            wanted = 0 if asleep else len(self.membership(role))
             there = [pod for pod in self.pods if pod.role is role and not pod.going]
             for pod in sorted(there, key=lambda pod: (not pod.marked, pod.created))[: max(0, len(there) - wanted)]:
                 self.end(pod, PodEnding.DELETED)

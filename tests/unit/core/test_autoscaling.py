@@ -109,7 +109,7 @@ def train(world: Cluster, steps: int, *, starved: float = 0.0, idle: float = 0.0
     return decisions
 
 
-def told(decisions: list[Decision]) -> list[str]:
+def reported(decisions: list[Decision]) -> list[str]:
     """Events of scaling."""
     text = (Reason.SCALED_UP, Reason.SCALED_DOWN)
     return [event.message for decision in decisions for event in decision.events if event.reason in text]
@@ -121,21 +121,21 @@ def names(count: int) -> list[str]:
 
 def test_a_job_begins_with_the_fewest_and_states_what_it_wants() -> None:
     world = make_scaled()
-    assert world.roster(Role.ROLLOUT) == names(2)
+    assert world.membership(Role.ROLLOUT) == names(2)
     assert world.status.scaling == ScalingStatus(replicas=2, desired=2, selector="role=rollout")
 
 
 def test_a_starved_actor_gets_more_and_the_reason_is_reported() -> None:
     world = make_scaled()
     decisions = train(world, 5, starved=0.5, idle=0.02)
-    assert told(decisions) == [
+    assert reported(decisions) == [
         "rollout scales from 2 to 4 replicas (in the last 60 s the actor was starved of rows for 50% of its time, and "
         "rollouts stood idle, their tickets withheld, with 2% of their capacity)"
     ]
-    assert world.roster(Role.ROLLOUT) == names(4)
+    assert world.membership(Role.ROLLOUT) == names(4)
     scaling = world.status.scaling
     assert (scaling.desired, scaling.reason, scaling.last_decision) == (4, "ActorStarved", world.now)
-    assert told(decisions)[0].endswith(f"({scaling.message})")
+    assert reported(decisions)[0].endswith(f"({scaling.message})")
     assert is_true(world.settle().status, ConditionType.READY)
     assert world.status.restart.epoch == 1
 
@@ -148,26 +148,26 @@ def test_rollouts_that_are_idle_drain_and_go() -> None:
     assert world.status.scaling.desired == 4
     world.settle()
     decisions = train(world, 10, idle=0.6)
-    assert told(decisions)[0] == (
+    assert reported(decisions)[0] == (
         "rollout scales from 4 to 2 replicas: rollout-2, rollout-3 drains (in the last 120 s the actor was starved of "
         "rows for 0% of its time, and rollouts stood idle, their tickets withheld, with 60% of their capacity)"
     )
     world.settle()
-    assert world.roster(Role.ROLLOUT) == names(2)
+    assert world.membership(Role.ROLLOUT) == names(2)
     assert (world.status.scaling.desired, world.status.scaling.reason) == (2, "RolloutsIdle")
 
 
 def test_neither_bound_is_passed() -> None:
     world = make_scaled(2, max_replicas=3)
     train(world, 40, starved=0.9)
-    assert world.roster(Role.ROLLOUT) == names(3)
+    assert world.membership(Role.ROLLOUT) == names(3)
     train(world, 60, idle=0.9)
     world.settle()
-    assert world.roster(Role.ROLLOUT) == names(2)
+    assert world.membership(Role.ROLLOUT) == names(2)
 
 
 def test_where_both_wait_alike_nothing_is_changed() -> None:
-    assert told(train(make_scaled(), 60, starved=0.5, idle=0.45)) == []
+    assert reported(train(make_scaled(), 60, starved=0.5, idle=0.45)) == []
 
 
 def test_a_replica_without_a_place_asks_for_no_more_and_goes_when_it_is_not_needed() -> None:
@@ -175,11 +175,11 @@ def test_a_replica_without_a_place_asks_for_no_more_and_goes_when_it_is_not_need
     world.starts = PodState.PENDING
     train(world, 6, starved=0.5)
     assert (world.status.scaling.desired, world.status.phase) == (4, Phase.RUNNING)
-    assert told(train(world, 60, starved=0.9)) == []
+    assert reported(train(world, 60, starved=0.9)) == []
     decisions = train(world, 12, idle=0.3)
-    assert told(decisions)[0].startswith("rollout scales from 4 to 2 replicas")
+    assert reported(decisions)[0].startswith("rollout scales from 4 to 2 replicas")
     world.settle()
-    assert world.roster(Role.ROLLOUT) == names(2)
+    assert world.membership(Role.ROLLOUT) == names(2)
     assert is_true(world.status, ConditionType.READY)
 
 
@@ -189,12 +189,12 @@ def test_a_restart_begins_the_judgement_again() -> None:
     assert world.status.scaling.up_since is not None
     world.pod(Role.ACTOR).deaf = True
     world.ask(restart_request=RestartRequestSpec(id="a"))
-    assert told(train(world, 20, starved=0.9)) == []
+    assert reported(train(world, 20, starved=0.9)) == []
     assert world.status.scaling.up_since is None
     world.pod(Role.ACTOR).deaf = False
     world.settle()
-    assert told(train(world, 3, starved=0.9)) == []
-    assert len(told(train(world, 1, starved=0.9))) == 1
+    assert reported(train(world, 3, starved=0.9)) == []
+    assert len(reported(train(world, 1, starved=0.9))) == 1
 
 
 def test_an_operator_that_begins_again_goes_on_where_the_last_one_was() -> None:
@@ -204,7 +204,7 @@ def test_an_operator_that_begins_again_goes_on_where_the_last_one_was() -> None:
     for _ in range(6):
         decisions += train(world, 1, starved=0.5)
         world.status = type(world.status).model_validate_json(world.status.model_dump_json(by_alias=True))
-    assert len(told(decisions)) == 1
+    assert len(reported(decisions)) == 1
 
 
 def test_a_coordinator_that_counts_again_is_not_compared_with_what_it_counted_before() -> None:
@@ -212,8 +212,8 @@ def test_a_coordinator_that_counts_again_is_not_compared_with_what_it_counted_be
     train(world, 5)
     assert world.demand is not None
     world.demand = world.demand.model_copy(update={"since": world.now, "actor_seconds": 0.0, "rollout_seconds": 0.0})
-    assert told(train(world, 3, starved=0.9)) == []
-    assert len(told(train(world, 1, starved=0.9))) == 1
+    assert reported(train(world, 3, starved=0.9)) == []
+    assert len(reported(train(world, 1, starved=0.9))) == 1
 
 
 def test_while_the_coordinator_does_not_answer_nothing_is_decided_nor_forgotten() -> None:
@@ -228,7 +228,7 @@ def test_while_the_coordinator_does_not_answer_nothing_is_decided_nor_forgotten(
 def test_while_the_queue_drains_nothing_is_judged() -> None:
     world = make_scaled()
     world.queue = make_queue().model_copy(update={"draining_since": START})
-    assert told(train(world, 60, starved=0.9)) == []
+    assert reported(train(world, 60, starved=0.9)) == []
 
 
 def test_other_bounds_are_followed_at_once() -> None:
@@ -236,7 +236,7 @@ def test_other_bounds_are_followed_at_once() -> None:
     world.autoscaling = make_autoscaling(min_replicas=3)
     world.ask()
     decision = world.turn()
-    assert told([decision]) == ["rollout scales from 1 to 3 replicas (autoscaling keeps from 3 to 8 replicas)"]
+    assert reported([decision]) == ["rollout scales from 1 to 3 replicas (autoscaling keeps from 3 to 8 replicas)"]
     assert decision.status.scaling.reason == "BoundsChanged"
 
 
@@ -247,7 +247,7 @@ def test_without_autoscaling_the_spec_states_how_many_and_nothing_is_left_of_it(
     world.autoscaling = None
     world.ask()
     world.settle()
-    assert world.roster(Role.ROLLOUT) == names(2)
+    assert world.membership(Role.ROLLOUT) == names(2)
     assert world.status.scaling == ScalingStatus(replicas=2, desired=2, selector="role=rollout")
 
 
@@ -256,7 +256,7 @@ def test_replicas_that_somebody_gave_before_stay_within_the_bounds() -> None:
     world.autoscaling, world.replicas[Role.ROLLOUT] = make_autoscaling(), 1
     world.ask()
     world.settle()
-    assert world.roster(Role.ROLLOUT) == names(4)
+    assert world.membership(Role.ROLLOUT) == names(4)
 
 
 def test_a_new_epoch_has_as_many_as_were_decided() -> None:
@@ -265,7 +265,7 @@ def test_a_new_epoch_has_as_many_as_were_decided() -> None:
     world.settle()
     world.ask(revision="r2")
     world.settle()
-    assert (world.status.restart.epoch, world.roster(Role.ROLLOUT)) == (2, names(4))
+    assert (world.status.restart.epoch, world.membership(Role.ROLLOUT)) == (2, names(4))
 
 
 def test_a_job_that_was_suspended_begins_with_as_many_as_were_decided() -> None:
@@ -277,5 +277,5 @@ def test_a_job_that_was_suspended_begins_with_as_many_as_were_decided() -> None:
     assert world.status.phase is Phase.SUSPENDED
     world.ask(suspend=False)
     decisions = [world.turn() for _ in range(4)]
-    assert told(decisions) == []
-    assert world.roster(Role.ROLLOUT) == names(4)
+    assert reported(decisions) == []
+    assert world.membership(Role.ROLLOUT) == names(4)

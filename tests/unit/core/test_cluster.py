@@ -60,7 +60,7 @@ def test_what_the_cluster_takes_away_is_named_and_restarts_and_does_not_count(
     ending: PodEnding, reason: Reason, sentence: str
 ) -> None:
     world = make_cluster(policy=make_policy(maxGlobalRestarts=0))
-    world.pod(Role.ACTOR).words = "low on memory"
+    world.pod(Role.ACTOR).last_message = "low on memory"
     world.end(world.pod(Role.ACTOR), ending)
     decision = world.turn()
     (event,) = [event for event in decision.events if event.scope]
@@ -270,10 +270,10 @@ def test_replicas_of_other_roles_come_and_go_with_the_epoch() -> None:
     world = make_cluster(replicas={Role.ROLLOUT: 1, Role.ACTOR: 2})
     world.replicas = {Role.ROLLOUT: 1, Role.ACTOR: 1}
     world.turn()
-    assert world.roster(Role.ACTOR) == ["actor-0", "actor-1"]
+    assert world.membership(Role.ACTOR) == ["actor-0", "actor-1"]
     world.ask(revision="r2")
     assert not actions_of(world.turn(), RaiseEpoch), "the pod that is too many goes first"
-    assert world.roster(Role.ACTOR) == ["actor-0"]
+    assert world.membership(Role.ACTOR) == ["actor-0"]
     world.settle()
     assert world.status.phase is Phase.RUNNING
     assert world.status.restart.epoch == 2
@@ -471,7 +471,7 @@ def test_ready_names_pending_pods_with_the_reason_of_their_platform() -> None:
     world = Cluster(starts=PodState.PENDING)
     world.turn()
     for pod in world.pods:
-        pod.words = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu." if pod.role is Role.ACTOR else ""
+        pod.last_message = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu." if pod.role is Role.ACTOR else ""
     world.turn()
     assert "actor-0 (0/1 nodes are available: 1 Insufficient nvidia.com/gpu.)" in world.message(ConditionType.READY)
 

@@ -137,7 +137,7 @@ def test_whatever_happened_the_job_is_well_again_or_at_rest(
         assert not world.pods
     else:
         assert is_true(world.status, ConditionType.READY)
-        assert len(world.roster(Role.ROLLOUT)) == world.replicas[Role.ROLLOUT]
+        assert len(world.membership(Role.ROLLOUT)) == world.replicas[Role.ROLLOUT]
         assert len(world.pods) == sum(len(role.pods) for role in world.status.roles)
         settled = deepcopy(world.status)
         assert world.turn(0.1).actions == ()

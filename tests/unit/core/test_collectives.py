@@ -18,7 +18,7 @@ REPLICAS = {Role.ACTOR: 2, Role.ADVANTAGES: 1}
 PODS = (key(Role.ACTOR), key(Role.ACTOR, 1), key(Role.ADVANTAGES))
 NOW = START + 50
 BROKEN = EXIT_GROUP_BROKEN
-Told = tuple[int | None, bool, int | None]
+Recorded = tuple[int | None, bool, int | None]
 """Collectives that a rank has entered, whether it is within the last, its exit code."""
 
 
@@ -28,7 +28,7 @@ def make_running() -> Observed:
     return settle(observed, START + 1)
 
 
-def told(observed: Observed, ranks: Sequence[Told], *failed: int, **fields: Any) -> Observed:
+def reported(observed: Observed, ranks: Sequence[Recorded], *failed: int, **fields: Any) -> Observed:
     """Two actor pods with two ranks each, and reports of those that left."""
     assert observed.coordinator is not None
     pods = list(observed.coordinator.pods)
@@ -111,8 +111,8 @@ def report(pod: PodKey, process: RankProcess) -> Failure:
         ),
     ],
 )
-def test_who_is_named(ranks: Sequence[Told], failed: Sequence[int], expected: str, reason: Reason) -> None:
-    decision = decide(told(make_running(), ranks, *failed), NOW)
+def test_who_is_named(ranks: Sequence[Recorded], failed: Sequence[int], expected: str, reason: Reason) -> None:
+    decision = decide(reported(make_running(), ranks, *failed), NOW)
     assert [
         event.message.partition("; the job restarts")[0] for event in decision.events if event.reason is reason
     ] == [expected]
@@ -122,14 +122,14 @@ def test_who_is_named(ranks: Sequence[Told], failed: Sequence[int], expected: st
 
 def test_those_that_left_do_not_count_beside_the_one_that_was_lost() -> None:
     ranks = [(7, True, BROKEN), (7, True, BROKEN), (7, True, -9), (7, True, BROKEN)]
-    decision = decide(told(make_running(), ranks, 0, 1, 2, 3), NOW)
+    decision = decide(reported(make_running(), ranks, 0, 1, 2, 3), NOW)
     assert decision.status.restart.message is not None
     assert "more at the same time" not in decision.status.restart.message
 
 
 def test_a_failure_of_another_role_does_not_hide_who_broke_the_group() -> None:
     ranks = [(7, True, BROKEN), (6, False, None), (7, True, None), (7, True, None)]
-    observed = told(make_running(), ranks, 0)
+    observed = reported(make_running(), ranks, 0)
     assert observed.coordinator is not None
     other = RankProcess(rank=0, pid=9, incarnation="9" * 12, epoch=1, generation=0, exit_code=1)
     failures = [*observed.coordinator.failures, report(key(Role.ADVANTAGES), other)]
@@ -149,7 +149,7 @@ def test_a_failure_of_another_role_does_not_hide_who_broke_the_group() -> None:
 def test_a_gang_that_broke_since_one_was_cut_off_counts_as_that_one_does(cut_off: bool, counted: int) -> None:
     """Its own report is held back for as long as those of the others, and may come after them."""
     ranks = [(7, True, BROKEN), (6, False, EXIT_CUT_OFF), (7, True, BROKEN), (7, True, BROKEN)]
-    observed = told(make_running(), ranks, 0, 2, 3)
+    observed = reported(make_running(), ranks, 0, 2, 3)
     assert observed.coordinator is not None
     for pod in observed.coordinator.pods:
         pod.processes[:] = [
@@ -164,7 +164,7 @@ def test_a_gang_that_broke_since_one_was_cut_off_counts_as_that_one_does(cut_off
 
 def test_a_rank_that_did_not_come_since_its_pod_does_not_reach_the_coordinator_is_not_counted() -> None:
     ranks = [(7, True, BROKEN), (7, True, BROKEN), (6, False, None), (6, False, None)]
-    observed = replace(told(make_running(), ranks, 0, 1), request=UserRequest(generation=1))
+    observed = replace(reported(make_running(), ranks, 0, 1), request=UserRequest(generation=1))
     assert observed.coordinator is not None
     silent = [
         pod.model_copy(update={"poll_age_seconds": 20.0}) if pod.pod == key(Role.ACTOR, 1) else pod

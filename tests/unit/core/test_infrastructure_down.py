@@ -76,4 +76,4 @@ def test_rollouts_that_are_wanted_join_while_infrastructure_is_down() -> None:
     events = [event.reason for _ in range(3) for event in world.turn().events]
 
     assert events == [Reason.SCALED_UP]
-    assert len(world.roster(Role.ROLLOUT)) == world.replicas[Role.ROLLOUT]
+    assert len(world.membership(Role.ROLLOUT)) == world.replicas[Role.ROLLOUT]

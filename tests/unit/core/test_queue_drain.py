@@ -17,7 +17,7 @@ def make_draining(since: float | None = START + 5, until: float | None = None) -
     return with_coordinator(make_running(make_policy(stallTimeoutSeconds=60)), queue=queue)
 
 
-def told(decision: Decision) -> list[tuple[Reason, str]]:
+def reported(decision: Decision) -> list[tuple[Reason, str]]:
     return [(event.reason, event.message) for event in decision.events]
 
 
@@ -25,13 +25,13 @@ def test_a_drain_is_reported_once_as_an_event_and_in_the_status() -> None:
     observed = make_draining()
     decision = decide(observed, START + 6)
     message = "the queue drains: no ticket is given since 1970-01-12T13:46:45.000000Z, until `rljob queue drain --off`"
-    assert told(decision) == [(Reason.QUEUE_DRAINING, message)]
+    assert reported(decision) == [(Reason.QUEUE_DRAINING, message)]
     condition = find(decision.status, ConditionType.STALLED)
     assert condition is not None
     assert (condition.status, condition.reason, condition.message) == ("False", "QueueDraining", message)
     assert (decision.status.phase, decision.status.reason) == (Phase.RUNNING, "QueueDraining")
     again = decide(replace(observed, status=decision.status), START + 7)
-    assert (told(again), again.status.reason) == ([], "QueueDraining")
+    assert (reported(again), again.status.reason) == ([], "QueueDraining")
 
 
 def test_a_drained_job_that_does_not_advance_is_not_stalled() -> None:
@@ -51,16 +51,16 @@ def test_the_end_of_a_drain_begins_the_time_of_a_stall_again(now: float, stalls:
     before = decide(make_draining(), START + 400)
     observed = replace(make_draining(None, START + 500), status=before.status)
     decision = decide(observed, now)
-    assert told(decision)[0 if not stalls else -1][0] is (Reason.STALLED if stalls else Reason.TICKETS_GIVEN)
+    assert reported(decision)[0 if not stalls else -1][0] is (Reason.STALLED if stalls else Reason.TICKETS_GIVEN)
     assert bool(actions_of(decision, RaiseEpoch)) is stalls
 
 
 def test_the_end_of_a_drain_is_reported_once() -> None:
     before = decide(make_draining(), START + 6)
     decision = decide(replace(make_draining(None, START + 8), status=before.status), START + 9)
-    assert told(decision) == [(Reason.TICKETS_GIVEN, "the drain was taken back: tickets are given again")]
+    assert reported(decision) == [(Reason.TICKETS_GIVEN, "the drain was taken back: tickets are given again")]
     again = decide(replace(make_draining(None, START + 8), status=decision.status), START + 10)
-    assert (told(again), again.status.reason) == ([], "")
+    assert (reported(again), again.status.reason) == ([], "")
 
 
 def test_a_job_that_stalled_and_is_drained_then_is_not_called_stalled_any_more() -> None:
@@ -74,7 +74,7 @@ def test_while_the_coordinator_is_silent_nothing_is_reported() -> None:
     before = decide(make_draining(), START + 6)
     silent = replace(make_draining(), coordinator=None, status=before.status)
     decision = decide(silent, START + 7)
-    assert told(decision) == []
+    assert reported(decision) == []
     assert decision.status.reason == "QueueDraining"
 
 
@@ -82,5 +82,5 @@ def test_a_coordinator_that_begins_does_not_know_of_the_drain_and_ends_nothing()
     before = decide(make_draining(), START + 6)
     observed = with_coordinator(replace(make_draining(None), status=before.status), server=ServerState.OPENING)
     decision = decide(observed, START + 9000)
-    assert told(decision) == []
+    assert reported(decision) == []
     assert not actions_of(decision, RaiseEpoch)

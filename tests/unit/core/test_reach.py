@@ -20,7 +20,7 @@ LIMIT = make_policy().heartbeat_timeout_seconds
 ABSENCE = absence_seconds(make_policy())
 
 
-def said(world: Cluster, kind: ConditionType) -> tuple[str, str]:
+def stated(world: Cluster, kind: ConditionType) -> tuple[str, str]:
     condition = find(world.status, kind)
     assert condition is not None
     return condition.status, condition.reason
@@ -33,7 +33,7 @@ def cut_off(world: Cluster, since: float | None = None, reason: Reason = Reason.
 def test_a_job_whose_coordinator_answers_states_it_without_an_event() -> None:
     world = Cluster()
     reported = [event.reason for _ in range(6) for event in world.turn(0.1).events]
-    assert said(world, REACHABLE) == ("True", "Answers")
+    assert stated(world, REACHABLE) == ("True", "Answers")
     assert Reason.COORDINATOR_REACHABLE not in reported
 
 
@@ -48,13 +48,13 @@ def test_a_silence_is_reported_once_then_no_one_knows_how_the_job_is_and_it_heal
 
     (event,) = world.turn(2).events
     assert event.reason is reason
-    assert said(world, REACHABLE) == ("False", reason.value)
+    assert stated(world, REACHABLE) == ("False", reason.value)
     assert event.message == world.message(REACHABLE)
     assert event.message.startswith("operator op asks GET http://c/v1/status: no answer (since 1970-01-12T13:46:4")
     assert (world.status.phase, is_true(world.status, READY)) == (Phase.RUNNING, True)
 
     assert world.turn(LIMIT - 10).events == ()
-    assert said(world, READY) == ("Unknown", reason.value)
+    assert stated(world, READY) == ("Unknown", reason.value)
     assert (world.status.phase, world.status.reason) == (Phase.UNKNOWN, reason.value)
     assert [event for _ in range(50) for event in world.turn(100).events] == []
 
@@ -64,7 +64,7 @@ def test_a_silence_is_reported_once_then_no_one_knows_how_the_job_is_and_it_heal
         (Reason.COORDINATOR_REACHABLE, "the coordinator answers the operator again"),
         (Reason.READY, "every role is ready in epoch 1, and the coordinator answers again"),
     ]
-    assert said(world, REACHABLE) == ("True", "CoordinatorReachable")
+    assert stated(world, REACHABLE) == ("True", "CoordinatorReachable")
     assert (world.status.phase, world.status.restart) == (Phase.RUNNING, before)
 
 
@@ -73,7 +73,7 @@ def test_a_job_that_never_reached_its_coordinator_is_starting_and_states_why() -
     cut_off(world)
     reported = [event.reason for seconds in (1, 11, LIMIT) for event in world.turn(seconds).events]
     assert reported == [Reason.ACCEPTED, Reason.STARTED, Reason.COORDINATOR_UNREACHABLE]
-    assert said(world, READY) == ("False", "CoordinatorUnreachable")
+    assert stated(world, READY) == ("False", "CoordinatorUnreachable")
     assert world.message(READY) == "the epoch is not open yet; operator op asks GET http://c/v1/status: no answer"
     assert (world.status.phase, world.status.reason) == (Phase.STARTING, "CoordinatorUnreachable")
 
@@ -124,7 +124,7 @@ def test_where_the_pod_is_down_both_conditions_state_it_with_one_reason_at_one_t
     assert is_true(world.status, REACHABLE)
     assert is_true(world.status, READY)
     assert not world.turn(5).events, "the restart of the pod is told where it is seen"
-    assert said(world, REACHABLE) == said(world, READY) == ("False", "InfrastructureDown")
+    assert stated(world, REACHABLE) == stated(world, READY) == ("False", "InfrastructureDown")
     assert world.status.phase is Phase.RUNNING
 
 
@@ -133,7 +133,7 @@ def test_a_coordinator_without_a_pod_is_waited_for_by_name() -> None:
     world.silent_since, world.silent_for = world.now, Reason.INFRASTRUCTURE_DOWN
     world.turn(LIMIT + 1)
     assert world.message(READY) == "waiting for operator op asks GET http://c/v1/status: no answer"
-    assert said(world, READY) == ("False", "InfrastructureDown")
+    assert stated(world, READY) == ("False", "InfrastructureDown")
 
 
 def test_an_operator_that_was_started_meanwhile_goes_on_from_what_was_reported() -> None:

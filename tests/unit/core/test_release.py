@@ -96,21 +96,21 @@ def test_rollouts_beyond_the_least_begin_when_the_job_runs_and_leave_when_it_giv
         release_after_seconds=PATIENCE, replicas={**REPLICAS, Role.ROLLOUT: 4}, required={Role.ROLLOUT: 2}
     )
     cluster.turn()
-    assert cluster.roster(Role.ROLLOUT) == ["rollout-0", "rollout-1"]
+    assert cluster.membership(Role.ROLLOUT) == ["rollout-0", "rollout-1"]
     cluster.settle()
-    assert len(cluster.roster(Role.ROLLOUT)) == 4
+    assert len(cluster.membership(Role.ROLLOUT)) == 4
     lose(cluster, (Role.ACTOR, 0))
-    assert len(cluster.roster(Role.ROLLOUT)) == 4, "those that run go on running"
+    assert len(cluster.membership(Role.ROLLOUT)) == 4, "those that run go on running"
     cluster.turn(PATIENCE + 1)
     cluster.settle()
-    assert cluster.roster(Role.ROLLOUT) == ["rollout-0", "rollout-1"]
+    assert cluster.membership(Role.ROLLOUT) == ["rollout-0", "rollout-1"]
 
 
 def test_a_restart_waits_for_no_rollout_that_has_joined_and_has_no_place() -> None:
     cluster = make_gang(replicas={**REPLICAS, Role.ROLLOUT: 3}, required={Role.ROLLOUT: 2})
-    assert len(cluster.roster(Role.ROLLOUT)) == 3
+    assert len(cluster.membership(Role.ROLLOUT)) == 3
     lose(cluster, (Role.ROLLOUT, 2))
     cluster.has_room = True
     cluster.end(cluster.pod(Role.ACTOR, 0), PodEnding.PREEMPTED)
     cluster.turn()
-    assert cluster.roster(Role.ROLLOUT) == ["rollout-0", "rollout-1"]
+    assert cluster.membership(Role.ROLLOUT) == ["rollout-0", "rollout-1"]

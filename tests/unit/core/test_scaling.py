@@ -28,7 +28,7 @@ def test_more_replicas_join_the_running_job() -> None:
     world = make_cluster()
     scale(world, 4)
     decision = world.turn()
-    assert world.roster(Role.ROLLOUT) == names(4)
+    assert world.membership(Role.ROLLOUT) == names(4)
     assert decision.events[-1].message == "rollout scales from 2 to 4 replicas"
     assert decision.status.phase is Phase.RUNNING
     ready = find(decision.status, ConditionType.READY)
@@ -58,7 +58,7 @@ def test_a_replica_joins_once_no_one_has_an_order_for_its_number() -> None:
     assert decision.next_turn_at <= world.now + 1
     assert not decide(replace(deaf, coordinator=None), world.now).events
     world.settle()
-    assert world.roster(Role.ROLLOUT) == names(2)
+    assert world.membership(Role.ROLLOUT) == names(2)
 
 
 def test_fewer_replicas_are_marked_and_drain_before_their_deployment_shrinks() -> None:
@@ -69,11 +69,11 @@ def test_fewer_replicas_are_marked_and_drain_before_their_deployment_shrinks() -
     (order,) = actions_of(decision, SetDesired)
     drained = [str(pod.pod) for pod in order.desired.pods if pod.phase is PodPhase.DRAIN]
     assert drained == ["rollout-2", "rollout-3"]
-    assert world.roster(Role.ROLLOUT) == names(4)
+    assert world.membership(Role.ROLLOUT) == names(4)
     assert decision.status.scaling.replicas == 4
     stay = {world.pod(Role.ROLLOUT, n).uid for n in (0, 1)}
     world.settle()
-    assert world.roster(Role.ROLLOUT) == names(2)
+    assert world.membership(Role.ROLLOUT) == names(2)
     assert {pod.uid for pod in world.pods if pod.role is Role.ROLLOUT} == stay
     assert world.status.restart.epoch == 1
     assert is_true(world.status, ConditionType.READY)
@@ -89,7 +89,7 @@ def test_a_replica_that_drains_does_not_matter_to_readiness_and_may_die() -> Non
     decision = world.turn()
     assert is_true(decision.status, ConditionType.READY)
     assert decision.status.restart.epoch == 1
-    assert world.roster(Role.ROLLOUT) == names(2)
+    assert world.membership(Role.ROLLOUT) == names(2)
 
 
 def test_a_replica_that_does_not_drain_goes_after_the_limit() -> None:
@@ -98,9 +98,9 @@ def test_a_replica_that_does_not_drain_goes_after_the_limit() -> None:
     scale(world, 1)
     world.turn()
     world.turn()
-    assert world.roster(Role.ROLLOUT) == names(2)
+    assert world.membership(Role.ROLLOUT) == names(2)
     world.turn(LEAVE_LIMIT_SECONDS)
-    assert world.roster(Role.ROLLOUT) == names(1)
+    assert world.membership(Role.ROLLOUT) == names(1)
 
 
 def test_scaling_up_again_revives_a_replica_that_drains() -> None:
@@ -130,7 +130,7 @@ def test_during_a_restart_no_one_begins_to_drain_and_its_last_decision_begins_it
         assert not decision.status.roles[0].pods[1].draining
     assert decision.status.roles[0].pods[1].draining
     world.settle()
-    assert world.roster(Role.ROLLOUT) == names(1)
+    assert world.membership(Role.ROLLOUT) == names(1)
 
 
 def test_a_drain_under_way_ends_with_its_epoch() -> None:
@@ -140,7 +140,7 @@ def test_a_drain_under_way_ends_with_its_epoch() -> None:
     world.turn()
     world.end(world.pod(Role.ACTOR), PodEnding.EVICTED)
     world.turn()
-    assert world.roster(Role.ROLLOUT) == names(1)
+    assert world.membership(Role.ROLLOUT) == names(1)
     assert world.settle().status.phase is Phase.RUNNING
     assert world.status.restart.epoch == 2
 
@@ -155,7 +155,7 @@ def test_replicas_that_find_no_place_go_again_although_the_job_never_became_read
     assert not is_true(world.status, ConditionType.READY)
     scale(world, 1)
     world.settle()
-    assert world.roster(Role.ROLLOUT) == names(1)
+    assert world.membership(Role.ROLLOUT) == names(1)
     assert is_true(world.status, ConditionType.READY)
 
 
@@ -164,7 +164,7 @@ def test_an_update_of_the_spec_brings_more_replicas_with_it() -> None:
     world.replicas[Role.ROLLOUT] = 3
     world.ask(revision="r2")
     world.turn()
-    assert world.roster(Role.ROLLOUT) == names(3)
+    assert world.membership(Role.ROLLOUT) == names(3)
     assert world.settle().status.phase is Phase.RUNNING
     assert world.status.restart.epoch == 2
 

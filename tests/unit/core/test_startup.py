@@ -18,7 +18,7 @@ def pending(**fields: object) -> Cluster:
     world = Cluster(starts=PodState.PENDING, **{"request": REQUEST, **fields})  # type: ignore[arg-type]
     world.turn()
     for pod in world.pods:
-        pod.reason, pod.words = "Unschedulable", NO_GPU
+        pod.reason, pod.last_message = "Unschedulable", NO_GPU
     return world
 
 

@@ -4,14 +4,14 @@ from rljob_operator.core import PodState, ProcessFact
 from rljob_operator.core.infrastructure import MAX_IN_VAIN
 from tests.unit.core.cluster import Cluster, make_cluster
 
-WORDS = "Traceback\nOSError: [Errno 28] No space left on device: '/run/rljob'"
+OUTPUT = "Traceback\nOSError: [Errno 28] No space left on device: '/run/rljob'"
 
 
 def crashed(world: Cluster, times: int, name: str = "coordinator", exit_code: int = 1) -> None:
     """The kubelet has started it so many times; it is down again."""
     down = world.now
     fact = ProcessFact(
-        name, None, alive=False, num_restarts=times, exit_code=exit_code, last_message=WORDS, down_since=down
+        name, None, alive=False, num_restarts=times, exit_code=exit_code, last_message=OUTPUT, down_since=down
     )
     world.infrastructure = [fact]
     world.answers = False

@@ -56,7 +56,7 @@ async def begin(beats: Beats, *replicas: int) -> list[asyncio.Task[BeatAnswer]]:
 
 
 def test_those_that_come_meanwhile_are_carried_out_together() -> None:
-    async def scene() -> None:
+    async def steps() -> None:
         thread, carried = HeldThread(), Carried()
         beats = Beats(thread, carried)
         first = await begin(beats, 0)
@@ -70,11 +70,11 @@ def test_those_that_come_meanwhile_are_carried_out_together() -> None:
         assert await beats.answer(beat(4)) == FINE
         assert carried.turns[2:] == [[4]]
 
-    asyncio.run(scene())
+    asyncio.run(steps())
 
 
 def test_what_could_not_be_carried_out_is_reported_to_all_who_asked_and_to_none_after_them() -> None:
-    async def scene() -> None:
+    async def steps() -> None:
         thread, carried = HeldThread(), Carried()
         refusals = [not_open("away")]
 
@@ -90,11 +90,11 @@ def test_what_could_not_be_carried_out_is_reported_to_all_who_asked_and_to_none_
             await tasks[0]
         assert await beats.answer(beat(1)) == FINE
 
-    asyncio.run(scene())
+    asyncio.run(steps())
 
 
 def test_a_request_that_is_given_up_keeps_no_other_from_its_answer() -> None:
-    async def scene() -> None:
+    async def steps() -> None:
         thread, carried = HeldThread(), Carried()
         beats = Beats(thread, carried)
         given_up, waiting = await begin(beats, 0, 1)
@@ -102,7 +102,7 @@ def test_a_request_that_is_given_up_keeps_no_other_from_its_answer() -> None:
         thread.free.set()
         assert await waiting == FINE
 
-    asyncio.run(scene())
+    asyncio.run(steps())
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ async def settle() -> None:
 
 
 def test_a_key_wakes_those_who_wait_under_it() -> None:
-    async def scene(notifier: Notifier) -> None:
+    async def steps(notifier: Notifier) -> None:
         first, again = (
             await waiting(notifier, Topic.ORDERS, FIRST),
             await waiting(notifier, Topic.ORDERS, FIRST),
@@ -47,11 +47,11 @@ def test_a_key_wakes_those_who_wait_under_it() -> None:
         assert not events.done()
         events.cancel()
 
-    run(scene)
+    run(steps)
 
 
 def test_what_was_notified_after_the_count_was_read_is_not_missed() -> None:
-    async def scene(notifier: Notifier) -> None:
+    async def steps(notifier: Notifier) -> None:
         count, others = notifier.count(Topic.ORDERS, FIRST), notifier.count(Topic.ORDERS, SECOND)
         notifier.notify(Topic.ORDERS, [FIRST])
         await settle()
@@ -61,12 +61,12 @@ def test_what_was_notified_after_the_count_was_read_is_not_missed() -> None:
         await settle()
         await notifier.wait(Topic.ORDERS, others, LONG, SECOND)
 
-    run(scene)
+    run(steps)
 
 
 def test_a_wait_ends_after_its_time() -> None:
-    async def scene(notifier: Notifier) -> None:
+    async def steps(notifier: Notifier) -> None:
         await notifier.wait(Topic.WEIGHTS, notifier.count(Topic.WEIGHTS), 0.01)
         await notifier.wait(Topic.WEIGHTS, notifier.count(Topic.WEIGHTS), 0.0)
 
-    run(scene)
+    run(steps)

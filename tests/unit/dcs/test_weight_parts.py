@@ -27,7 +27,7 @@ def make_part(index: int = 0, *, version: int = 1, lineage: int = 1, count: int 
     )
 
 
-def tell(before: Gathering | None, part: WeightPart, *, epoch: int = 1, owner: str = "o") -> Gathering | None:
+def report(before: Gathering | None, part: WeightPart, *, epoch: int = 1, owner: str = "o") -> Gathering | None:
     return gathered(before, part, owner, epoch)
 
 
@@ -45,7 +45,7 @@ def tell(before: Gathering | None, part: WeightPart, *, epoch: int = 1, owner: s
 def test_parts_come_together(reported: list[WeightPart], there: list[int]) -> None:
     gathering: Gathering | None = None
     for part in reported:
-        gathering = tell(gathering, part)
+        gathering = report(gathering, part)
     assert gathering is not None
     assert sorted(gathering.parts) == there
     assert gathering.is_whole == (len(there) == 3)
@@ -53,11 +53,11 @@ def test_parts_come_together(reported: list[WeightPart], there: list[int]) -> No
 
 
 def test_a_part_of_an_older_weight_is_history() -> None:
-    assert tell(tell(None, make_part(0, version=2)), make_part(1, version=1)) is None
+    assert report(report(None, make_part(0, version=2)), make_part(1, version=1)) is None
 
 
 def test_parts_of_two_epochs_never_make_a_weight() -> None:
-    gathering = tell(tell(None, make_part(0, count=2)), make_part(1, count=2), epoch=2)
+    gathering = report(report(None, make_part(0, count=2)), make_part(1, count=2), epoch=2)
     assert gathering is not None
     assert sorted(gathering.parts) == [1]
 
@@ -72,7 +72,7 @@ def test_parts_of_two_epochs_never_make_a_weight() -> None:
 )
 def test_what_cannot_belong_together_is_refused(other: WeightPart) -> None:
     with pytest.raises(ValueError, match=r"part \d of"):
-        tell(tell(None, make_part(0)), other)
+        report(report(None, make_part(0)), other)
 
 
 def test_a_probe_comes_with_any_of_the_parts() -> None:
@@ -80,7 +80,7 @@ def test_a_probe_comes_with_any_of_the_parts() -> None:
     gathering: Gathering | None = None
     for index in range(3):
         part = make_part(index)
-        gathering = tell(gathering, part.model_copy(update={"probe": probe}) if index == 1 else part)
+        gathering = report(gathering, part.model_copy(update={"probe": probe}) if index == 1 else part)
     assert gathering is not None
     assert gathering.offer().probe == probe
 
@@ -89,7 +89,7 @@ def test_a_probe_comes_with_any_of_the_parts() -> None:
 def test_a_weight_is_whole_when_and_only_when_every_part_was_reported(order: list[int]) -> None:
     gathering: Gathering | None = None
     for index in order:
-        gathering = tell(gathering, make_part(index), owner=f"owner of {index}")
+        gathering = report(gathering, make_part(index), owner=f"owner of {index}")
     assert (gathering is not None and gathering.is_whole) == (set(order) == {0, 1, 2})
     if gathering is not None and gathering.is_whole:
         offer = gathering.offer()

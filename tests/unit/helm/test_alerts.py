@@ -19,7 +19,7 @@ OF_JOBS = [
     pytest.param(rule, id=rule["alert"]) for group in GROUPS if group["name"] == "rljob-jobs" for rule in group["rules"]
 ]
 SCENARIOS = yaml.safe_load((ROOT / "tests/cluster/monitoring/alerts.test.yaml").read_text())["tests"]
-WORDS: dict[str, set[str]] = {"phase": set(Phase), "scope": set(Scope), "condition": set(CONDITIONS)}
+VALUES: dict[str, set[str]] = {"phase": set(Phase), "scope": set(Scope), "condition": set(CONDITIONS)}
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -40,7 +40,7 @@ def test_an_alert_asks_for_the_operator_of_this_release_alone(rule: dict[str, An
 def test_texts_of_an_alert_are_the_code_s(rule: dict[str, Any]) -> None:
     for asked in asked_by(rule["expr"]):
         for label, text in re.findall(r'(\w+)=~?"([^"]*)"', asked.selector):
-            assert {*text.split("|")} <= WORDS.get(label, {*text.split("|")}), text
+            assert {*text.split("|")} <= VALUES.get(label, {*text.split("|")}), text
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -117,7 +117,7 @@ ROWS = [
 def test_difference(wanted: list[Any], known: list[OwnedView], expected: list[str]) -> None:
     delta = difference(wanted, {(view.kind, view.name): view for view in known}, KEY, ME.uid)
 
-    assert told(delta) == expected
+    assert reported(delta) == expected
 
 
 def test_once_written_there_is_no_difference() -> None:
@@ -127,7 +127,7 @@ def test_once_written_there_is_no_difference() -> None:
     assert difference(wanted, {(view.kind, view.name): view for view in known}, KEY, ME.uid) == Delta()
 
 
-def told(delta: Delta) -> list[str]:
+def reported(delta: Delta) -> list[str]:
     return [
         *(f"apply {each['kind']} {each['metadata']['name']}" for each in delta.apply),
         *(f"scale {view.kind} {view.name} to {replicas}" for view, replicas in delta.scale),

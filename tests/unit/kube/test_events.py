@@ -34,7 +34,7 @@ class Server:
         return body
 
 
-class Told:
+class Recorded:
     """By one life of the operator."""
 
     def __init__(self, server: Server | None = None) -> None:
@@ -51,7 +51,7 @@ class Told:
 
 
 def test_a_sentence_that_repeats_costs_nothing_until_it_is_written() -> None:
-    reported = Told()
+    reported = Recorded()
     reported.say("refused", times=2 * EMIT_RATE.burst)
     reported.say("something else")
     assert reported.server.messages == ["refused", "something else"]
@@ -62,18 +62,18 @@ def test_a_sentence_that_repeats_costs_nothing_until_it_is_written() -> None:
 
 
 def test_a_job_that_states_ever_more_is_cut_short() -> None:
-    reported = Told()
+    reported = Recorded()
     for number in range(EMIT_RATE.burst + 10):
         reported.say(f"{number}")
     assert len(reported.server.messages) == EMIT_RATE.burst
 
 
 def test_what_happened_once_is_reported_once_by_all_lives_of_the_operator_together() -> None:
-    first = Told()
+    first = Recorded()
     first.say("epoch 2", once="e2")
-    for life in (first, Told(first.server)):
+    for life in (first, Recorded(first.server)):
         life.say("epoch 2, in other words", once="e2")
     first.say("epoch 3", once="e3")
     first.say("whatever repeats")
-    Told(first.server).say("whatever repeats")
+    Recorded(first.server).say("whatever repeats")
     assert first.server.messages == ["epoch 2", "epoch 3", "whatever repeats", "whatever repeats"]

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from rljob_operator.kube.operator_metrics import JobSeries
 
 
-def told(*statuses: dict[str, Any]) -> set[str]:
+def reported(*statuses: dict[str, Any]) -> set[str]:
     registry = CollectorRegistry()
     series = JobSeries(registry)
     series.source = lambda: [
@@ -68,12 +68,12 @@ WHOLE = {
     ],
 )
 def test_a_job_is_reported(status: dict[str, Any], expected: set[str]) -> None:
-    assert told(status) == expected
+    assert reported(status) == expected
 
 
 def test_a_job_that_is_gone_leaves_nothing() -> None:
-    assert told() == set()
+    assert reported() == set()
 
 
 def test_each_job_has_series_of_its_own() -> None:
-    assert len(told(WHOLE, WHOLE)) == 2 * len(told(WHOLE))
+    assert len(reported(WHOLE, WHOLE)) == 2 * len(reported(WHOLE))

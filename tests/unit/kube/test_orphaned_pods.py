@@ -26,10 +26,10 @@ class Setting:
     def __init__(self, replica_set: Json | None = None) -> None:
         answers = {} if replica_set is None else {REPLICA_SETS.path("ns", SET.name): {"metadata": replica_set}}
         self.api, self.now = ApiOfAnswers(answers), NOW_SECONDS
-        self.remains = OrphanedPods(cast(Api, self.api), KEY, clock=lambda: self.now)
+        self.orphaned = OrphanedPods(cast(Api, self.api), KEY, clock=lambda: self.now)
 
     def named(self, *pods: PodView) -> list[str]:
-        return [str(each) for each in asyncio.run(self.remains.stranded(pods))]
+        return [str(each) for each in asyncio.run(self.orphaned.stranded(pods))]
 
 
 @pytest.mark.parametrize(
@@ -65,5 +65,5 @@ def test_after_a_while_whatever_is_there_and_not_being_deleted_is_named() -> Non
     context.now += 1
 
     assert context.named(*pods) == ["Pod job-actor-0 (of ReplicaSet job-actor-5f)"]
-    context.remains.are_gone()
+    context.orphaned.are_gone()
     assert context.named(*pods) == []

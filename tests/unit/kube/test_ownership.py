@@ -39,21 +39,23 @@ def test_holder(controller: Controller | None, deleting: bool, expected: ObjectH
     assert holder(there(controller, deleting=deleting), KEY, UID) is expected
 
 
-KEPT = ClaimView(run="r", run_of="u0", spec='{"seed":1}', size="10Gi")
+RETAINED = ClaimView(run="r", run_of="u0", spec='{"seed":1}', size="10Gi")
 CLAIM_ROWS = [
-    pytest.param(replace(KEPT, run_of=UID), None, False, ObjectHolder.JOB, id="the job's own, of no owner"),
-    pytest.param(KEPT, None, False, ObjectHolder.JOB, id="of an earlier job, of the same run"),
-    pytest.param(replace(KEPT, run="other"), None, False, ObjectHolder.OTHER, id="of an earlier job, of another run"),
-    pytest.param(KEPT, None, True, ObjectHolder.PASSING, id="that somebody deletes"),
+    pytest.param(replace(RETAINED, run_of=UID), None, False, ObjectHolder.JOB, id="the job's own, of no owner"),
+    pytest.param(RETAINED, None, False, ObjectHolder.JOB, id="of an earlier job, of the same run"),
     pytest.param(
-        replace(KEPT, run="other"), None, True, ObjectHolder.PASSING, id="of another run, that somebody deletes"
+        replace(RETAINED, run="other"), None, False, ObjectHolder.OTHER, id="of an earlier job, of another run"
+    ),
+    pytest.param(RETAINED, None, True, ObjectHolder.PASSING, id="that somebody deletes"),
+    pytest.param(
+        replace(RETAINED, run="other"), None, True, ObjectHolder.PASSING, id="of another run, that somebody deletes"
     ),
     pytest.param(ClaimView(size="10Gi"), None, False, ObjectHolder.OTHER, id="of nobody"),
     pytest.param(
-        KEPT, Controller("RLJob.rljob.dev", "job", "u0"), False, ObjectHolder.PASSING, id="that goes with its job"
+        RETAINED, Controller("RLJob.rljob.dev", "job", "u0"), False, ObjectHolder.PASSING, id="that goes with its job"
     ),
     pytest.param(
-        KEPT, Controller("Other.example.org", "job", "u0"), False, ObjectHolder.OTHER, id="that another one took"
+        RETAINED, Controller("Other.example.org", "job", "u0"), False, ObjectHolder.OTHER, id="that another one took"
     ),
 ]
 
@@ -72,7 +74,7 @@ def test_the_checkpoints_of_another_run_are_reported_by_the_fields_that_differ()
     def spec(**fields: Any) -> str:
         return retained_spec(RLJobSpec.model_validate({**GOOD["spec"], **fields}))
 
-    claim = replace(KEPT, spec=spec(seed=1))
+    claim = replace(RETAINED, spec=spec(seed=1))
     view = OwnedView("PersistentVolumeClaim", "job-checkpoints", "o1", None, "d1", "r1", "", False, None, claim=claim)
 
     message = sentence([foreign(view, {ANNOTATION_SPEC: spec(seed=7)})], KEY)

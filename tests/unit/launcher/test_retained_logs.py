@@ -29,20 +29,20 @@ def test_lives_are_distinguished(text: str, expected: tuple[str, str]) -> None:
     assert last_lives(text) == expected
 
 
-def kept(logs: RetainedLogs, *, previous: bool, role: Role | None = None) -> dict[str, str]:
+def retained(logs: RetainedLogs, *, previous: bool, role: Role | None = None) -> dict[str, str]:
     return {tail.name: tail.text for tail in logs.read(role, previous=previous).logs}
 
 
 def test_the_life_before_is_retained_when_another_begins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     logs = RetainedLogs(tmp_path)
-    assert kept(logs, previous=False) == {}
+    assert retained(logs, previous=False) == {}
     for life, text in (("one", "a"), ("one", "ab"), ("two", "c"), ("two", "cd"), ("two", "cde")):
         logs.retain(LogTail(name="actor-0.0", life=life, text=text))
     logs.retain(LogTail(name="actor_fwd-0.0", life="one", text="f"))
     logs.retain(LogTail(name="rollout-1.engine.2", life="one", text="e"))
-    assert kept(logs, previous=False) == {"actor-0.0": "cde", "actor_fwd-0.0": "f", "rollout-1.engine.2": "e"}
-    assert kept(logs, previous=True) == {"actor-0.0": "ab"}
-    assert kept(logs, previous=False, role=Role.ACTOR) == {"actor-0.0": "cde"}
+    assert retained(logs, previous=False) == {"actor-0.0": "cde", "actor_fwd-0.0": "f", "rollout-1.engine.2": "e"}
+    assert retained(logs, previous=True) == {"actor-0.0": "ab"}
+    assert retained(logs, previous=False, role=Role.ACTOR) == {"actor-0.0": "cde"}
     assert main(["--run-dir", str(tmp_path), "--role", "actor", "--previous"]) == 0
     assert '"text": "ab"' in capsys.readouterr().out
 

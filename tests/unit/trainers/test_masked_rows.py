@@ -120,9 +120,9 @@ def inputs_of(rows: TrainRows) -> TokenInputs:
     )
 
 
-def masked(rows: TrainRows, kept: list[bool], poison: float) -> TrainRows:
+def masked(rows: TrainRows, retained: list[bool], poison: float) -> TrainRows:
     """The rows with those that are not kept masked; what is known of their tokens is worthless."""
-    keep = torch.tensor(kept)
+    keep = torch.tensor(retained)
     of_tokens = keep.repeat_interleave(rows.response_lengths)
 
     def spoilt(column: Jagged | None) -> Jagged:

@@ -60,7 +60,7 @@ class ControllerView:
         )
 
 
-_kept: list[Any] = []
+_retained: list[Any] = []
 """Handles of actors: one without a handle ends."""
 
 
@@ -69,8 +69,8 @@ def init_with_view(conf: Any = None) -> Any:
     if ray.is_initialized():
         view: Any = ray.remote(ControllerView)
         name = {"name": "TransferQueueController", "namespace": "transfer_queue", "get_if_exists": True}
-        _kept.append(view.options(num_cpus=0, **name).remote())
-        ray.get(_kept[-1].list_partitions.remote())
+        _retained.append(view.options(num_cpus=0, **name).remote())
+        ray.get(_retained[-1].list_partitions.remote())
     return found
 
 
