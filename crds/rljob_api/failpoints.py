@@ -1,7 +1,7 @@
 """Failpoints: named places where a test may kill the process that passes them, or hang it. Nothing unless asked for.
 
 `RLJOB_FAILPOINTS="checkpoint.after_record=2,publish.after=1"` with `RLJOB_FAILPOINTS_DIR=DIR` sends SIGKILL to the
-process that passes a place for the n-th time (counted over all lives in DIR); each place fires once, its file
+process that passes a place for the n-th time (counted over all incarnations in DIR); each place fires once, its file
 `NAME.fired` records. `NAME=hang:2` keeps the thread that passes it there for ever instead.
 """
 

@@ -7,7 +7,7 @@ and fields to every object, and an operator keeps those that it does not know.
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import WithJsonSchema
+from pydantic import Field, WithJsonSchema
 
 from rljob_api.base import OPEN, StatusModel
 from rljob_api.names import Epoch, Role
@@ -98,10 +98,10 @@ class PodStatus(StatusModel):
     """Of engine 0."""
     engines: list[EngineStatus] = []
     ranks: list[RankStatus] = []
-    life: str = ""
+    incarnation: str = Field("", alias="life")
     """`{pod uid}/{container restart count}` that the job counts on; empty until the pod exists."""
-    lost_life: str = ""
-    """The life that was given up last: this one is to be replaced."""
+    lost_incarnation: str = Field("", alias="lostLife")
+    """The incarnation that was given up last: this one is to be replaced."""
     draining: bool = False
     """The replica is one too many: it finishes or hands back its work and goes."""
     drain_ordered_at: Time | None = None

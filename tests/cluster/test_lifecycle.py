@@ -1,4 +1,4 @@
-"""The life of jobs on a cluster: changes of the spec, requests, suspension, ends and deletion, with real pods.
+"""The life cycle of jobs on a cluster: changes of the spec, requests, suspension, ends and deletion, with real pods.
 
 The tests go on with each other's jobs: `job` runs and is changed, suspended and deleted; `job-actor`, whose name begins
 like that of one of its Deployments, lives beside it and meets what can go wrong.
@@ -59,7 +59,7 @@ def stage(cluster: Cluster, module_kubectl: Kubectl, tmp_path_factory: pytest.Te
         yield stage
 
 
-def lives(job: ClusterJob) -> dict[str, str]:
+def incarnations(job: ClusterJob) -> dict[str, str]:
     """Replica -> uid of its pod."""
     return {pod["name"]: pod["life"].partition("/")[0] for role in job.status()["roles"] for pod in role["pods"]}
 
@@ -124,36 +124,36 @@ def test_a_role_restarts_in_place_when_it_is_asked_for(stage: Stage, cluster: Cl
 
 
 def test_the_job_restarts_when_it_is_asked_for_and_once(stage: Stage, cluster: Cluster) -> None:
-    job, epoch, pods = stage.job, stage.job.epoch(), lives(stage.job)
+    job, epoch, pods = stage.job, stage.job.epoch(), incarnations(stage.job)
 
     arguments = ("-n", stage.kubectl.namespace, "--reason", "a new driver", "--wait", "--timeout", "200")
     rljob(cluster, "restart", job.name, *arguments)
     wait_restarted(job, epoch + 1)
 
-    assert lives(job) == pods
+    assert incarnations(job) == pods
     assert job.status()["restart"]["handledRequest"] == job.object()["spec"]["restartRequest"]["id"]
 
 
 def test_a_learning_rate_begins_an_epoch_from_the_checkpoint_in_the_same_pods(stage: Stage) -> None:
-    job, epoch, pods = stage.job, stage.job.epoch(), lives(stage.job)
+    job, epoch, pods = stage.job, stage.job.epoch(), incarnations(stage.job)
 
     job.change({"training": {"optimizer": {"learningRate": 2e-3}}})
     job.wait("the next epoch", lambda: job.epoch() > epoch)
     wait_restarted(job, epoch + 1)
 
-    assert lives(job) == pods, job.summary()
+    assert incarnations(job) == pods, job.summary()
     job.wait_event("SpecChanged")
     assert len(job.events("SpecChanged")) == 1, job.summary()
 
 
 def test_other_resources_of_a_role_roll_its_pods_and_no_others(stage: Stage) -> None:
-    job, epoch, before = stage.job, stage.job.epoch(), lives(stage.job)
+    job, epoch, before = stage.job, stage.job.epoch(), incarnations(stage.job)
 
     job.change({"roles": {"advantages": {"resources": {"requests": {"memory": "64Mi"}}}}})
     job.wait("the next epoch", lambda: job.epoch() > epoch)
     wait_restarted(job, epoch + 1)
 
-    after = lives(job)
+    after = incarnations(job)
     assert {name for name in after if after[name] != before[name]} == {"advantages-0"}, job.summary()
     assert reason(job, "Failed") == ""
 

@@ -20,8 +20,8 @@ from rljob_api.wire.epochs import EpochRequest
 from rljob_operator.coordinator_client.link import CoordinatorRefused
 from tests.cluster.harness.definition import install_definition
 from tests.cluster.harness.door import Door
+from tests.cluster.harness.incarnations import Incarnations
 from tests.cluster.harness.kubectl import Kubectl, KubectlFailed, Object
-from tests.cluster.harness.lives import Lives
 from tests.cluster.harness.machine import Cluster, Node
 from tests.cluster.harness.operator import OperatorProcess
 from tests.cluster.harness.rljob import ClusterJob, leaves_nothing, make_small_job, slowed
@@ -57,15 +57,15 @@ def worker_uids(job: ClusterJob) -> dict[str, str]:
     return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in job.pods()}
 
 
-# A life that is killed leaves connections behind, which a busy machine closes later than the test ends.
+# An incarnation that is killed leaves connections behind, which a busy machine closes later than the test ends.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_operator_that_dies_after_every_write_comes_to_the_same_end(
     cluster: Cluster, node: Node, kubectl: Kubectl, namespace: str
 ) -> None:
     job = ClusterJob(kubectl, made_patient("mortal")).apply()
-    lives = Lives(cluster.kubeconfig, namespace, job.name)
+    incarnations = Incarnations(cluster.kubeconfig, namespace, job.name)
 
-    deaths = lives.die_at_every_write(lambda raw: is_ready_in(1, raw), seconds=600)
+    deaths = incarnations.die_at_every_write(lambda raw: is_ready_in(1, raw), seconds=600)
     kinds = {"Service", "ConfigMap", "PersistentVolumeClaim", "Deployment", "StatefulSet", "NetworkPolicy"}
     assert {f"apply {kind}" for kind in kinds} <= set(deaths)
     assert {"patch RLJob status", "create Secret", "POST /v1/epoch", "PUT /v1/desired"} <= set(deaths)
@@ -73,23 +73,23 @@ def test_an_operator_that_dies_after_every_write_comes_to_the_same_end(
     pods = worker_uids(job)
 
     job.process("actor").kill()
-    deaths = lives.die_at_every_write(lambda raw: is_ready_in(2, raw), seconds=400)
+    deaths = incarnations.die_at_every_write(lambda raw: is_ready_in(2, raw), seconds=400)
     assert {"patch RLJob status", "POST /v1/epoch", "PUT /v1/desired"} <= set(deaths)
     assert_came_once(job, epoch=2, restarts=1)
 
     job.change({"training": {"optimizer": {"learningRate": 5e-4}}})
-    deaths = lives.die_at_every_write(lambda raw: is_ready_in(3, raw), seconds=400)
+    deaths = incarnations.die_at_every_write(lambda raw: is_ready_in(3, raw), seconds=400)
     assert {"patch RLJob status", "apply ConfigMap", "POST /v1/epoch", "PUT /v1/desired"} <= set(deaths)
     assert_came_once(job, epoch=3, restarts=2)
     assert worker_uids(job) == pods, "neither a dead rank nor a learning rate replaces a pod"
 
     step = job.step()
-    writes = lives.live(lambda raw: step_of(raw) > step, seconds=240)
+    writes = incarnations.live(lambda raw: step_of(raw) > step, seconds=240)
     rest = {"patch RLJob status", "create Event", "POST /v1/failures/acknowledge"}
     assert set(writes) <= rest, "an operator that lives on has nothing left to do"
 
     kubectl.delete("rljob", job.name)
-    assert lives.live(lambda raw: raw is None, seconds=240) == []
+    assert incarnations.live(lambda raw: raw is None, seconds=240) == []
     kubectl.wait("all of the job's objects to be gone", lambda: not kubectl.all(MADE, LABEL_JOB))
 
 
@@ -150,7 +150,7 @@ def test_a_leader_that_dies_or_sleeps_is_followed_and_can_do_no_harm(
         assert holder_of(kubectl) != holder
         assert job.status()["restart"]["globalRestarts"] == 1, job.summary()
 
-        # The new leader falls asleep, and a third life of the operator takes over from it.
+        # The new leader falls asleep, and a third incarnation of the operator takes over from it.
         leader.start()
         before, stale = job.object(), applied_now(kubectl, "configmap", config_name(job.name))
         holder = holder_of(kubectl)
@@ -184,14 +184,14 @@ def refuse_what_is_late(cluster: Cluster, kubectl: Kubectl, namespace: str, job:
     secret = kubectl.get("secret", secret_name(job.name))
     assert secret is not None
     token = base64.b64decode(secret["data"]["token"]).decode()
-    lives = Lives(cluster.kubeconfig, namespace, job.name)
+    incarnations = Incarnations(cluster.kubeconfig, namespace, job.name)
     now, then = job.status()["restart"], before["status"]["restart"]
     for restart, decision in ((then, then["decisionId"]), (now, "e3-of-somebody-else")):
         request = EpochRequest(epoch=restart["epoch"], decision_id=decision, reason="late")
         with pytest.raises(CoordinatorRefused, match="409"):
-            lives.ask(token, lambda link, request=request: link.raise_epoch(request))  # type: ignore[misc]
+            incarnations.ask(token, lambda link, request=request: link.raise_epoch(request))  # type: ignore[misc]
     again = EpochRequest(epoch=now["epoch"], decision_id=now["decisionId"], reason=now["reason"])
-    lives.ask(token, lambda link: link.raise_epoch(again))
+    incarnations.ask(token, lambda link: link.raise_epoch(again))
     assert job.epoch() == now["epoch"]
 
 

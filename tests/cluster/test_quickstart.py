@@ -205,12 +205,12 @@ def _commands_of_the_page() -> list[list[str]]:
 
 def _made(kubectl: Kubectl) -> Object:
     """What changes when a pod or a template of the job is touched: the pods that live, the generations of the rest."""
-    lives = {}
+    incarnations = {}
     for pod in kubectl.all("pods", LABEL_JOB):
         counts = [status["restartCount"] for status in pod["status"].get("containerStatuses", [])]
-        lives[pod["metadata"]["name"]] = (pod["metadata"]["uid"], counts)
+        incarnations[pod["metadata"]["name"]] = (pod["metadata"]["uid"], counts)
     generations = {
         (each["kind"], each["metadata"]["name"]): each["metadata"]["generation"]
         for each in kubectl.all(WORKLOADS, LABEL_JOB)
     }
-    return {"pods": lives, "generations": generations}
+    return {"pods": incarnations, "generations": generations}

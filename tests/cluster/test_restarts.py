@@ -163,7 +163,9 @@ def test_one_cause_makes_one_restart_as_the_table_states(subject: Subject, blow:
         assert not set(before.ranks.values()) & set(after.ranks.values()), message()
     else:
         assert after.failures - before.failures == Counter({role: 1} if blow.counts else {}), message()
-        assert {each for each, life in after.ranks.items() if life != before.ranks[each]} == {role}, message()
+        assert {each for each, incarnation in after.ranks.items() if incarnation != before.ranks[each]} == {role}, (
+            message()
+        )
     changed = {each for each, uid in after.pods.items() if uid != before.pods[each]}
     assert changed in _allowed(blow), message()
 

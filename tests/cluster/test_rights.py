@@ -50,7 +50,7 @@ SPARED: dict[Right, str] = (
 
 def test_every_right_is_used_and_none_is_missed(kubectl: Kubectl, node: Node, release: Release) -> None:
     release.install()
-    _live_a_whole_life(kubectl)
+    _run_a_whole_incarnation(kubectl)
     asked, refused = _asked(node, f"system:serviceaccount:{kubectl.namespace}:{OPERATOR}")
     granted = _granted(kubectl)
     assert not refused
@@ -58,7 +58,7 @@ def test_every_right_is_used_and_none_is_missed(kubectl: Kubectl, node: Node, re
     assert asked <= granted
 
 
-def _live_a_whole_life(kubectl: Kubectl) -> None:
+def _run_a_whole_incarnation(kubectl: Kubectl) -> None:
     manifest = make_small_job(
         rollout={"numRollouts": 1_000_000},
         roles={"reference": {}, "rollout": {"replicas": 2}},

@@ -120,7 +120,7 @@ def test_a_replica_that_drains_goes_on_when_it_is_wanted_again(job: ClusterJob) 
             lambda: [pod["draining"] for pod in rollouts(job.status())] == [False, False],
         )
     finally:
-        with suppress(ProcessLookupError):  # its launcher ended it, since another life is wanted
+        with suppress(ProcessLookupError):  # its launcher ended it, since another incarnation is wanted
             rank.resume()
     wait_rollouts(job, 2)
 

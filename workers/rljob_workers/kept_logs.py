@@ -1,4 +1,4 @@
-"""Logs that outlive their pods: the last part of each rank's and engine's, and of its life before, as files.
+"""Logs that outlive their pods: the last part of each rank's and engine's, and of its incarnation before, as files.
 
     python -m rljob_workers.kept_logs --role actor --previous
 
@@ -30,14 +30,14 @@ class RetainedLogs:
         self._folder = run_dir / LOGS_DIR
 
     def retain(self, tail: LogTail) -> None:
-        """Replaces what is retained of this life; what is retained of the life before becomes the previous."""
+        """Replaces what is retained of this incarnation; what was retained of it becomes the previous."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        file, life = self._folder / f"{tail.name}.log", self._folder / f".{tail.name}.life"
-        if file.exists() and (not life.exists() or life.read_text() != tail.life):
+        file, incarnation = self._folder / f"{tail.name}.log", self._folder / f".{tail.name}.life"
+        if file.exists() and (not incarnation.exists() or incarnation.read_text() != tail.incarnation):
             file.replace(self._folder / f"{tail.name}{_PREVIOUS}.log")
         beside = self._folder / f".{tail.name}.new"
         beside.write_text(tail.text)
-        life.write_text(tail.life)
+        incarnation.write_text(tail.incarnation)
         beside.replace(file)
 
     def read(self, role: Role | None, *, previous: bool) -> LogTails:
@@ -49,7 +49,7 @@ class RetainedLogs:
             name = file.name.removesuffix(f"{suffix}.log")
             if re.match(LOG_NAME, name) and (role is None or pod_of(name).role is role):
                 text = file.read_text(errors="replace")[-RETAINED_LOG_CHARACTERS:]
-                yield LogTail(name=name, life="kept", text=text)
+                yield LogTail(name=name, incarnation="kept", text=text)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -92,7 +92,7 @@ class RowServer:
         """Works on batches, oldest partition first, until every row of `partitions` is consumed.
 
         A lease that was lost meanwhile costs the work and nothing else: its rows are claimed again, by any replica.
-        Raises Draining when the pod shall drain, LifeOver when this incarnation is fenced.
+        Raises Draining when the pod shall drain, IncarnationOver when this incarnation is fenced.
         """
         while not isinstance(batch := self._await_claim(partitions), Exhausted):
             with suppress(LeaseLost):

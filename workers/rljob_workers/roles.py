@@ -24,22 +24,22 @@ from rljob_workers.transfer_queue.client import TransferQueueClient
 
 
 def main(context: RankContext) -> int:
-    """Runs the role of `context` until its pod drains; LifeOver and errors go to the launcher as they are."""
-    spec, life = context.job.spec, context.life
-    path = Path(context.endpoints.run_dir) / "timeline" / f"{life.key}.{life.incarnation}.jsonl"
-    with closing(Timeline(path, str(life.key))) as timeline:
+    """Runs the role of `context` until its pod drains; IncarnationOver and errors go to the launcher as they are."""
+    spec, incarnation = context.job.spec, context.incarnation
+    path = Path(context.endpoints.run_dir) / "timeline" / f"{incarnation.key}.{incarnation.id}.jsonl"
+    with closing(Timeline(path, str(incarnation.key))) as timeline:
         session = RankSession(context)
         queue = TransferQueueClient(
             context.endpoints,
             pipeline.queue_shape(spec),
-            life,
+            incarnation,
             waiting=spec.transfer_queue.polling_mode,
             checksums=spec.transfer_queue.checksums,
             counters=session.counters,
         )
         session.follow_seq(lambda: queue.seen_seq)
-        topology = spec.roles.topology(life.key.role)
-        _LOOPS[life.key.role](RankParts(context, spec, topology, session, queue, timeline))
+        topology = spec.roles.topology(incarnation.key.role)
+        _LOOPS[incarnation.key.role](RankParts(context, spec, topology, session, queue, timeline))
     return EXIT_SUCCEEDED
 
 

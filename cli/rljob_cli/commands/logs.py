@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_SUCCEEDED, Role
-from rljob_api.wire.logs import LOGS_DIR, LogTail, last_lives
+from rljob_api.wire.logs import LOGS_DIR, LogTail, last_incarnations
 
 _EPILOG = """\b
 JOB is the folder of a run on this machine, or the name of an RLJob on a cluster (by your kubeconfig).
@@ -66,9 +66,9 @@ def _of_run(folder: Path, role: Role | None, *, previous: bool) -> list[LogTail]
         with file.open("rb") as log:
             log.seek(max(0, file.stat().st_size - _READ_BYTES))
             text = log.read().decode(errors="replace")
-        text = last_lives(text)[1 if previous else 0]
+        text = last_incarnations(text)[1 if previous else 0]
         if text:
-            found.append(LogTail.model_construct(name=file.stem, life="", text=text))
+            found.append(LogTail.model_construct(name=file.stem, incarnation="", text=text))
     return found
 
 

@@ -42,7 +42,7 @@ CONTAINER = "logs"
 LABEL = f"{API_GROUP}/logs-of"
 
 
-LIVES_SECONDS = 300
+READER_DEADLINE_SECONDS = 300
 """A pod whose maker is gone ends by itself after so long, and goes with its job."""
 
 
@@ -84,7 +84,11 @@ def reader_pod(
     owner = {key: job[key] for key in ("apiVersion", "kind")}
     owner |= {key: job["metadata"][key] for key in ("name", "uid")}
     metadata = {"name": name, "labels": {LABEL: job["metadata"]["name"]}, "ownerReferences": [owner]}
-    limits = {"restartPolicy": "Never", "activeDeadlineSeconds": LIVES_SECONDS, "terminationGracePeriodSeconds": 0}
+    limits = {
+        "restartPolicy": "Never",
+        "activeDeadlineSeconds": READER_DEADLINE_SECONDS,
+        "terminationGracePeriodSeconds": 0,
+    }
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -167,7 +171,9 @@ class ClusterLogs:
         if not pods:
             return self.retained(role, previous=False)
         names = [pod["metadata"]["name"] for pod in pods]
-        return [LogTail.model_construct(name=pod, life="", text=self._log(pod, "worker", lines)) for pod in names]
+        return [
+            LogTail.model_construct(name=pod, incarnation="", text=self._log(pod, "worker", lines)) for pod in names
+        ]
 
     def retained(self, role: Role | None, *, previous: bool) -> list[LogTail]:
         """What is beside the checkpoints."""

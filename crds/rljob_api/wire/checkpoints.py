@@ -4,7 +4,7 @@ from pydantic import Field
 
 from rljob_api.base import WireModel
 from rljob_api.names import Role
-from rljob_api.wire.identity import Life, WeightId
+from rljob_api.wire.identity import Incarnation, WeightId
 
 
 class PartWriter(WireModel):
@@ -21,7 +21,7 @@ class PartWriter(WireModel):
 class CheckpointBegin(WireModel):
     """`POST /v1/checkpoints/begin`: the leader names the parts of the checkpoint."""
 
-    life: Life
+    incarnation: Incarnation = Field(alias="life")
     id: WeightId
     folder: str
     """Name below the checkpoint path, once it is whole."""
@@ -39,7 +39,7 @@ class CheckpointPart(WireModel):
 class CheckpointPartRequest(WireModel):
     """`POST /v1/checkpoints/parts`: may come before the leader's begin. The answer is the attempt."""
 
-    life: Life
+    incarnation: Incarnation = Field(alias="life")
     id: WeightId
     folder: str
     part: CheckpointPart
@@ -70,7 +70,7 @@ class CheckpointAttempt(WireModel):
 class CheckpointGiveUp(WireModel):
     """`POST /v1/checkpoints/give-up`: the leader has waited long enough; the record before stands."""
 
-    life: Life
+    incarnation: Incarnation = Field(alias="life")
     folder: str
     waited_seconds: float
 
@@ -78,7 +78,7 @@ class CheckpointGiveUp(WireModel):
 class DamageRequest(WireModel):
     """`POST /v1/checkpoints/damaged`: the folder that this epoch began with is not what was written."""
 
-    life: Life
+    incarnation: Incarnation = Field(alias="life")
     folder: str
     file: str
     """Below the checkpoint path."""
@@ -89,7 +89,7 @@ class DamageRequest(WireModel):
 class CheckpointRequest(WireModel):
     """`POST /v1/checkpoints`: records a durable checkpoint folder by compare-and-set in the current epoch."""
 
-    life: Life
+    incarnation: Incarnation = Field(alias="life")
     id: WeightId
     folder: str
     """Name below the checkpoint path."""

@@ -1,4 +1,4 @@
-"""Who speaks: pods, ranks and their lives."""
+"""Who speaks: pods, ranks and their incarnations."""
 
 from pydantic import Field
 
@@ -32,14 +32,14 @@ class RankKey(WireModel):
         return f"{self.role.value}-{self.replica}.{self.rank}"
 
 
-class Life(WireModel):
-    """One life of a rank. `incarnation` is unique (12 hex digits, drawn by the launcher before the fork)."""
+class Incarnation(WireModel):
+    """One incarnation of a rank. `id` is unique (12 hex digits, drawn by the launcher before the fork)."""
 
     key: RankKey
     epoch: Epoch
     generation: int = Field(ge=0)
     """Counts in-place restarts of the pod within the epoch."""
-    incarnation: str = Field(pattern=r"^[0-9a-f]{12}$")
+    id: str = Field(alias="incarnation", pattern=r"^[0-9a-f]{12}$")
 
 
 class WeightId(WireModel):

@@ -13,7 +13,7 @@ from rljob_api.wire.identity import PodKey
 
 
 class LauncherHello(WireModel):
-    """`POST /v1/launchers`: registers one life of a launcher; a later life of the same pod fences the earlier."""
+    """`POST /v1/launchers`: registers one incarnation of a launcher; a later one of the same pod fences it."""
 
     pod: PodKey
     pod_uid: str
@@ -43,7 +43,7 @@ class RankProcess(WireModel):
 
 
 class EngineState(StrEnum):
-    """Life of an engine server."""
+    """Incarnation of an engine server."""
 
     STARTING = "Starting"
     RUNNING = "Running"

@@ -1,6 +1,7 @@
 """Logs of a job that are retained beside its checkpoints: what launchers hand in, and what is answered of it.
 
-The file names and the mark between two lives are here as well, since launchers write them and `rljob logs` reads them.
+The file names and the mark between two incarnations are here as well, since launchers write them and `rljob logs` reads
+them.
 """
 
 import re
@@ -18,15 +19,15 @@ RETAINED_LOG_CHARACTERS = 1 << 16
 LOG_NAME = r"^(actor|rollout|actor_fwd|reference|advantages)-\d{1,6}\.(\d{1,4}|engine(\.\d{1,4})?)$"
 """Of a rank or an engine, without the suffix."""
 BEGINS = re.compile(r"^=== new life at .* ===$", re.MULTILINE)
-"""The line before the first of each life of a rank or engine."""
+"""The line before the first of each incarnation of a rank or engine."""
 
 
 class LogTail(WireModel):
-    """The last part of one log, from the beginning of the newest life of its process on."""
+    """The last part of one log, from the beginning of the newest incarnation of its process on."""
 
     name: str = Field(pattern=LOG_NAME, max_length=64)
-    life: str = Field(min_length=1, max_length=128)
-    """Another one: what was kept before is of the life before."""
+    incarnation: str = Field(alias="life", min_length=1, max_length=128)
+    """Another one: what was kept before is of the incarnation before."""
     text: str = Field(max_length=RETAINED_LOG_CHARACTERS)
 
 
@@ -37,7 +38,7 @@ class LogTails(WireModel):
 
 
 def begins_line(at: str) -> str:
-    """The mark of a life that begins."""
+    """The mark of an incarnation that begins."""
     return f"=== new life at {at} ===\n"
 
 
@@ -47,8 +48,8 @@ def pod_of(name: str) -> PodKey:
     return PodKey(role=Role(role), replica=int(replica))
 
 
-def last_lives(text: str) -> tuple[str, str]:
-    """What the newest life has written, after its mark, and what the life before it has; empty where there is none."""
+def last_incarnations(text: str) -> tuple[str, str]:
+    """What the newest incarnation has written, after its mark, and what the one before it has; "" without one."""
     marks = list(BEGINS.finditer(text))
     if not marks:
         return text, ""

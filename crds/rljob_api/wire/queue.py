@@ -52,7 +52,7 @@ class PartitionStats(WireModel):
 
 
 class TicketHolder(WireModel):
-    """A life with tickets in work."""
+    """An incarnation with tickets in work."""
 
     holder: str
     """`role-replica.rank`."""

@@ -8,13 +8,13 @@ from pydantic import Field
 from rljob_api.base import FEW_NAMES, BoundedText, WireModel
 from rljob_api.names import Epoch, WeightVersion
 from rljob_api.wire.epochs import RestorePoint
-from rljob_api.wire.identity import Life, WeightId
+from rljob_api.wire.identity import Incarnation, WeightId
 
 
 class RankHello(WireModel):
-    """`POST /v1/ranks`: registers a life. Ends every earlier life of the same rank: its leases and tickets return."""
+    """`POST /v1/ranks`: registers an incarnation. Ends earlier ones of the rank: their leases and tickets return."""
 
-    life: Life
+    incarnation: Incarnation = Field(alias="life")
     pid: int
     launcher: str
 
@@ -45,7 +45,7 @@ class Busy(WireModel):
 class Beat(WireModel):
     """`POST /v1/ranks/beat`, sent by the rank's own main loop."""
 
-    life: Life
+    incarnation: Incarnation = Field(alias="life")
     state: RankState
     busy: Busy | None = None
     waiting: BoundedText | None = None
@@ -60,13 +60,13 @@ class Beat(WireModel):
     counters: dict[str, float] = {}
     """Monotonic counters and gauges of this rank, for /metrics (bounded, known names)."""
     progress: int = 0
-    """What this life has brought the job forward, in any unit: grows with tokens that are made, rows that are put or
-    trained. Bounded between two steps, so that work that is done for nothing ends it."""
+    """What this incarnation has brought the job forward, in any unit: grows with tokens that are made, rows that are
+    put or trained. Bounded between two steps, so that work that is done for nothing ends it."""
     seen_seq: int = 0
 
 
 class BeatAnswer(WireModel):
-    """A fenced life gets 409 instead."""
+    """A fenced incarnation gets 409 instead."""
 
     drain: bool
     """The pod shall drain: finish or hand back, then exit 0."""
@@ -108,7 +108,7 @@ class NoticeKind(StrEnum):
 class Notice(WireModel):
     """`POST /v1/notices`: something that the job survives and its owner should know; becomes an event."""
 
-    life: Life
+    incarnation: Incarnation = Field(alias="life")
     kind: NoticeKind
     message: str = Field(max_length=4096)
     """One sentence."""
@@ -117,7 +117,7 @@ class Notice(WireModel):
 class StepReport(WireModel):
     """`POST /v1/steps`, by global rank 0 of the actor after publishing version step + 1."""
 
-    life: Life
+    incarnation: Incarnation = Field(alias="life")
     step: int
     """The rollout id that was trained."""
     version: WeightVersion

@@ -4,7 +4,7 @@ from pydantic import Field
 
 from rljob_api.base import WireModel
 from rljob_api.names import Stream
-from rljob_api.wire.identity import Life, WeightId
+from rljob_api.wire.identity import Incarnation, WeightId
 
 
 class Probe(WireModel):
@@ -41,7 +41,7 @@ class PartRequest(WireModel):
     For Policy version r + 1 the queue must then hold no untrained row of train_r.
     """
 
-    life: Life
+    incarnation: Incarnation = Field(alias="life")
     part: WeightPart
 
 
@@ -82,7 +82,7 @@ class WeightOffer(WireModel):
 class SourceRequest(WireModel):
     """`POST /v1/weights/sources`: a receiver that has all parts of a weight offers to serve them."""
 
-    life: Life
+    incarnation: Incarnation = Field(alias="life")
     stream: Stream
     id: WeightId
     address: str

@@ -35,7 +35,7 @@ from rljob_operator.core.notices import epoch_opened
 from rljob_operator.kube.api import Api, Json
 from rljob_operator.kube.errors import ApiConflict, ApiNotFound, ApiRefused
 from rljob_operator.kube.kinds import NODES, PODS, RLJOBS
-from rljob_operator.kube.pod_facts import ending_of, life_of, process_name, returns, returns_by_itself, stranded
+from rljob_operator.kube.pod_facts import ending_of, incarnation_of, process_name, returns, returns_by_itself, stranded
 from rljob_operator.kube.views import JobKey, PodView
 
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
@@ -64,10 +64,10 @@ class ActionContext:
     opened: list[Event] = field(default_factory=list)
     """Epochs that the coordinator has opened, to be reported."""
 
-    def member(self, pod: PodKey, life: str) -> PodView | None:
-        """The pod that has this life of a member; None where another has taken its place."""
+    def member(self, pod: PodKey, incarnation: str) -> PodView | None:
+        """The pod that has this incarnation of a member; None where another has taken its place."""
         view = self.members.get(pod)
-        return view if view is not None and life_of(view) == life else None
+        return view if view is not None and incarnation_of(view) == incarnation else None
 
 
 class Actions:
@@ -97,14 +97,14 @@ class Actions:
                     failpoint("operator.after_write")
             case CreatePod(pod):
                 await self._make_way(context, pod)
-            case KillPod(pod, life):
-                if view := context.member(pod, life):
+            case KillPod(pod, incarnation):
+                if view := context.member(pod, incarnation):
                     await self.delete(view)
-            case MarkForDeletion(pod, life):
-                if view := context.member(pod, life):
+            case MarkForDeletion(pod, incarnation):
+                if view := context.member(pod, incarnation):
                     await self._annotate(view, MARKED)
-            case KeepPod(pod, life):
-                if view := context.member(pod, life):
+            case KeepPod(pod, incarnation):
+                if view := context.member(pod, incarnation):
                     await self._annotate(view, None)
             case RestartInfrastructure(name):
                 await self._restart_infrastructure(context, name)
@@ -191,11 +191,15 @@ class Actions:
         context.opened.append(epoch_opened(point, time.time()))
 
     async def _make_way(self, context: ActionContext, key: PodKey) -> None:
-        """Deletes a pod whose life was given up and that stays as it is: with it its Deployment would make no other."""
-        lost = {pod.lost_life for other, pod in pods(context.status) if other == key and pod.lost_life and not pod.life}
+        """Deletes a pod whose incarnation was given up and that stays: with it its Deployment would make no other."""
+        lost = {
+            pod.lost_incarnation
+            for other, pod in pods(context.status)
+            if other == key and pod.lost_incarnation and not pod.incarnation
+        }
         for view in context.pods:
             stays = not view.deleting and view.phase not in ("Failed", "Succeeded")
-            if life_of(view) in lost and stays and not returns(view, None):
+            if incarnation_of(view) in lost and stays and not returns(view, None):
                 await self.delete(view)
 
     async def _restart_infrastructure(self, context: ActionContext, name: str) -> None:

@@ -62,7 +62,7 @@ class SideLoop:
 
 
 WATCH_LIMIT_SECONDS = 150.0
-"""A watch whose last sign of life is older is dead: it gives up a stream after 100 s, and retries within 30 s."""
+"""A watch whose last pulse is older is dead: it gives up a stream after 100 s, and retries within 30 s."""
 
 
 LAG_LIMIT_SECONDS = 60.0
@@ -93,7 +93,7 @@ class Watch(Protocol):
         ...
 
     def age(self) -> float:
-        """Seconds since the last sign of life."""
+        """Seconds since the last pulse."""
         ...
 
 

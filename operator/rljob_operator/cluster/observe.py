@@ -28,9 +28,9 @@ from rljob_operator.kube.blockers import BlockerReports, pod_blocker, process_na
 from rljob_operator.kube.pod_facts import (
     absent_facts,
     fact_of,
+    incarnation_of,
     infrastructure_facts,
     infrastructure_pods,
-    life_of,
 )
 from rljob_operator.kube.views import PodView
 
@@ -57,7 +57,7 @@ def observe(
     up_at = turn.memory.startups.of(members.values())
     wanted = {role: templates.get(deployment_name(turn.key.name, role), "") for role in Role}
     facts = tuple(
-        _with_blocker(fact_of(key, pod, wanted[key.role], up_at.get(life_of(pod))), pod, reports, now)
+        _with_blocker(fact_of(key, pod, wanted[key.role], up_at.get(incarnation_of(pod))), pod, reports, now)
         for key, pod in members.items()
     )
     workers = [pod for pod in pods if pod.component == COMPONENT_WORKER]

@@ -72,7 +72,7 @@ def _behind(observed: Observed, status: RLJobStatus, role: Role) -> list[tuple[P
 
 def _ranks(observed: Observed, status: RLJobStatus, role: Role) -> Iterator[tuple[PodKey, RankProcess]]:
     for key, pod in remaining(status):
-        seen = observed.observations.get((key, pod.life)) if key.role is role else None
+        seen = observed.observations.get((key, pod.incarnation)) if key.role is role else None
         for process in ordered_processes(status, pod, seen) if seen is not None else []:
             yield key, process
 
@@ -95,14 +95,14 @@ class Causes:
     """What a decision is made from, beside the user's request and progress."""
 
     failures: tuple[Failure, ...]
-    """Reported, of the lives that the job counts on now, oldest first. All others were restarted already."""
+    """Reported, of the incarnations that the job counts on now, oldest first. All others were restarted already."""
     unbegun: tuple[Cause, ...]
     """Lost pods that had not run: they are replaced, and nothing restarts for them."""
     silenced: tuple[Cause, ...]
     """Lost pods whose launchers fell silent in an epoch that was left: they are replaced, and count no more."""
     replaced: tuple[Cause, ...]
-    """Pods whose lives are given up, whatever else is decided: the lost ones, those whose engine cannot start in a job
-    whose engines can work, and those that did not begin for the second time what they were ordered."""
+    """Pods whose incarnations are given up, whatever else is decided: the lost ones, those whose engine cannot start in
+    a job whose engines can work, and those that did not begin for the second time what they were ordered."""
     restarting: tuple[Cause, ...]
     """What the restart table has to answer, at most one cause a pod: a lost pod explains its dead ranks, a dead rank
     explains a silent one, and a rank that is lost those of its gang that left for it."""
@@ -225,7 +225,7 @@ def _lost_unseen(observed: Observed, status: RLJobStatus) -> list[Cause]:
 
 
 def _is_given_up(pod: PodStatus, order: PodOrder) -> bool:
-    """Whether the life that this order was for is over: another pod has the number, or another life of the same."""
+    """Whether the incarnation that this order was for is over: another pod, or another incarnation, has the number."""
     if order.pod_uid in ("", UNSEEN_POD) or order.generation >= pod.generation:
         return False
-    return order.pod_uid == pod_uid(pod.lost_life) or order.pod_uid != pod_uid(pod.life)
+    return order.pod_uid == pod_uid(pod.lost_incarnation) or order.pod_uid != pod_uid(pod.incarnation)

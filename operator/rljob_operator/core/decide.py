@@ -88,8 +88,8 @@ def _waits_since(status: RLJobStatus) -> float:
 
 def _waits_for_a_pod(observed: Observed, status: RLJobStatus) -> bool:
     """Whether this decision gave up the incarnation of a pod."""
-    before = {key: pod.life for key, pod in pods(observed.status)}
-    return any(not pod.life and before.get(key) for key, pod in pods(status))
+    before = {key: pod.incarnation for key, pod in pods(observed.status)}
+    return any(not pod.incarnation and before.get(key) for key, pod in pods(status))
 
 
 def decide(observed: Observed, now: float) -> Decision:

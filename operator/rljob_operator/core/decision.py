@@ -17,7 +17,7 @@ from rljob_operator.core.reasons import Reason
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One failure of the current life of one pod."""
+    """One failure of the current incarnation of one pod."""
 
     id: str
     reason: Reason
@@ -128,10 +128,10 @@ class CreatePod:
 
 @dataclass(frozen=True, slots=True)
 class KillPod:
-    """Kill this life of a pod at once, with everything in it."""
+    """Kill this incarnation of a pod at once, with everything in it."""
 
     pod: PodKey
-    life: str
+    incarnation: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class MarkForDeletion:
     """Let the Deployment take this pod first when it shrinks."""
 
     pod: PodKey
-    life: str
+    incarnation: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class KeepPod:
     """Take that mark back."""
 
     pod: PodKey
-    life: str
+    incarnation: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ def _saving(observed: Observed, status: RLJobStatus) -> list[RankObservation]:
     if observed.coordinator is None or observed.coordinator.epoch != status.restart.epoch:
         return []
     savers = [(key, pod) for key, pod in pods(status) if TRAITS[key.role].saves]
-    seen = [observed.observations.get((key, pod.life)) for key, pod in savers]
+    seen = [observed.observations.get((key, pod.incarnation)) for key, pod in savers]
     return [rank for pod in seen if pod is not None for rank in at_work(pod, status.restart.epoch)]
 
 
@@ -107,7 +107,7 @@ def is_terminating_gracefully(observed: Observed, key: PodKey, fact: PodFact | N
     """Whether a pod that is taken away still runs and may finish what it does."""
     if fact is None or fact.terminates_by is None or now >= fact.terminates_by:
         return False
-    seen = observed.observations.get((key, fact.life))
+    seen = observed.observations.get((key, fact.incarnation))
     return seen is not None and _polls(seen)
 
 

@@ -103,9 +103,9 @@ def deleted_at(observed: Observed, status: RLJobStatus) -> float | None:
 
 
 def _refused(fact: PodFact, pod: PodStatus) -> bool:
-    """Also when the container was started again meanwhile: its next life would end the same way."""
-    same_pod = pod_uid(pod.life) == pod_uid(fact.life)
-    over = fact.state is PodState.EXITED or fact.life != pod.life
+    """Also when the container was started again meanwhile: its next incarnation would end the same way."""
+    same_pod = pod_uid(pod.incarnation) == pod_uid(fact.incarnation)
+    over = fact.state is PodState.EXITED or fact.incarnation != pod.incarnation
     return same_pod and over and fact.exit_code == EXIT_BAD_MANIFEST
 
 
@@ -142,7 +142,7 @@ def _is_awaited(observed: Observed, fact: PodFact) -> bool:
 
 def _is_idle(observed: Observed, fact: PodFact) -> bool:
     """A launcher in a pod stays when it is done, so that the kubelet starts nothing again: its report counts."""
-    seen = observed.observations.get((fact.pod, fact.life))
+    seen = observed.observations.get((fact.pod, fact.incarnation))
     if seen is None or seen.carried is None or seen.carried.phase is not PodPhase.DONE:
         return False
     return not seen.engines and all(process.exit_code is not None for process in seen.processes)

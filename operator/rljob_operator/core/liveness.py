@@ -39,8 +39,8 @@ _ENDINGS = {
 
 
 def lost_pods(observed: Observed, status: RLJobStatus, now: float) -> list[Cause]:
-    """A cause for every pod whose accepted life is over."""
-    found = [_lost_pod(observed, status, key, pod, now) for key, pod in remaining(status) if pod.life]
+    """A cause for every pod whose accepted incarnation is over."""
+    found = [_lost_pod(observed, status, key, pod, now) for key, pod in remaining(status) if pod.incarnation]
     return [cause for cause in found if cause is not None]
 
 
@@ -58,7 +58,7 @@ def lost_before(observed: Observed, status: RLJobStatus, cause: Cause) -> bool:
         return fact is None or not cause.counts or fact.started_at < decided_at
     if fact is None or not is_silent(observed, cause):
         return False
-    seen = observed.observations.get((cause.pod, fact.life))
+    seen = observed.observations.get((cause.pod, fact.incarnation))
     return seen is not None and seen.carried is not None and seen.carried.epoch < status.restart.epoch
 
 
@@ -109,30 +109,30 @@ def never_ran(observed: Observed, status: RLJobStatus, cause: Cause) -> bool:
     coordinator, restart = observed.coordinator, status.restart
     if coordinator is None or coordinator.epoch < restart.opened:  # it has not read its state yet
         return restart.opened < restart.epoch
-    uid = pod_uid(fact.life)
+    uid = pod_uid(fact.incarnation)
     return all(seen.pod_uid != uid for seen in coordinator.pods)
 
 
 def _lost_pod(observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStatus, now: float) -> Cause | None:
     fact = observed.facts.get(key)
-    if fact is None or pod_uid(fact.life) != pod_uid(pod.life):
-        came = "" if fact is None else f" and replaced ({pod.life} is now {fact.life})"
+    if fact is None or pod_uid(fact.incarnation) != pod_uid(pod.incarnation):
+        came = "" if fact is None else f" and replaced ({pod.incarnation} is now {fact.incarnation})"
         return _taken_away(key, pod, PodEnding.DELETED, came)
     if fact.ending is not None:
         # Where the others go on meanwhile nothing is decided before it has handed back what it had.
         if row(observed.policy, key.role) is Scope.IN_PLACE and is_terminating_gracefully(observed, key, fact, now):
             return None
         return _taken_away(key, pod, fact.ending, quoted(fact.last_message), fact)
-    if fact.life == pod.life and fact.state is not PodState.EXITED:
+    if fact.incarnation == pod.incarnation and fact.state is not PodState.EXITED:
         silent = _silent_launcher(observed, status, key, fact, now)
         if silent is None:
             return None
-        seen = observed.observations.get((key, fact.life))
+        seen = observed.observations.get((key, fact.incarnation))
         parted = seen is not None and is_cut_off(observed, status, seen, now)
         message = f"{silent}, nor has a rank of it beaten: it does not reach the coordinator" if parted else silent
-        return Cause(f"pod/{pod.life}", Reason.LAUNCHER_LOST, key, message, lost=True, counts=not parted)
+        return Cause(f"pod/{pod.incarnation}", Reason.LAUNCHER_LOST, key, message, lost=True, counts=not parted)
     return Cause(
-        id=f"pod/{pod.life}",
+        id=f"pod/{pod.incarnation}",
         reason=Reason.LAUNCHER_LOST,
         pod=key,
         message=_how_ended(key, pod, fact),
@@ -146,7 +146,7 @@ def _lost_pod(observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStat
 def _taken_away(key: PodKey, pod: PodStatus, ending: PodEnding, because: str, fact: PodFact | None = None) -> Cause:
     reason, sentence = _ENDINGS[ending]
     return Cause(
-        id=f"pod/{pod.life}",
+        id=f"pod/{pod.incarnation}",
         reason=reason,
         pod=key,
         message=sentence.format(key) + because,
@@ -159,8 +159,8 @@ def _taken_away(key: PodKey, pod: PodStatus, ending: PodEnding, because: str, fa
 
 def _how_ended(key: PodKey, pod: PodStatus, fact: PodFact) -> str:
     because = f" ({fact.reason})" if fact.reason else ""
-    if fact.life != pod.life:
-        return f"the container of {key} restarted ({pod.life} is now {fact.life}){because}"
+    if fact.incarnation != pod.incarnation:
+        return f"the container of {key} restarted ({pod.incarnation} is now {fact.incarnation}){because}"
     message = message_of_end(fact.exit_code, fact.last_message)
     return f"the launcher of {key} {how_ended(fact.exit_code)}{because}{message}"
 
@@ -168,7 +168,7 @@ def _how_ended(key: PodKey, pod: PodStatus, fact: PodFact) -> str:
 def _silent_launcher(observed: Observed, status: RLJobStatus, key: PodKey, fact: PodFact, now: float) -> str | None:
     if observed.coordinator is None or fact.state is not PodState.RUNNING:
         return None
-    seen = observed.observations.get((key, fact.life))
+    seen = observed.observations.get((key, fact.incarnation))
     if seen is None:
         # No launcher can register before the epoch is open: the coordinator may be the last to start.
         waited = now - max(fact.up_at or fact.started_at, status.restart.opened_at or 0.0, contact_since(status))
@@ -192,7 +192,7 @@ def hanging(observed: Observed, status: RLJobStatus, now: float) -> list[Cause]:
     """A cause for every running rank that hangs, and for every pod that does not begin what it was ordered."""
     causes: list[Cause] = []
     for key, pod in remaining(status):
-        seen = observed.observations.get((key, pod.life))
+        seen = observed.observations.get((key, pod.incarnation))
         if seen is None or is_cut_off(observed, status, seen, now):
             continue  # it cannot ask for its order: its silence is judged, as its pod's
         causes += _silent_ranks(observed, status, key, pod, seen, now)
@@ -260,7 +260,7 @@ def _unregistered(
     who = f"{key}.{late[0].rank} has not registered with the coordinator" if late else f"{key} has not started a rank"
     epoch, generation = status.restart.epoch, pod.generation
     what = f"{who} in {ordered_ago:.0f} s"
-    id_ = f"hang/{late[0].incarnation}" if late else f"order/{pod.life}/{epoch}/{generation}"
+    id_ = f"hang/{late[0].incarnation}" if late else f"order/{pod.incarnation}/{epoch}/{generation}"
     again = pod.unregistered > 0
     message = what + (", for the second time: the pod is replaced" if again else "")
     return [Cause(id_, Reason.HANG, key, message, lost=again, unregistered=True)]

@@ -1,8 +1,8 @@
 """Membership: which pods the job has, which incarnation of each it counts on, and which are ready.
 
 `with_observations` copies observations into the status. `assign` gives a Deployment's pods, which have no numbers,
-their replicas; the status remembers a number by the pod's life. `with_one_generation` gives all pods of a gang one
-generation, since ranks of different generations never meet at a rendezvous. Pure.
+their replicas; the status remembers a number by the pod's incarnation. `with_one_generation` gives all pods of a gang
+one generation, since ranks of different generations never meet at a rendezvous. Pure.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -50,7 +50,7 @@ def counted(role: RoleStatus, members: list[PodStatus]) -> RoleStatus:
 
 
 def new_pod(role: Role, replica: int, now: float) -> PodStatus:
-    """A replica that waits for its first life."""
+    """A replica that waits for its first incarnation."""
     return PodStatus(name=f"{role.value}-{replica}", ready=False, generation=0, ordered_at=now)
 
 
@@ -69,13 +69,22 @@ def resized(status: RLJobStatus, replicas: Mapping[Role, int], now: float) -> RL
 
 
 def without_incarnation(pod: PodStatus, fact: PodFact | None, now: float) -> PodStatus:
-    """`pod` without its life, under an order that this life cannot have taken.
+    """`pod` without its incarnation, under an order that this incarnation cannot have taken.
 
-    A container that came back by itself, and a pod that took its place, are the next life already.
+    A container that came back by itself, and a pod that took its place, are the next incarnation already.
     """
-    life = fact.life if fact is not None and fact.life != pod.life and fact.state is not PodState.EXITED else ""
-    gone = fact.life if fact is not None and fact.state is PodState.EXITED else pod.life
-    update: dict[str, object] = {"life": life, "lost_life": gone, "generation": pod.generation + 1, "ready": False}
+    incarnation = (
+        fact.incarnation
+        if fact is not None and fact.incarnation != pod.incarnation and fact.state is not PodState.EXITED
+        else ""
+    )
+    gone = fact.incarnation if fact is not None and fact.state is PodState.EXITED else pod.incarnation
+    update: dict[str, object] = {
+        "incarnation": incarnation,
+        "lost_incarnation": gone,
+        "generation": pod.generation + 1,
+        "ready": False,
+    }
     return pod.model_copy(update={**update, "ranks": [], "ordered_at": now, "unregistered": 0})
 
 
@@ -85,10 +94,10 @@ def with_observations(observed: Observed, status: RLJobStatus) -> RLJobStatus:
 
 
 def is_known(observed: Observed, key: PodKey, pod: PodStatus) -> bool:
-    """Whether the coordinator knows what this life of the pod does now: it answers, and the launcher has polled it."""
+    """Whether the coordinator knows what this incarnation of the pod does: it answers, and the launcher polled it."""
     if observed.open_coordinator is None:
         return False
-    seen = observed.observations.get((key, pod.life))
+    seen = observed.observations.get((key, pod.incarnation))
     return seen is None or seen.is_heard
 
 
@@ -100,11 +109,11 @@ def all_ready(status: RLJobStatus) -> bool:
 def _seen(observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStatus) -> PodStatus:
     fact = observed.facts.get(key)
     if not is_true(status, ConditionType.SUSPENDED):
-        pod = _with_new_life(pod, fact)
+        pod = _with_new_incarnation(pod, fact)
     pid = fact.launcher_pid if fact is not None and fact.state is PodState.RUNNING else None
     update: dict[str, object] = {"launcher_pid": pid}
     if is_known(observed, key, pod):  # while it is not, what was reported last is the best that is known
-        seen = observed.observations.get((key, pod.life)) if pod.life else None
+        seen = observed.observations.get((key, pod.incarnation)) if pod.incarnation else None
         ready = seen is not None and _is_ready(status, pod, seen)
         engines = _engines(seen)
         update |= {
@@ -117,11 +126,11 @@ def _seen(observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStatus) 
     return pod.model_copy(update=update)
 
 
-def _with_new_life(pod: PodStatus, fact: PodFact | None) -> PodStatus:
-    """A pod that waits for a new life takes the one that has appeared."""
-    if pod.life or fact is None or fact.life == pod.lost_life:
+def _with_new_incarnation(pod: PodStatus, fact: PodFact | None) -> PodStatus:
+    """A pod that waits for a new incarnation takes the one that has appeared."""
+    if pod.incarnation or fact is None or fact.incarnation == pod.lost_incarnation:
         return pod
-    return pod.model_copy(update={"life": fact.life})
+    return pod.model_copy(update={"incarnation": fact.incarnation})
 
 
 def _ranks(seen: PodObservation | None) -> list[RankStatus]:
@@ -158,8 +167,8 @@ def assign(status: RLJobStatus, candidates: Iterable[Candidate]) -> dict[str, Po
     """Pod uid -> replica. No replica is given twice.
 
     The pod that the job counts on keeps its number, also while it goes, so that its end is seen. A new pod takes the
-    lowest number without one. A pod whose life was given up keeps its number until a new one has it. Live pods beyond
-    the replicas of their role get the numbers above: they do not count, but they are observed.
+    lowest number without one. A pod whose incarnation was given up keeps its number until a new one has it. Live pods
+    beyond the replicas of their role get the numbers above: they do not count, but they are observed.
     """
     listed = sorted(candidates, key=lambda pod: (pod.created_at, pod.uid))
     given: dict[str, PodKey] = {}
@@ -173,7 +182,7 @@ def assign(status: RLJobStatus, candidates: Iterable[Candidate]) -> dict[str, Po
     known = {(pod.uid, pod.role): pod for pod in listed}
     lost: dict[str, PodKey] = {}
     for key, member in pods(status):
-        uid, lost_uid = pod_uid(member.life), pod_uid(member.lost_life)
+        uid, lost_uid = pod_uid(member.incarnation), pod_uid(member.lost_incarnation)
         if uid and (uid, key.role) in known:
             give(uid, key)
         elif lost_uid and (lost_uid, key.role) in known:

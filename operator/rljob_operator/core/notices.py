@@ -19,11 +19,12 @@ from rljob_operator.core.observed import Observed
 from rljob_operator.core.reasons import Reason
 
 _REPORTED_OTHERWISE = (FailureKind.LAUNCHER_LOST, FailureKind.ROWS_LOST)
-"""Of an earlier life these are no news: a pod's own end is, and the event of the storage unit that lost the rows."""
+"""Of an earlier incarnation these are no news: a pod's own end is, and the event of the storage unit that lost the
+rows."""
 
 
 def notices(observed: Observed, causes: Causes, now: float) -> tuple[Event, ...]:
-    """Engines that their launchers restart, and failures of lives that are restarted already."""
+    """Engines that their launchers restart, and failures of incarnations that are restarted already."""
     if observed.coordinator is None:
         return ()
     current = {failure.id for failure in causes.failures}
@@ -33,15 +34,17 @@ def notices(observed: Observed, causes: Causes, now: float) -> tuple[Event, ...]
         if failure.kind is FailureKind.ENGINE_EXITED:
             events.append(Event(now, Reason.ENGINE_EXITED, failure.message, role))
         elif failure.kind not in _REPORTED_OTHERWISE and failure.id not in current:
-            life = f"epoch {failure.epoch}, generation {failure.generation}"
-            events.append(Event(now, Reason.EARLIER_LIFE, f"{failure.message} ({life}: restarted already)", role))
+            incarnation = f"epoch {failure.epoch}, generation {failure.generation}"
+            events.append(
+                Event(now, Reason.EARLIER_INCARNATION, f"{failure.message} ({incarnation}: restarted already)", role)
+            )
         elif failure.exit_code == EXIT_SUCCEEDED:
             events.append(Event(now, Reason.RANK_EXITED, f"{failure.message}; that is no failure", role))
     return tuple(events)
 
 
 def replacements(causes: Causes, now: float) -> tuple[Event, ...]:
-    """Of the pods whose lives are given up now: those for which nothing is restarted."""
+    """Of the pods whose incarnations are given up now: those for which nothing is restarted."""
     reported = [
         *((cause, "it had not run yet, and another one takes its place") for cause in causes.unbegun),
         *((cause, "it is replaced, and does not count: its job was restarted already") for cause in causes.silenced),

@@ -52,17 +52,18 @@ class Blocker:
 
 @dataclass(frozen=True, slots=True)
 class PodFact:
-    """The newest life of one pod."""
+    """The newest incarnation of one pod."""
 
     pod: PodKey
-    life: str
+    incarnation: str
     """`{pod uid}/{container restart count}`."""
     state: PodState
     started_at: float
     """Unix time in seconds."""
     launcher_pid: int | None = None
     exit_code: int | None = None
-    """How this life ended; of one that runs, how the container's life before it ended. -N for signal N."""
+    """How this incarnation ended; of one that runs, how the container's incarnation before it ended. -N for signal
+    N."""
     last_message: str = ""
     """The last line of a process that ended, or the platform's message of why the pod does not run."""
     ending: PodEnding | None = None
@@ -250,7 +251,7 @@ class Observed:
     facts: Mapping[PodKey, PodFact] = field(init=False, repr=False, compare=False)
     """The platform's fact about each pod."""
     observations: Mapping[tuple[PodKey, str], PodObservation] = field(init=False, repr=False, compare=False)
-    """What each life of a pod reports of itself by way of the coordinator."""
+    """What each incarnation of a pod reports of itself by way of the coordinator."""
     on_cluster: bool = field(init=False, repr=False, compare=False)
     """The job is an object of a cluster, with what its spec may ask there."""
     open_coordinator: CoordinatorStatus | None = field(init=False, repr=False, compare=False)
@@ -278,13 +279,13 @@ class Observed:
 
 
 def incarnation_of(seen: PodObservation) -> str:
-    """The life that a pod observation is of, spelled as in `PodFact.life`."""
+    """The incarnation that a pod observation is of, spelled as in `PodFact.incarnation`."""
     return f"{seen.pod_uid}/{seen.container_restart_count}"
 
 
-def pod_uid(life: str) -> str:
-    """The uid of the pod whose life this is; "" where there is none."""
-    return life.rpartition("/")[0]
+def pod_uid(incarnation: str) -> str:
+    """The uid of the pod whose incarnation this is; "" where there is none."""
+    return incarnation.rpartition("/")[0]
 
 
 def ordered_processes(status: RLJobStatus, pod: PodStatus, seen: PodObservation) -> list[RankProcess]:

@@ -1,8 +1,8 @@
 """Orders: which actions bring the world to what the status says. Level-triggered: asked again, it answers again.
 
 The order of the actions is the order of the contract: processes that everything needs, the failures that may be
-forgotten because the status remembers them (else they would be reported again, as those of an earlier life, whenever
-what comes after is refused), the epoch, what pods shall do, and pods themselves.
+forgotten because the status remembers them (else they would be reported again, as those of an earlier incarnation,
+whenever what comes after is refused), the epoch, what pods shall do, and pods themselves.
 """
 
 from collections.abc import Iterator
@@ -60,7 +60,7 @@ def wanted(observed: Observed, status: RLJobStatus) -> DesiredState:
                 epoch=status.restart.epoch,
                 generation=pod.generation,
                 phase=_pod_phase(status, key.role, pod),
-                pod_uid=pod_uid(pod.life) or unseen,
+                pod_uid=pod_uid(pod.incarnation) or unseen,
             )
             for key, pod in pods(status)
         ],
@@ -97,10 +97,10 @@ def _epoch_and_desired(observed: Observed, status: RLJobStatus, now: float, *, s
 def _replacements(observed: Observed, status: RLJobStatus) -> Iterator[Action]:
     for key, pod in pods(status):
         fact = observed.facts.get(key)
-        if pod.draining or pod.life or (fact is not None and fact.life != pod.lost_life):
+        if pod.draining or pod.incarnation or (fact is not None and fact.incarnation != pod.lost_incarnation):
             continue
         if fact is not None and fact.state is not PodState.EXITED:
-            yield KillPod(key, fact.life)
+            yield KillPod(key, fact.incarnation)
         yield CreatePod(key)
 
 
@@ -110,10 +110,10 @@ def _marks(observed: Observed, status: RLJobStatus) -> Iterator[Action]:
         fact = observed.facts.get(key)
         if fact is None or fact.ending is not None or fact.marked == pod.draining:
             continue
-        yield MarkForDeletion(key, fact.life) if pod.draining else KeepPod(key, fact.life)
+        yield MarkForDeletion(key, fact.incarnation) if pod.draining else KeepPod(key, fact.incarnation)
 
 
 def _acknowledgements(observed: Observed) -> tuple[Action, ...]:
-    """Every failure that was seen is by now counted, or of a life that was restarted, or beyond help."""
+    """Every failure that was seen is by now counted, or of an incarnation that was restarted, or beyond help."""
     failures = observed.open_coordinator.failures if observed.open_coordinator is not None else []
     return (AcknowledgeFailures(tuple(failure.id for failure in failures)),) if failures else ()

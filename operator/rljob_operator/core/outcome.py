@@ -53,7 +53,7 @@ def applied(observed: Observed, status: RLJobStatus, verdict: Verdict, now: floa
 
 
 def replaced(observed: Observed, status: RLJobStatus, lost: Iterable[Cause], now: float) -> RLJobStatus:
-    """The lives of lost pods are given up, whatever else is decided: each gets its next order at once."""
+    """The incarnations of lost pods are given up, whatever else is decided: each gets its next order at once."""
     keys = {cause.pod for cause in lost}
 
     def change(key: PodKey, pod: PodStatus) -> PodStatus:
@@ -195,7 +195,7 @@ def ended(status: RLJobStatus, kind: ConditionType, event: Event) -> Step:
 
 def _recreated(observed: Observed, key: PodKey, pod: PodStatus, now: float, *, everything: bool = False) -> PodStatus:
     """With mechanism Recreate every restart replaces the whole pod."""
-    if not pod.life or not (everything or observed.policy.mechanism is Mechanism.RECREATE):
+    if not pod.incarnation or not (everything or observed.policy.mechanism is Mechanism.RECREATE):
         return pod
     return without_incarnation(pod, observed.facts.get(key), now)
 
@@ -226,8 +226,10 @@ def _suspended(status: RLJobStatus, why: str, now: float) -> Step:
             status = with_condition(status, other, now, true=False, reason=reason, message=message)
 
     def gone(_: PodKey, pod: PodStatus) -> PodStatus:
-        lost = pod.life or pod.lost_life
-        return pod.model_copy(update={"life": "", "lost_life": lost, "ready": False, "ranks": [], "draining": False})
+        lost = pod.incarnation or pod.lost_incarnation
+        return pod.model_copy(
+            update={"incarnation": "", "lost_incarnation": lost, "ready": False, "ranks": [], "draining": False}
+        )
 
     ran = now - status.started_at if status.started_at is not None else 0.0
     update = {"active_seconds": status.active_seconds + ran, "started_at": None}

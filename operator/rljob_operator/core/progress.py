@@ -142,7 +142,7 @@ def _is_pod_starting(observed: Observed, status: RLJobStatus) -> bool:
 def _is_starting(observed: Observed, fact: PodFact | None) -> bool:
     if fact is None or fact.state is PodState.PENDING:
         return True
-    return fact.state is PodState.RUNNING and observed.observations.get((fact.pod, fact.life)) is None
+    return fact.state is PodState.RUNNING and observed.observations.get((fact.pod, fact.incarnation)) is None
 
 
 def _is_rank_busy(observed: Observed) -> bool:
@@ -157,7 +157,7 @@ def _waiting_ranks(observed: Observed, status: RLJobStatus) -> str:
     waiting = [
         f"{key}.{rank.rank} {_what(rank)}"
         for key, pod in pods(status)
-        if (seen := observed.observations.get((key, pod.life))) is not None
+        if (seen := observed.observations.get((key, pod.incarnation))) is not None
         for rank in seen.ranks
         if rank.epoch == Epoch(status.restart.epoch)
     ]

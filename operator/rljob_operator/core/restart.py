@@ -176,14 +176,16 @@ def _released(observed: Observed, status: RLJobStatus, now: float) -> RestartGlo
         f"there has been no room for pod {first.pod} for {waited:.0f} s, without which the job cannot train; it gives "
         "its other pods back and waits as a whole (scheduling.gang)"
     )
-    ids = tuple(f"release/{fact.life}" for fact in unplaced)
+    ids = tuple(f"release/{fact.incarnation}" for fact in unplaced)
     return RestartGlobal(Reason.GANG_RELEASED, message, role=first.pod.role, ids=ids, counts=False, releases=True)
 
 
 def released_at(observed: Observed, status: RLJobStatus) -> float | None:
     """When the job gives its pods back; None while it can train, or has none."""
     patience = observed.release_after_seconds
-    if patience is None or not any(_holds(observed.facts.get(key)) for key, pod in remaining(status) if pod.life):
+    if patience is None or not any(
+        _holds(observed.facts.get(key)) for key, pod in remaining(status) if pod.incarnation
+    ):
         return None
     since = [fact.started_at for fact in _unplaced(observed, status)]
     return min(since) + patience if since else None

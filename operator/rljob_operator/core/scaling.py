@@ -22,7 +22,7 @@ _Change = tuple[list[PodStatus], list[tuple[Reason, str]]]
 
 
 LEAVE_LIMIT_SECONDS = DRAIN_LIMIT_SECONDS
-"""A replica that has not drained by then goes all the same; the tickets of its life come back by themselves."""
+"""A replica that has not drained by then goes all the same; the tickets of its incarnation come back by themselves."""
 
 
 def scaled(observed: Observed, status: RLJobStatus, now: float) -> Step:
@@ -53,7 +53,7 @@ def _because(observed: Observed, status: RLJobStatus) -> str:
 
 
 def _revived(observed: Observed, _: RLJobStatus, members: list[PodStatus], now: float) -> _Change:
-    """Draining replicas that are wanted again begin a new life: the old one was ordered to end."""
+    """Draining replicas that are wanted again begin a new incarnation: the old one was ordered to end."""
     wanted = observed.replicas[SCALED_ROLE]
     back = [pod for n, pod in enumerate(members) if pod.draining and n < wanted]
     if not back:
@@ -66,7 +66,7 @@ def _revived(observed: Observed, _: RLJobStatus, members: list[PodStatus], now: 
 def _stay(observed: Observed, replica: int, pod: PodStatus, now: float) -> PodStatus:
     pod = pod.model_copy(update={"draining": False, "drain_ordered_at": None})
     fact = observed.facts.get(PodKey(role=SCALED_ROLE, replica=replica))
-    if pod.life and (fact is None or fact.life != pod.life or fact.state is PodState.EXITED):
+    if pod.incarnation and (fact is None or fact.incarnation != pod.incarnation or fact.state is PodState.EXITED):
         return without_incarnation(pod, fact, now)
     return pod.model_copy(update={"generation": pod.generation + 1, "ready": False, "ordered_at": now})
 
@@ -93,11 +93,11 @@ def leaves_at(pod: PodStatus) -> float:
 def _nothing_runs(observed: Observed, replica: int, pod: PodStatus) -> bool:
     key = PodKey(role=SCALED_ROLE, replica=replica)
     fact = observed.facts.get(key)
-    if fact is None or fact.life != pod.life or fact.state is not PodState.RUNNING:
+    if fact is None or fact.incarnation != pod.incarnation or fact.state is not PodState.RUNNING:
         return True
     if observed.coordinator is None:
         return False
-    seen = observed.observations.get((key, pod.life))
+    seen = observed.observations.get((key, pod.incarnation))
     if seen is None:
         return True
     is_ordered = seen.carried is not None and seen.carried.phase is PodPhase.DRAIN

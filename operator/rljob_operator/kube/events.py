@@ -179,7 +179,7 @@ _NORMAL = frozenset(
         Reason.SUSPENDED,
         Reason.INTERRUPTED,
         Reason.SUCCEEDED,
-        Reason.EARLIER_LIFE,
+        Reason.EARLIER_INCARNATION,
     }
 )
 """Requested by a user, or good news. Everything else went wrong."""

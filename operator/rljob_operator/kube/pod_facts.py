@@ -47,7 +47,7 @@ SIGNAL_BASE = 128
 """A container that a signal killed exits with 128 and the signal's number."""
 
 
-def life_of(pod: PodView) -> str:
+def incarnation_of(pod: PodView) -> str:
     """`{pod uid}/{container restart count}`."""
     return f"{pod.uid}/{pod.restarts}"
 
@@ -63,7 +63,7 @@ def fact_of(key: PodKey, pod: PodView, template: str, up_at: float | None = None
     state = PodState.EXITED if over else PodState.RUNNING if pod.started else PodState.PENDING
     return PodFact(
         pod=key,
-        life=life_of(pod),
+        incarnation=incarnation_of(pod),
         state=state,
         started_at=pod.running_since if pod.running_since is not None else pod.created_at,
         up_at=up_at,
@@ -195,16 +195,16 @@ class Ends:
 
     def of(self, name: str, pod: PodView) -> tuple[float, ...]:
         """Its ends, oldest first, with the one that is seen now."""
-        life = f"{pod.uid}/{pod.restarts}"
+        incarnation = f"{pod.uid}/{pod.restarts}"
         known = self._seen.get(name)
         if known is None:
             ends: tuple[float, ...] = ()
-        elif known[0] == life:
+        elif known[0] == incarnation:
             ends = known[1]
         else:
             end = pod.last_end
             ends = (*known[1], end.finished_at if end is not None else self._clock())[-MAX_ENDS:]
-        self._seen[name] = (life, ends)
+        self._seen[name] = (incarnation, ends)
         return ends
 
 
@@ -286,14 +286,17 @@ def _waits_for(pod: PodView, blocker: Blocker | None) -> str:
 
 
 class Startups:
-    """When the launchers of one job were first seen to be started, by life."""
+    """When the launchers of one job were first seen to be started, by incarnation."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._seen: dict[str, float] = {}
 
     def of(self, pods: Iterable[PodView]) -> Mapping[str, float]:
-        """Life -> Unix time, of those that are started now; others are forgotten."""
+        """Incarnation -> Unix time, of those that are started now; others are forgotten."""
         known, now = self._seen, self._clock()
-        self._seen = {life: known.get(life, now) for life in (life_of(pod) for pod in pods if pod.started)}
+        self._seen = {
+            incarnation: known.get(incarnation, now)
+            for incarnation in (incarnation_of(pod) for pod in pods if pod.started)
+        }
         return self._seen

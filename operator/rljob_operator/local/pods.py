@@ -36,7 +36,7 @@ LEAVING_SECONDS = 10.0
 
 
 class Pods:
-    """The newest life of every pod, and the line to the parent."""
+    """The newest incarnation of every pod, and the line to the parent."""
 
     def __init__(self, folder: RunFolder, devices: PodDevices, changed: Callable[[], None], preloads: Preloads) -> None:
         """`preloads` is what the parent imports."""
@@ -81,7 +81,7 @@ class Pods:
         self._changed()
 
     def create(self, key: PodKey) -> None:
-        """A new life of this pod, under a new uid. It is pending until a parent has forked it."""
+        """A new incarnation of this pod, under a new uid. It is pending until a parent has forked it."""
         uid = uuid.uuid4().hex[:12]
         self._facts[key] = PodFact(key, f"{uid}/0", PodState.PENDING, time.time())
         manifest, endpoints = str(self._folder.manifest), str(self._folder.endpoints)
@@ -96,16 +96,16 @@ class Pods:
     def _send(writer: asyncio.StreamWriter, request: SpawnLauncher) -> None:
         writer.write(request.model_dump_json(by_alias=True).encode() + b"\n")
 
-    def kill(self, key: PodKey, life: str) -> None:
-        """SIGKILL for this life's launcher; its ranks and its engine die with it."""
+    def kill(self, key: PodKey, incarnation: str) -> None:
+        """SIGKILL for this incarnation's launcher; its ranks and its engine die with it."""
         fact = self._facts.get(key)
-        if fact is not None and fact.life == life and fact.launcher_pid is not None:
+        if fact is not None and fact.incarnation == incarnation and fact.launcher_pid is not None:
             processes.kill(fact.launcher_pid)
 
-    def mark(self, key: PodKey, life: str, *, leaves: bool) -> None:
-        """Whether this life is to go: what the deletion cost is to a pod of a Deployment."""
+    def mark(self, key: PodKey, incarnation: str, *, leaves: bool) -> None:
+        """Whether this incarnation is to go: what the deletion cost is to a pod of a Deployment."""
         fact = self._facts.get(key)
-        if fact is not None and fact.life == life:
+        if fact is not None and fact.incarnation == incarnation:
             self._facts[key] = replace(fact, marked=leaves)
             self._changed()
 
@@ -115,7 +115,7 @@ class Pods:
             fact = self._facts.pop(key)
             if fact.launcher_pid is None or fact.state is not PodState.RUNNING:
                 continue
-            uid = fact.life.partition("/")[0]
+            uid = fact.incarnation.partition("/")[0]
             self._leaving[uid] = fact.launcher_pid
             processes.terminate(fact.launcher_pid)
             asyncio.get_running_loop().call_later(LEAVING_SECONDS, self._kill_leaving, uid)
@@ -180,8 +180,8 @@ class Pods:
         self._changed()
 
     def _of(self, uid: str) -> tuple[PodKey | None, PodFact | None]:
-        """The pod whose newest life has this uid; an older life is of no interest any more."""
-        return next(((key, fact) for key, fact in self._facts.items() if fact.life == f"{uid}/0"), (None, None))
+        """The pod whose newest incarnation has this uid; an older incarnation is of no interest any more."""
+        return next(((key, fact) for key, fact in self._facts.items() if fact.incarnation == f"{uid}/0"), (None, None))
 
 
 def _is_stopped(fact: PodFact) -> bool:
@@ -191,7 +191,7 @@ def _is_stopped(fact: PodFact) -> bool:
 def _ended(fact: PodFact, exit_code: int | None, last_message: str) -> PodFact:
     return PodFact(
         pod=fact.pod,
-        life=fact.life,
+        incarnation=fact.incarnation,
         state=PodState.EXITED,
         started_at=fact.started_at,
         launcher_pid=fact.launcher_pid,

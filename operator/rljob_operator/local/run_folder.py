@@ -22,7 +22,7 @@ from rljob_api.problems import first_problem
 from rljob_api.revision import changes, refused_changes, run_digest
 from rljob_api.spec import RLJob, RLJobSpec
 from rljob_api.status import Phase, RLJobStatus
-from rljob_api.wire.logs import last_lives
+from rljob_api.wire.logs import last_incarnations
 from rljob_operator.local.earlier_run import Earlier, start_over
 from rljob_operator.local.errors import RunRefused
 from rljob_operator.local.run_record import (
@@ -267,13 +267,13 @@ class RunFolder:
         return self.path / f"job.{number}.json"
 
     def tail(self, name: str, size: int = 4096) -> str:
-        """The end of the newest life's output in the log of a process."""
+        """The end of the newest incarnation's output in the log of a process."""
         file = self.log(name)
         if not file.exists():
             return ""
         with file.open("rb") as log:
             log.seek(max(0, file.stat().st_size - size))
-            return last_lives(log.read().decode(errors="replace"))[0]
+            return last_incarnations(log.read().decode(errors="replace"))[0]
 
 
 def _refuse_strangers(path: Path, *, fresh: bool) -> None:

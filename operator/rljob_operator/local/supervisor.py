@@ -267,16 +267,16 @@ class Supervisor:
                 await self._link.set_desired(desired)
             case CreatePod(pod):
                 self._pods.create(pod)
-            case KillPod(pod, life):
-                self._pods.kill(pod, life)
+            case KillPod(pod, incarnation):
+                self._pods.kill(pod, incarnation)
             case RestartInfrastructure(name):
                 await self._infrastructure.restart(name)
             case AcknowledgeFailures(ids):
                 await self._link.acknowledge(ids)
-            case MarkForDeletion(pod, life):
-                self._pods.mark(pod, life, leaves=True)
-            case KeepPod(pod, life):
-                self._pods.mark(pod, life, leaves=False)
+            case MarkForDeletion(pod, incarnation):
+                self._pods.mark(pod, incarnation, leaves=True)
+            case KeepPod(pod, incarnation):
+                self._pods.mark(pod, incarnation, leaves=False)
             case Stop() | DeleteJob():  # the last one only on a cluster
                 pass
 

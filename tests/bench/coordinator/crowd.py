@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from rljob_api.base import ApiModel
 from rljob_api.names import Epoch, Lineage, Role, Stream, WeightVersion
 from rljob_api.wire.epochs import PodOrder
-from rljob_api.wire.identity import Life, PodKey, RankKey, WeightId
+from rljob_api.wire.identity import Incarnation, PodKey, RankKey, WeightId
 from rljob_api.wire.launchers import LauncherHello, LauncherPoll, RankProcess
 from rljob_api.wire.ranks import Beat, RankHello, RankState, RankWelcome
 from rljob_api.wire.weights import PartRequest, WeightPart
@@ -137,7 +137,7 @@ class Member:
         self._pod = pod
         self._launcher = secrets.token_hex(6)
         key = RankKey(role=pod.role, replica=pod.replica)
-        self._life = Life(key=key, epoch=Epoch(1), generation=0, incarnation=secrets.token_hex(6))
+        self._incarnation = Incarnation(key=key, epoch=Epoch(1), generation=0, id=secrets.token_hex(6))
         self._rank = self._line()
         self.beat_interval = 0.0
 
@@ -145,7 +145,7 @@ class Member:
         """Launcher and rank are registered, and the rank is Ready."""
         hello = LauncherHello(pod=self._pod, pod_uid=pod_uid(self._pod), launcher=self._launcher, pid=1)
         await self._must(self._rank, request(self._place, "POST", "/v1/launchers", hello))
-        rank = RankHello(life=self._life, pid=2, launcher=self._launcher)
+        rank = RankHello(incarnation=self._incarnation, pid=2, launcher=self._launcher)
         welcome = await self._must(self._rank, request(self._place, "POST", "/v1/ranks", rank))
         self.beat_interval = RankWelcome.model_validate_json(welcome).beat_interval_seconds
         await self._must(self._rank, self._beat())
@@ -163,7 +163,7 @@ class Member:
             digest=secrets.token_hex(16),
             address="127.0.0.1:9",
         )
-        publish = PartRequest(life=self._life, part=part)
+        publish = PartRequest(incarnation=self._incarnation, part=part)
         await self._must(self._rank, request(self._place, "POST", "/v1/weights/parts", publish))
 
     async def receive(self) -> None:
@@ -194,7 +194,7 @@ class Member:
     def _beat(self) -> bytes:
         generates = self._pod.role is Role.ROLLOUT
         beat = Beat(
-            life=self._life,
+            incarnation=self._incarnation,
             state=RankState.READY,
             waiting=None if generates else "rows of train_7",
             tickets=[1, 2, 3, 4] if generates else [],
@@ -205,8 +205,8 @@ class Member:
 
     def _poll(self) -> bytes:
         order = PodOrder(pod=self._pod, epoch=Epoch(1), pod_uid=pod_uid(self._pod))
-        life = self._life
-        process = RankProcess(rank=0, pid=2, incarnation=life.incarnation, epoch=life.epoch, generation=0)
+        incarnation = self._incarnation
+        process = RankProcess(rank=0, pid=2, incarnation=incarnation.id, epoch=incarnation.epoch, generation=0)
         poll = LauncherPoll(carried=order, ranks=[process], wait_seconds=POLL_SECONDS)
         return request(self._place, "POST", f"/v1/launchers/{self._launcher}/poll", poll)
 

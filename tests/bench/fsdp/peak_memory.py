@@ -1,4 +1,4 @@
-"""One forward and backward pass of log-probs in a process of its own, since a peak is one of a process's whole life.
+"""One forward and backward pass of log-probs in a process of its own, since a peak is one of a process's whole run.
 
     python -m tests.bench.fsdp.peak_memory {chunked|naive} TOKENS VOCABULARY WIDTH
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from rljob_api.names import Role
 from rljob_api.wire.epochs import DesiredState, EpochRequest, PodOrder, PodPhase, RestorePoint
 from rljob_api.wire.failures import Failure, FailureKind
-from rljob_api.wire.identity import Life, PodKey, RankKey, WeightId
+from rljob_api.wire.identity import Incarnation, PodKey, RankKey, WeightId
 from rljob_api.wire.launchers import RankProcess
 from rljob_api.wire.observation import (
     CoordinatorEvent,
@@ -154,15 +154,15 @@ class PretendedCoordinator:
     def train(self) -> None:
         """One step."""
         self.step += 1
-        life = Life(
+        incarnation = Incarnation(
             key=RankKey(role=Role.ACTOR, replica=0),
             epoch=self._restore.epoch,
             generation=0,
-            incarnation=self._pods[PodKey(role=Role.ACTOR, replica=0)].incarnation,
+            id=self._pods[PodKey(role=Role.ACTOR, replica=0)].incarnation,
         )
         reward = min(0.95, 0.1 + self.step / 200) + random.uniform(-0.02, 0.02)
         self._last_step = StepReport(
-            life=life,
+            incarnation=incarnation,
             step=self.step,
             version=self.step + 1,
             reward=reward,

@@ -96,7 +96,7 @@ class _OurSide(Side):
                 client.send(
                     "open",
                     endpoints=self._job.endpoints.model_dump_json(),
-                    life=self._job.begin_life().model_dump_json(),
+                    incarnation=self._job.begin_incarnation().model_dump_json(),
                     workload=asdict(workload),
                 )
             for client in self.clients:

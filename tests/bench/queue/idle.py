@@ -69,7 +69,7 @@ def _used(contestant: OurQueue, case: _Case, seconds: float) -> tuple[float, flo
             child.send(
                 "wait",
                 endpoints=job.endpoints.model_dump_json(),
-                lives=[job.begin_life().model_dump_json() for _ in range(CLIENTS_PER_PROCESS)],
+                incarnations=[job.begin_incarnation().model_dump_json() for _ in range(CLIENTS_PER_PROCESS)],
                 waiting=case.waiting.value,
                 seconds=seconds + 2 * SETTLE_SECONDS,
                 turn_seconds=case.turn_seconds,

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from rljob_api.spec.queue import Waiting
-from rljob_api.wire.identity import Endpoints, Life
+from rljob_api.wire.identity import Endpoints, Incarnation
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.types import NotReady
 from tests.bench.queue.channel import serve
@@ -18,11 +18,13 @@ _threads: list[threading.Thread] = []
 _broken: list[str] = []
 
 
-def _wait(endpoints: str, lives: list[str], waiting: str, seconds: float, turn_seconds: float) -> dict[str, Any]:
+def _wait(endpoints: str, incarnations: list[str], waiting: str, seconds: float, turn_seconds: float) -> dict[str, Any]:
     shape, place = make_shape(tiny()), Endpoints.model_validate_json(endpoints)
     until = time.monotonic() + seconds
-    for life in lives:
-        queue = TransferQueueClient(place, shape, Life.model_validate_json(life), waiting=Waiting(waiting))
+    for incarnation in incarnations:
+        queue = TransferQueueClient(
+            place, shape, Incarnation.model_validate_json(incarnation), waiting=Waiting(waiting)
+        )
         thread = threading.Thread(target=_turns, args=(queue, until, turn_seconds))
         thread.start()
         _threads.append(thread)

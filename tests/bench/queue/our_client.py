@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from rljob_api.names import Lineage, RolloutId, WeightVersion
-from rljob_api.wire.identity import Endpoints, Life, WeightId
+from rljob_api.wire.identity import Endpoints, Incarnation, WeightId
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.types import Batch, GroupRows
@@ -23,7 +23,7 @@ WAIT_SECONDS = 10.0
 class OurClient(BenchClient):
     """One partition (rollout) per round; results, training and publishing come after what is timed."""
 
-    def open(self, endpoints: str, life: str, workload: dict[str, Any]) -> Any:
+    def open(self, endpoints: str, incarnation: str, workload: dict[str, Any]) -> Any:
         self._workload = Workload(**workload)
         self._columns = make_columns(self._workload)
         self._groups = [
@@ -32,7 +32,7 @@ class OurClient(BenchClient):
         ]
         shape = make_shape(self._workload)
         self._queue = TransferQueueClient(
-            Endpoints.model_validate_json(endpoints), shape, Life.model_validate_json(life)
+            Endpoints.model_validate_json(endpoints), shape, Incarnation.model_validate_json(incarnation)
         )
         self._got: list[Batch] = []
         return {}

@@ -91,7 +91,7 @@ class _Pipeline:
                 client.send(
                     "open",
                     endpoints=self._job.endpoints.model_dump_json(),
-                    life=self._job.begin_life().model_dump_json(),
+                    incarnation=self._job.begin_incarnation().model_dump_json(),
                     folder=folder,
                     num_rows=num_rows,
                 )

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from rljob_api.names import Lineage, RolloutId, WeightVersion
-from rljob_api.wire.identity import Endpoints, Life, WeightId
+from rljob_api.wire.identity import Endpoints, Incarnation, WeightId
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.types import Batch, Exhausted, GroupRows, Ticket, Withheld
@@ -29,11 +29,11 @@ PATIENCE_SECONDS = 120.0
 class PipelineClient:
     """Runs one of its orders to the end of the data."""
 
-    def open(self, endpoints: str, life: str, folder: str, num_rows: int) -> dict[str, int]:
+    def open(self, endpoints: str, incarnation: str, folder: str, num_rows: int) -> dict[str, int]:
         self._shape = make_shape(num_rows)
         self._clocks = Clocks(Path(folder), num_rows)
         self._queue = TransferQueueClient(
-            Endpoints.model_validate_json(endpoints), self._shape, Life.model_validate_json(life)
+            Endpoints.model_validate_json(endpoints), self._shape, Incarnation.model_validate_json(incarnation)
         )
         chance = torch.Generator().manual_seed(1)
         lengths = torch.randint(8, 17, (GROUP_ROWS,), generator=chance)

@@ -41,7 +41,8 @@ class OperatorProcess:
         self._config.write_text(yaml.safe_dump(file))
 
     def in_group(self, group: int) -> "OperatorProcess":
-        """Its next life is of this group, by which a packet filter distinguishes its packets from the kubelet's."""
+        """Its next incarnation is of this group, by which a packet filter distinguishes its packets from the
+        kubelet's."""
         self._group = group
         return self
 

@@ -38,7 +38,7 @@ class Process:
     """Of a rank, its rank in the pod. Pids say nothing of it: they come round."""
 
     @property
-    def life(self) -> tuple[int, int]:
+    def incarnation(self) -> tuple[int, int]:
         """Its number, and the machine's tick at which it began: numbers come round."""
         fields = (_PROC / str(self.pid) / "stat").read_text().rpartition(")")[2].split()
         return self.pid, int(fields[_START_TICK])

@@ -239,10 +239,11 @@ class ClusterJob:
         return self.kubectl.wait(f"the {kind} of {role}-{replica}", found)
 
     def standing(self, *, without: str = "") -> dict[str, Any]:
-        """The epoch, and of every replica (but one) its pod's life, its order and its rank, as this machine sees it."""
+        """The epoch, and of every replica (but one) its pod's incarnation, its order and its rank, as this machine sees
+        it."""
         status = self.status()
         replicas = {
-            pod["name"]: (pod["life"], pod["generation"], self.process(role["name"], replica=number).life)
+            pod["name"]: (pod["life"], pod["generation"], self.process(role["name"], replica=number).incarnation)
             for role in status["roles"]
             for number, pod in enumerate(role["pods"])
             if pod["name"] != without

@@ -124,4 +124,4 @@ class Subject:
             raise AssertionError(f"{error}\nThe operator {state}; its log:\n{self.operator.tail()}") from None
 
     def _rank(self, pod: Object) -> tuple[int, int]:
-        return processes.the(processes.within(pod, "worker"), Kind.RANK).life
+        return processes.the(processes.within(pod, "worker"), Kind.RANK).incarnation

@@ -13,7 +13,7 @@ import torch
 
 from rljob_api.names import Epoch, Role, RolloutId
 from rljob_api.wire.epochs import RestorePoint
-from rljob_api.wire.identity import Life, RankKey, WeightId
+from rljob_api.wire.identity import Incarnation, RankKey, WeightId
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.admin import QueueAdmin
 from rljob_workers.transfer_queue.client import TransferQueueClient
@@ -61,9 +61,9 @@ class Job:
 
     def _client(self, role: Role, replica: int) -> TransferQueueClient:
         key = RankKey(role=role, replica=replica)
-        life = Life(key=key, epoch=Epoch(1), generation=0, incarnation=secrets.token_hex(6))
-        self._admin.begin_life(life)
-        return self._stack.enter_context(closing(TransferQueueClient(self._servers.endpoints, SHAPE, life)))
+        incarnation = Incarnation(key=key, epoch=Epoch(1), generation=0, id=secrets.token_hex(6))
+        self._admin.begin_incarnation(incarnation)
+        return self._stack.enter_context(closing(TransferQueueClient(self._servers.endpoints, SHAPE, incarnation)))
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from rljob_workers.dcs.checkpoints import attempt
 from rljob_workers.dcs.checkpoints.attempt import settle
 from rljob_workers.dcs.checkpoints.on_disk import read_record, share_of_files
 from rljob_workers.dcs.checkpoints.store import CheckpointStore, build_checkpoint_store
-from rljob_workers.dcs.errors import CheckpointDamaged, LifeOver
+from rljob_workers.dcs.errors import CheckpointDamaged, IncarnationOver
 from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.models.blob import WHOLE, WeightShare
 from rljob_workers.models.slices import EXP_AVG, StateShare, StateSlice
@@ -71,7 +71,7 @@ def test_a_checkpoint_is_recorded_with_all_its_files(world: World, actor: RankSe
     store = build_checkpoint_store(actor.context, actor)
     save(store, 0)
     store.wait()
-    name = f"0-e1-{actor.life.incarnation}"
+    name = f"0-e1-{actor.incarnation.id}"
     assert folders(root) == [name]
     assert torch.equal(load_file(root / name / "model.safetensors")["w"], model(0)["w"])
     assert torch.equal(load_file(root / name / "actor-00000.safetensors")["exp_avg/b"], torch.zeros(4))
@@ -118,7 +118,7 @@ def test_only_the_newest_recorded_folders_stay(world: World, actor: RankSession,
         published(world, version)
         save(store, version)
         store.wait()
-    incarnation = actor.life.incarnation
+    incarnation = actor.incarnation.id
     assert folders(root) == [f"3-e1-{incarnation}", f"4-e1-{incarnation}"]
 
 
@@ -140,7 +140,7 @@ def test_the_writer_of_an_epoch_that_is_over_records_nothing_and_states_it(
     store = build_checkpoint_store(actor.context, actor)
     world.raise_epoch(2)
     save(store, 0)
-    with pytest.raises(LifeOver, match="epoch 2 is open"):
+    with pytest.raises(IncarnationOver, match="epoch 2 is open"):
         store.wait()
     assert not (root / "record.json").exists()
     assert world.status().recorded is None
@@ -182,7 +182,7 @@ def test_death_at_every_place_leaves_a_record_that_can_be_restored(
     published(world, recorded + 1)
     save(resumed, recorded + 1, lineage=2)
     resumed.wait()
-    assert folders(root) == sorted([restore.folder, f"{recorded + 1}-e2-{later.life.incarnation}"])
+    assert folders(root) == sorted([restore.folder, f"{recorded + 1}-e2-{later.incarnation.id}"])
 
 
 def _dies_at(place: str, world: World, folder: Path) -> int:
@@ -191,7 +191,7 @@ def _dies_at(place: str, world: World, folder: Path) -> int:
     if pid == 0:
         failpoints._ARMED[place] = 1
         os.environ["RLJOB_FAILPOINTS_DIR"] = str(folder)
-        session = RankSession(world.context(world.life(Role.ACTOR)))
+        session = RankSession(world.context(world.incarnation(Role.ACTOR)))
         store = build_checkpoint_store(session.context, session)
         save(store, 1)
         store.wait()
@@ -244,7 +244,7 @@ def test_a_reference_version_goes_when_no_retained_folder_names_it(
     assert json.loads((root / "record.json").read_text())["id"]["version"] == 3
 
 
-def test_a_life_that_was_stopped_after_its_record_undoes_nothing_of_a_later_epoch(
+def test_a_incarnation_that_was_stopped_after_its_record_undoes_nothing_of_a_later_epoch(
     world: World, actor: RankSession, root: Path
 ) -> None:
     store = build_checkpoint_store(actor.context, actor)
@@ -261,7 +261,7 @@ def test_a_life_that_was_stopped_after_its_record_undoes_nothing_of_a_later_epoc
     resumed.wait()
     resumed.keep_reference(2, model(2))
     left = folders(root), sorted((root / "reference").iterdir())
-    settle(root, record)  # what the stopped life goes on with
+    settle(root, record)  # what the stopped incarnation goes on with
     store._prune(record.folder)
     assert (folders(root), sorted((root / "reference").iterdir())) == left
     assert json.loads((root / "record.json").read_text())["epoch"] == 2
@@ -286,7 +286,7 @@ class Two:
 def store_of(session: RankSession, rank: int, leader: RankSession, patience: float = 300.0) -> CheckpointStore:
     context = dataclasses.replace(session.context, global_rank=rank, world_size=2)
     share = WHOLE if rank == 0 else None
-    store = build_checkpoint_store(context, session, leader=leader.life.incarnation, share=share)
+    store = build_checkpoint_store(context, session, leader=leader.incarnation.id, share=share)
     store._place = dataclasses.replace(store._place, parts_seconds=patience)
     return store
 
@@ -302,7 +302,7 @@ def test_a_checkpoint_has_the_parts_of_all_ranks(world: World, two: Two, root: P
     two.other.wait()
     two.leader.wait()
     (name,) = folders(root)
-    assert name == f"0-e1-{two.sessions[0].life.incarnation}"
+    assert name == f"0-e1-{two.sessions[0].incarnation.id}"
     assert torch.equal(load_file(root / name / "actor-00001.safetensors")["own/random"], torch.tensor([1]))
     assert {"actor-00000.json", "actor-00001.json", "model.safetensors"} < set(
         read_json(root / name / "checksums.json")
@@ -383,7 +383,7 @@ def test_a_rank_that_dies_over_its_part_leaves_the_record_before(
     assert os.WTERMSIG(status) == signal.SIGKILL
     restore = world.raise_epoch(2)
     world.order(2)
-    folder = f"0-e1-{two.sessions[0].life.incarnation}"
+    folder = f"0-e1-{two.sessions[0].incarnation.id}"
     assert (restore.version, restore.folder) == (0, folder)
     sessions = [world.rank(Role.ACTOR, rank, epoch=2) for rank in (0, 1)]
     resumed = [store_of(session, rank, sessions[0]) for rank, session in enumerate(sessions)]
@@ -392,7 +392,7 @@ def test_a_rank_that_dies_over_its_part_leaves_the_record_before(
     resumed[0].write(weight(1, lineage=2), model(1), state(1), TICKETS)
     resumed[1].write(weight(1, lineage=2), {}, state(1, 1), None)
     resumed[0].wait()
-    assert folders(root) == sorted([folder, f"1-e2-{sessions[0].life.incarnation}"])
+    assert folders(root) == sorted([folder, f"1-e2-{sessions[0].incarnation.id}"])
 
 
 def test_a_reference_that_other_ranks_have_cut_otherwise_is_put_together_and_retained_again(

@@ -14,7 +14,7 @@ from rljob_api.names import Role
 from rljob_api.wire.failures import FailureKind
 from rljob_api.wire.launchers import LauncherPoll
 from rljob_api.wire.observation import EventKind, ServerState
-from rljob_workers.dcs.errors import LifeOver
+from rljob_workers.dcs.errors import IncarnationOver
 from rljob_workers.launcher.coordinator_calls import LauncherClient
 from tests.integration.dcs.world import PATIENCE_SECONDS, World, eventually
 
@@ -95,7 +95,7 @@ def test_a_lost_tail_is_named_and_cured_by_an_epoch(world: World, launchers: lis
         rank.pulse()
         assert world.status().server is ServerState.LOST
     assert len(world.reported(EventKind.STATE_LOST)) == 1
-    assert world.status().pods[0].ranks[0].incarnation == rank.life.incarnation
+    assert world.status().pods[0].ranks[0].incarnation == rank.incarnation.id
     world.raise_epoch(2)
     world.order(2)
     assert world.status().server is ServerState.OPEN
@@ -189,7 +189,7 @@ def test_an_epoch_that_has_left_something_beside_the_checkpoints_is_not_begun_ag
     write_record(world, json.dumps(TABLE))
     eventually(lambda: world.status().server is ServerState.OPEN, "the control Redis to be open")
     assert (world.status().epoch, world.status().earlier_epoch) == (0, 3)
-    with pytest.raises(LifeOver, match="epoch: 3 is not above 3, in which the checkpoints here were last"):
+    with pytest.raises(IncarnationOver, match="epoch: 3 is not above 3, in which the checkpoints here were last"):
         world.raise_epoch(3)
     assert world.raise_epoch(4).lineage == 4
     assert world.status().earlier_epoch == 0

@@ -17,7 +17,7 @@ from rljob_api.wire.epochs import EpochRequest, PodPhase
 from rljob_api.wire.failures import FailureKind
 from rljob_api.wire.observation import CoordinatorEvent, EventKind, EventPage, ServerState
 from rljob_api.wire.ranks import NoticeKind, StepReport
-from rljob_workers.dcs.errors import LifeOver
+from rljob_workers.dcs.errors import IncarnationOver
 from rljob_workers.dcs.membership.counters import PASSED_OVER
 from tests.integration.dcs.world import PATIENCE_SECONDS, World, eventually
 
@@ -41,7 +41,7 @@ def test_the_same_decision_opens_an_epoch_once(world: World) -> None:
     first = world.raise_epoch(1, "a")
     assert world.raise_epoch(1, "a") == first
     assert [event.epoch for event in world.reported(EventKind.EPOCH_OPENED)] == [1]
-    with pytest.raises(LifeOver, match=r"epoch: 1 \(decision b\) is not above 1 \(decision a\)"):
+    with pytest.raises(IncarnationOver, match=r"epoch: 1 \(decision b\) is not above 1 \(decision a\)"):
         world.raise_epoch(1, "b")
 
 
@@ -87,28 +87,28 @@ def test_ranks_of_an_older_epoch_are_fenced(world: World) -> None:
     world.begin()
     rank = world.rank(Role.ACTOR)
     world.raise_epoch(2)
-    with pytest.raises(LifeOver, match="is of epoch 1; epoch 2 is open"):
+    with pytest.raises(IncarnationOver, match="is of epoch 1; epoch 2 is open"):
         rank.ready()
-    with pytest.raises(LifeOver, match="is of epoch 1; epoch 2 is open"):
+    with pytest.raises(IncarnationOver, match="is of epoch 1; epoch 2 is open"):
         world.rank(Role.ACTOR)
 
 
-def test_a_later_life_ends_the_earlier_one_of_the_same_rank(world: World) -> None:
+def test_a_later_incarnation_ends_the_earlier_one_of_the_same_rank(world: World) -> None:
     world.begin()
     first = world.rank(Role.ADVANTAGES)
     second = world.rank(Role.ADVANTAGES)
     second.ready()
-    with pytest.raises(LifeOver, match="is over"):
+    with pytest.raises(IncarnationOver, match="is over"):
         first.ready()
 
 
-def test_an_in_place_order_ends_the_lives_of_the_generation_before(world: World) -> None:
+def test_an_in_place_order_ends_the_incarnations_of_the_generation_before(world: World) -> None:
     world.begin()
     rank = world.rank(Role.ADVANTAGES)
     world.order(1, {"advantages-0": 1})
-    with pytest.raises(LifeOver, match="is over"):
+    with pytest.raises(IncarnationOver, match="is over"):
         rank.ready()
-    with pytest.raises(LifeOver, match="is of generation 0; 1 is ordered"):
+    with pytest.raises(IncarnationOver, match="is of generation 0; 1 is ordered"):
         world.rank(Role.ADVANTAGES)
     world.rank(Role.ADVANTAGES, generation=1).ready()
 
@@ -121,11 +121,11 @@ def test_a_fenced_rank_learns_it_from_a_pulse(world: World) -> None:
     def pulsed_out() -> bool:
         try:
             rank.pulse()
-        except LifeOver:
+        except IncarnationOver:
             return True
         return False
 
-    eventually(pulsed_out, "LifeOver")
+    eventually(pulsed_out, "IncarnationOver")
 
 
 def test_a_role_is_reported_ready_once_when_its_last_rank_is(world: World) -> None:
@@ -217,7 +217,7 @@ def test_a_dead_rank_is_over_once_its_failure_is_reported(world: World) -> None:
     world.begin()
     rank = world.rank(Role.ROLLOUT)
     world.call("POST", "/v1/failures", world.failure(rank))
-    with pytest.raises(LifeOver):
+    with pytest.raises(IncarnationOver):
         rank.ready()
 
 
@@ -242,7 +242,15 @@ def test_a_step_is_reported_once_and_shown(world: World) -> None:
     world.begin()
     rank = world.rank(Role.ACTOR)
     report = StepReport(
-        life=rank.life, step=0, version=1, reward=0.5, loss=1.0, staleness=0, samples=4, tokens=40, seconds=1.0
+        incarnation=rank.incarnation,
+        step=0,
+        version=1,
+        reward=0.5,
+        loss=1.0,
+        staleness=0,
+        samples=4,
+        tokens=40,
+        seconds=1.0,
     )
     rank.report_step(report)
     rank.report_step(report)
@@ -348,7 +356,7 @@ def test_of_ranks_that_beat_at_once_each_gets_its_own_answer(world: World) -> No
         try:
             ranks[which].ready()
             message[which] = "fine"
-        except LifeOver:
+        except IncarnationOver:
             message[which] = "over"
 
     threads = [threading.Thread(target=beat, args=(which,)) for which in range(3)]
@@ -365,8 +373,8 @@ def test_a_notice_becomes_an_event_of_its_rank(world: World) -> None:
     session.notify(NoticeKind.WRONG_WEIGHTS, "The engine has other weights.")
     session.notify(NoticeKind.WRONG_WEIGHTS, "The engine has other weights.")  # as after a lost answer
     (event,) = world.reported(EventKind.WRONG_WEIGHTS)
-    assert (event.message, event.pod) == ("rollout-0.0: The engine has other weights.", session.life.key.pod)
+    assert (event.message, event.pod) == ("rollout-0.0: The engine has other weights.", session.incarnation.key.pod)
     world.raise_epoch(2)
-    with pytest.raises(LifeOver):
+    with pytest.raises(IncarnationOver):
         session.notify(NoticeKind.STEP_SKIPPED, "Too late.")
     assert world.reported(EventKind.STEP_SKIPPED) == []

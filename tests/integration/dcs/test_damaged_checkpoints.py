@@ -39,7 +39,7 @@ def record_three(world: World) -> list[str]:
         tickets = json.dumps({"cursor": 10 * version, "front": [], "draws": [], "kills": {}}).encode()
         store.write(weight(version), model(version), state(version), tickets)
         store.wait()
-    return [f"{version}-e1-{session.life.incarnation}" for version in range(3)]
+    return [f"{version}-e1-{session.incarnation.id}" for version in range(3)]
 
 
 def begun(world: World, epoch: int) -> tuple[CheckpointStore, str]:

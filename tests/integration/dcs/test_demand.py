@@ -19,7 +19,7 @@ def report(rank: RankSession, **counters: float) -> None:
 def report_step(rank: RankSession, step: int) -> None:
     rank.report_step(
         StepReport(
-            life=rank.life,
+            incarnation=rank.incarnation,
             step=step,
             version=step + 1,
             reward=0.5,

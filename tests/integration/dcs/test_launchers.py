@@ -13,7 +13,7 @@ from rljob_api.wire.epochs import UNSEEN_POD, DesiredState, PodOrder, PodPhase
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.launchers import LauncherAnswer, LauncherPoll
 from rljob_api.wire.observation import EventKind
-from rljob_workers.dcs.errors import LifeOver
+from rljob_workers.dcs.errors import IncarnationOver
 from rljob_workers.launcher.coordinator_calls import LauncherClient
 from tests.integration.dcs.world import World
 
@@ -95,11 +95,11 @@ def test_a_later_launcher_of_the_pod_fences_the_earlier_and_its_ranks(world: Wor
     first = world.poll(client, None)
     client.begin_poll(LauncherPoll(carried=first.order, ranks=[], wait_seconds=20))
     later = world.register(Role.ADVANTAGES)
-    with pytest.raises(LifeOver, match="was replaced by a later one"):
+    with pytest.raises(IncarnationOver, match="was replaced by a later one"):
         collected(client)
-    with pytest.raises(LifeOver, match="was replaced by a later one"):
+    with pytest.raises(IncarnationOver, match="was replaced by a later one"):
         client.register(earlier)
-    with pytest.raises(LifeOver, match="is over"):
+    with pytest.raises(IncarnationOver, match="is over"):
         rank.ready()
     assert world.status().pods[0].launcher == later.launcher
     assert len(world.reported(EventKind.POD_CHANGED)) == 2
@@ -180,7 +180,7 @@ def test_a_launcher_that_is_up_before_its_order_waits_and_ends_no_one(
     assert answer.order is not None
     assert (answer.order.epoch, answer.order.pod_uid) == (2, "later")
     assert carries(world) == [later.launcher]
-    with pytest.raises(LifeOver, match="was replaced by a later one"):
+    with pytest.raises(IncarnationOver, match="was replaced by a later one"):
         world.poll(other, carried, 0.05)
 
 
@@ -231,7 +231,7 @@ def test_a_launcher_that_the_orders_have_left_or_name_otherwise_is_fenced(
     order_actor(world, 1, hello.pod_uid)
     client.register(hello)
     order_actor(world, 1, "another")
-    with pytest.raises(LifeOver, match="is pod another by order, and launcher"):
+    with pytest.raises(IncarnationOver, match="is pod another by order, and launcher"):
         client.register(hello)
     other.register(world.hello(Role.ACTOR).model_copy(update={"pod_uid": "third"}))
     pods = [
@@ -239,7 +239,7 @@ def test_a_launcher_that_the_orders_have_left_or_name_otherwise_is_fenced(
         for replica, uid in enumerate(("another", "third"))
     ]
     world.call("PUT", "/v1/desired", DesiredState(epoch=Epoch(1), pods=pods, replicas={}))
-    with pytest.raises(LifeOver, match="is pod another by order, and launcher"):
+    with pytest.raises(IncarnationOver, match="is pod another by order, and launcher"):
         world.poll(other, None)
 
 

@@ -86,7 +86,7 @@ def test_a_rank_that_died_in_its_turn_has_lost_it(tmp_path: Path) -> None:
         pass
 
 
-def test_who_waits_for_another_rank_gives_signs_of_life_and_at_last_names_it(tmp_path: Path) -> None:
+def test_who_waits_for_another_rank_gives_pulses_and_at_last_names_it(tmp_path: Path) -> None:
     signs: list[None] = []
     with PodPulls(tmp_path, POD, 60).turn(lambda: None):
         late = PodPulls(tmp_path, POD, 0.2).turn(lambda: signs.append(None))

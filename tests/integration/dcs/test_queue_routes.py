@@ -30,7 +30,7 @@ class Rollout:
 
         self.session: RankSession = world.rank(Role.ROLLOUT)
         shape = queue_shape(world.job.spec)
-        self.queue = TransferQueueClient(world.endpoints, shape, self.session.life)
+        self.queue = TransferQueueClient(world.endpoints, shape, self.session.incarnation)
         self._rows = [torch.arange(3, dtype=torch.int32)] * shape.samples_per_prompt
         self._kinds = dict.fromkeys(GENERATED_FIELDS, torch.float32) | {"tokens": torch.int32}
 
@@ -183,7 +183,7 @@ def test_a_lease_is_as_old_as_its_claim_also_for_a_coordinator_that_has_only_beg
 ) -> None:
     rollout.put(rollout.tickets(1))
     forward = world.rank(Role.ACTOR_FWD)
-    queue = TransferQueueClient(world.endpoints, queue_shape(world.job.spec), forward.life)
+    queue = TransferQueueClient(world.endpoints, queue_shape(world.job.spec), forward.incarnation)
     try:
         assert isinstance(queue.claim("actor_log_probs", range(1), 2, timeout=0), Batch)
         before = eventually(lambda: stats(world).leases[0].age_seconds, "a lease that has an age")
@@ -199,7 +199,7 @@ def test_a_unit_that_loses_a_chunk_is_named_and_counted(world: World, rollout: R
     rollout.put(rollout.tickets(1))
     (index,) = (index for index, unit in enumerate(world.servers.units) if delete_chunks(unit))
     forward = world.rank(Role.ACTOR_FWD)
-    queue = TransferQueueClient(world.endpoints, queue_shape(world.job.spec), forward.life)
+    queue = TransferQueueClient(world.endpoints, queue_shape(world.job.spec), forward.incarnation)
     try:
         answer = queue.claim("actor_log_probs", range(1), 2, timeout=0)
         assert isinstance(answer, NotReady)

@@ -11,7 +11,7 @@ import pytest
 
 from rljob_api.names import Role
 from rljob_api.wire.ranks import Rendezvous
-from rljob_workers.dcs.errors import LifeOver
+from rljob_workers.dcs.errors import IncarnationOver
 from rljob_workers.dcs.membership.coordinator_http import CoordinatorClient
 from rljob_workers.dcs.membership.rank_context import RankContext
 from rljob_workers.dcs.membership.session import RankSession
@@ -23,8 +23,8 @@ GROUP = "actor-data-parallel"
 
 
 def asked(session: RankSession, wait: float = 0.0) -> str:
-    life = session.life
-    query = f"epoch={life.epoch}&generation={life.generation}&wait={wait}&incarnation={life.incarnation}"
+    incarnation = session.incarnation
+    query = f"epoch={incarnation.epoch}&generation={incarnation.generation}&wait={wait}&incarnation={incarnation.id}"
     return f"/v1/rendezvous/{GROUP}?{query}"
 
 
@@ -40,13 +40,13 @@ def wait_for_others(world: World, session: RankSession) -> Rendezvous:
 
 
 def offer(world: World, session: RankSession) -> Rendezvous:
-    life = session.life
+    incarnation = session.incarnation
     offered = Rendezvous(
         group=GROUP,
-        epoch=life.epoch,
-        generation=life.generation,
+        epoch=incarnation.epoch,
+        generation=incarnation.generation,
         address="127.0.0.1:99",
-        incarnation=life.incarnation,
+        incarnation=incarnation.id,
     )
     world.call("PUT", f"/v1/rendezvous/{GROUP}", offered)
     return offered
@@ -88,18 +88,18 @@ def test_a_rendezvous_is_found_by_those_of_the_same_epoch_and_generation(world: 
     of_another = asked(second).replace("generation=0", "generation=1")
     assert Rendezvous.model_validate_json(world.call("GET", of_another)).address == ""
     world.raise_epoch(2)
-    with pytest.raises(LifeOver):
+    with pytest.raises(IncarnationOver):
         ask(world, first)
 
 
-def test_what_a_life_that_is_over_has_offered_counts_for_nothing(world: World) -> None:
+def test_what_a_incarnation_that_is_over_has_offered_counts_for_nothing(world: World) -> None:
     world.begin()
     first = world.rank(Role.ACTOR, 0)
     offer(world, first)
     world.order(1, {"actor-0": 1, "actor-1": 1})
-    with pytest.raises(LifeOver):
+    with pytest.raises(IncarnationOver):
         ask(world, first)
-    with pytest.raises(LifeOver):
+    with pytest.raises(IncarnationOver):
         offer(world, first)
     second = world.rank(Role.ACTOR, 1, generation=1)
     assert ask(world, second).missing == ["actor-0.0"]

@@ -10,7 +10,7 @@ import torch
 
 from rljob_api.names import Epoch, Lineage, Role, WeightVersion
 from rljob_api.wire.epochs import EpochRequest
-from rljob_api.wire.identity import Life, RankKey, WeightId
+from rljob_api.wire.identity import Incarnation, RankKey, WeightId
 from rljob_api.wire.observation import CoordinatorEvent, EventKind, RoomMade, ServerState
 from rljob_workers.dcs.coordinator.background_care import EMIT_SECONDS, SHORTAGE_SECONDS
 from rljob_workers.dcs.coordinator.coordinator import Coordinator
@@ -43,9 +43,11 @@ class WatchedStorage:
         self.timing = QueueAdminTiming()
         self.begin()
         self.coordinator.raise_epoch(EpochRequest(epoch=Epoch(1), decision_id="d1", reason="a test"))
-        life = Life(key=RankKey(role=Role.ROLLOUT, replica=0), epoch=Epoch(1), generation=0, incarnation="abcdefabcdef")
-        self.admin.begin_life(life)
-        self.queue = TransferQueueClient(servers.endpoints, queue_shape(self.job.spec), life)
+        incarnation = Incarnation(
+            key=RankKey(role=Role.ROLLOUT, replica=0), epoch=Epoch(1), generation=0, id="abcdefabcdef"
+        )
+        self.admin.begin_incarnation(incarnation)
+        self.queue = TransferQueueClient(servers.endpoints, queue_shape(self.job.spec), incarnation)
 
     def begin(self) -> None:
         """Anew, as after a death."""

@@ -23,7 +23,7 @@ from rljob_api.wire.weights import OfferedPart, PartRequest, Probe, WeightOffer,
 from rljob_workers.dcs.errors import (
     CoordinatorRefused,
     CorruptWeights,
-    LifeOver,
+    IncarnationOver,
     WeightDead,
     WeightIncomplete,
     WeightTimeout,
@@ -154,7 +154,7 @@ def test_a_weight_of_a_past_that_was_left_is_refused_and_not_reported(
     publisher.publish(Stream.REFERENCE, weight(5), tensors(5), deadline=in_time())
     world.raise_epoch(2)
     world.order(2)
-    with pytest.raises(LifeOver):
+    with pytest.raises(IncarnationOver):
         publisher.publish(Stream.REFERENCE, weight(6), tensors(6), deadline=in_time())
     session = world.rank(Role.ACTOR, epoch=2)
     later = build_publisher(session.context, session)
@@ -189,9 +189,9 @@ def test_publishing_and_waiting_outlive_a_kill_of_the_coordinator(
 
 def test_the_pulse_is_called_while_waiting_and_may_end_it(receiver: WeightReceiver) -> None:
     def over() -> None:
-        raise LifeOver("enough")
+        raise IncarnationOver("enough")
 
-    with pytest.raises(LifeOver, match="enough"):
+    with pytest.raises(IncarnationOver, match="enough"):
         receiver.await_newer(Stream.POLICY, None, deadline=in_time(), pulse=over)
 
 
@@ -308,7 +308,7 @@ def test_an_owner_killed_with_its_part_staged_leaves_nothing_visible(
 ) -> None:
     publisher.publish(Stream.POLICY, weight(0), half(0, 0), share(0), deadline=in_time())
     world.register(Role.ACTOR, 1)
-    context = world.context(world.life(Role.ACTOR, 1))
+    context = world.context(world.incarnation(Role.ACTOR, 1))
     pid = os.fork()
     if pid == 0:
         failpoints._ARMED["publish.part_staged"] = 1
@@ -359,7 +359,7 @@ def test_what_the_coordinator_holds_of_a_weight_does_not_grow_with_it(world: Wor
         digest="0" * 32,
         address="127.0.0.1:9",
     )
-    world.call("POST", "/v1/weights/parts", PartRequest(life=actor.life, part=part))
+    world.call("POST", "/v1/weights/parts", PartRequest(incarnation=actor.incarnation, part=part))
     assert len(world.call("GET", "/v1/weights/Policy")) < 1000
 
 

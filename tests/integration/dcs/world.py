@@ -18,7 +18,7 @@ from rljob_api.names import Epoch, Role
 from rljob_api.spec import RLJob
 from rljob_api.wire.epochs import DesiredState, EpochRequest, PodOrder, PodPhase, RestorePoint
 from rljob_api.wire.failures import Failure, FailureAcknowledgement, FailureKind
-from rljob_api.wire.identity import Endpoints, Life, PodKey, RankKey
+from rljob_api.wire.identity import Endpoints, Incarnation, PodKey, RankKey
 from rljob_api.wire.launchers import LauncherAnswer, LauncherHello, LauncherPoll
 from rljob_api.wire.observation import CoordinatorEvent, CoordinatorStatus, EventKind, EventPage
 from rljob_workers.dcs.coordinator.context import CoordinatorContext
@@ -192,43 +192,45 @@ class World:
     def launcher_client(self) -> LauncherClient:
         return LauncherClient(self.endpoints)
 
-    def life(self, role: Role, replica: int = 0, epoch: int = 1, generation: int = 0, rank: int = 0) -> Life:
+    def incarnation(
+        self, role: Role, replica: int = 0, epoch: int = 1, generation: int = 0, rank: int = 0
+    ) -> Incarnation:
         key = RankKey(role=role, replica=replica, rank=rank)
-        return Life(key=key, epoch=Epoch(epoch), generation=generation, incarnation=secrets.token_hex(6))
+        return Incarnation(key=key, epoch=Epoch(epoch), generation=generation, id=secrets.token_hex(6))
 
-    def context(self, life: Life) -> RankContext:
+    def context(self, incarnation: Incarnation) -> RankContext:
         return RankContext(
-            life=life,
+            incarnation=incarnation,
             endpoints=self.endpoints,
             job=self.job,
             global_rank=0,
             world_size=1,
-            launcher=self.launchers[str(life.key.pod)].launcher,
+            launcher=self.launchers[str(incarnation.key.pod)].launcher,
             engine_url=None,
             memory=RankMemory(),
         )
 
     def rank(self, role: Role, replica: int = 0, epoch: int = 1, generation: int = 0, rank: int = 0) -> RankSession:
         """A registered rank, with its launcher where the pod has none."""
-        life = self.life(role, replica, epoch, generation, rank)
-        if str(life.key.pod) not in self.launchers:
+        incarnation = self.incarnation(role, replica, epoch, generation, rank)
+        if str(incarnation.key.pod) not in self.launchers:
             self.register(role, replica)
-        session = RankSession(self.context(life))
+        session = RankSession(self.context(incarnation))
         self._sessions.append(session)
         return session
 
     def failure(self, session: RankSession, kind: FailureKind = FailureKind.RANK_EXITED) -> Failure:
-        life = session.life
+        incarnation = session.incarnation
         return Failure(
-            id=f"uid/0/{life.incarnation}",
+            id=f"uid/0/{incarnation.id}",
             kind=kind,
-            pod=life.key.pod,
-            rank=life.key.rank,
-            epoch=life.epoch,
-            generation=life.generation,
-            incarnation=life.incarnation,
+            pod=incarnation.key.pod,
+            rank=incarnation.key.rank,
+            epoch=incarnation.epoch,
+            generation=incarnation.generation,
+            incarnation=incarnation.id,
             exit_code=-9,
-            message=f"{life.key} was killed.",
+            message=f"{incarnation.key} was killed.",
             at=time.time(),
         )
 

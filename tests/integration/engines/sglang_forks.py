@@ -39,7 +39,7 @@ _ADDRESS = f"\0rljob-test-sglang-{os.environ.get('PYTEST_XDIST_TESTRUNUID', os.g
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """One life of a server."""
+    """One incarnation of a server."""
 
     settings: EngineSettings
     site: EngineSite

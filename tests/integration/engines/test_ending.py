@@ -1,4 +1,4 @@
-"""Who ends an engine that does nothing: a process beside it, and only that life of it which was started last."""
+"""Who ends an engine that does nothing: a process beside it, and only that incarnation of it which was started last."""
 
 import os
 import signal
@@ -41,7 +41,7 @@ def ended_by_a_sibling(identity: Path) -> str:
     return done.stdout.strip()
 
 
-def test_a_sibling_ends_the_life_that_was_started_last(tmp_path: Path, server: subprocess.Popen[bytes]) -> None:
+def test_a_sibling_ends_the_incarnation_that_was_started_last(tmp_path: Path, server: subprocess.Popen[bytes]) -> None:
     file = tmp_path / "engine-0.json"
     write_identity(file, EngineIdentity("0123456789ab", server.pid, "http://127.0.0.1:1"))
     assert ended_by_a_sibling(file) == "0123456789ab Z", "it waits until the process has ended"

@@ -62,14 +62,14 @@ def test_a_server_that_never_comes_is_named_with_the_field(nowhere: str, tmp_pat
 
 def test_a_server_that_dies_again_and_again_in_its_start_is_not_waited_for(nowhere: str, tmp_path: Path) -> None:
     identity = tmp_path / "engine-0.json"
-    lives = iter(range(100))
+    incarnations = iter(range(100))
 
-    def another_life() -> bool:
-        identity.write_text(json.dumps({"incarnation": f"{next(lives):012x}", "pid": 1, "url": nowhere}))
+    def another_incarnation() -> bool:
+        identity.write_text(json.dumps({"incarnation": f"{next(incarnations):012x}", "pid": 1, "url": nowhere}))
         return True
 
     with pytest.raises(EngineGone, match=f"has died {FAILED_STARTS} times before it was up"):
-        await_engine(nowhere, READY, identity, seconds=120, goes_on=another_life)
+        await_engine(nowhere, READY, identity, seconds=120, goes_on=another_incarnation)
 
 
 async def _ask(url: str) -> None:

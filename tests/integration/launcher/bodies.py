@@ -1,4 +1,4 @@
-"""What the forked children of these tests run, and the parent that forks their launchers: real processes, small lives.
+"""What the forked children of these tests run, and the parent that forks their launchers: real processes, short runs.
 
 python bodies.py small FD    as `python -m rljob_workers.launcher.parent --fd FD`, with these bodies and no torch
     python bodies.py conversing FD   the same, with ranks that register and beat
@@ -19,7 +19,7 @@ from pathlib import Path
 from rljob_api.names import EngineKind
 from rljob_api.spec import RLJobSpec
 from rljob_api.wire.processes import Preloads
-from rljob_workers.dcs.errors import LifeOver
+from rljob_workers.dcs.errors import IncarnationOver
 from rljob_workers.dcs.membership.rank_context import RankContext
 from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.engines.backend import EngineBackend, EngineSettings, Exec, Fork, Ready
@@ -44,11 +44,11 @@ def obey(context: RankContext) -> int:
     context.memory.enter_collective()
     context.memory.leave_collective()
     context.memory.enter_collective()
-    context.memory.raise_seq(context.life.epoch * 100 + context.life.generation)
+    context.memory.raise_seq(context.incarnation.epoch * 100 + context.incarnation.generation)
     (run_dir / f"descriptors.{os.getpid()}").write_text("\n".join(sorted(descriptors())))
     # Tests wait for these words: what they look at was written before.
     (run_dir / f"drives.{context.global_rank}").write_text(context.engine_url or "no engine")
-    sys.stderr.write(f"life {context.life.incarnation} of epoch {context.life.epoch} begins\n")
+    sys.stderr.write(f"life {context.incarnation.id} of epoch {context.incarnation.epoch} begins\n")
     sys.stderr.flush()
     while not context.drain.asked:
         act(run_dir)
@@ -76,7 +76,7 @@ def train(context: RankContext) -> int:
     """One step of the job's model, timed from here; then waits until it shall drain."""
     begun = time.monotonic()
     use_threads(1)
-    seed_everything(seed_of(context.job.spec.seed, context.life.key))
+    seed_everything(seed_of(context.job.spec.seed, context.incarnation.key))
     import torch
 
     from rljob_workers.models.building import build_config, initial_state
@@ -94,7 +94,7 @@ def train(context: RankContext) -> int:
     plan = pack(tokens, torch.arange(0, 129, 16), torch.full((8,), 8))
     (-decoder.log_probs(tokens, plan, 1.0).mean()).backward()  # type: ignore[no-untyped-call]
     decoder.flat.sub_(gradient, alpha=1e-3)
-    sys.stderr.write(f"life {context.life.incarnation} trained after {time.monotonic() - begun:.3f} s\n")
+    sys.stderr.write(f"life {context.incarnation.id} trained after {time.monotonic() - begun:.3f} s\n")
     sys.stderr.flush()
     while not context.drain.asked:
         time.sleep(0.01)
@@ -110,7 +110,7 @@ def act(run_dir: Path) -> None:
     if what == "exit":
         os._exit(int(text))
     if what == "fence":
-        raise LifeOver(text)
+        raise IncarnationOver(text)
     if what == "fence-queue":
         raise Fenced(text)
     if what == "lose-queue":

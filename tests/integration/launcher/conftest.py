@@ -185,7 +185,7 @@ class Machine(ParentProcess):
         (folder / "endpoints.json").write_text(endpoints.model_dump_json())
 
     def rank(self, pod: PodKey, epoch: int = 1, generation: int = 0) -> RankProcess:
-        """The rank of `pod` once it runs in this life."""
+        """The rank of `pod` once it runs in this incarnation."""
 
         def look() -> RankProcess | None:
             ranks = [] if (poll := self.coordinator.state(pod)) is None else poll.ranks

@@ -19,7 +19,7 @@ from tests.integration.launcher.bodies import act, small_engine
 def rank(context: RankContext) -> int:
     """Prints its order, registers, is Ready unless a file forbids it, and beats until it shall drain."""
     run_dir = Path(context.endpoints.run_dir)
-    print(f"life {context.life.incarnation} learns at {context.job.spec.training.optimizer.learning_rate}", flush=True)  # noqa: T201
+    print(f"life {context.incarnation.id} learns at {context.job.spec.training.optimizer.learning_rate}", flush=True)  # noqa: T201
     print(f"units {len(context.endpoints.storage_units)} address {context.endpoints.address}", flush=True)  # noqa: T201
     session = RankSession(context)
     while not session.draining:

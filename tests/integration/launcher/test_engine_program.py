@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rljob_api.wire.logs import last_lives
+from rljob_api.wire.logs import last_incarnations
 from tests.integration.launcher.conftest import BODIES, ROLLOUT, Machine, eventually, is_running, make_job
 from tests.integration.launcher.test_engine import Stopwatch
 
@@ -89,7 +89,7 @@ def test_one_that_ends_is_reported_with_its_last_message(machine: Machine) -> No
         ask(f"{engine.url}/die")
     failure = machine.failure()
     assert failure.message == "The engine of rollout-0 exited with code 3: told to die"
-    newest, before = last_lives(machine.log("rollout-0.engine"))
+    newest, before = last_incarnations(machine.log("rollout-0.engine"))
     assert "told to die\n" in (newest, before), "the next life may have begun by now"
     machine.engine(ROLLOUT, other_than=engine.incarnation)
 

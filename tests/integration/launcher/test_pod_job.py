@@ -106,7 +106,7 @@ def test_a_job_of_containers_grows_shrinks_loses_a_rank_and_ends(pods: Pods) -> 
     assert failure.pod == ADVANTAGES
     pods.order(1, uids, generations={ADVANTAGES: 1})
     trains_on(pods)
-    # What the dead one wrote is on the volume, and that of its next life; so it is of pods that have gone.
+    # What the dead one wrote is on the volume, and that of its next incarnation; so it is of pods that have gone.
     eventually("the logs of both lives", lambda: {*retained(pods, previous=True)} >= {"advantages-0.0"})
     assert {"actor-0.0", "rollout-0.0", "rollout-0.engine", "rollout-1.0"} <= {*retained(pods, previous=False)}
 

@@ -43,7 +43,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
 
 @dataclass(frozen=True)
 class Server:
-    """One life of an engine, with all of its processes, and files that would stay where no one removed them."""
+    """One incarnation of an engine, with all of its processes, and files that would stay where no one removed them."""
 
     engine: EngineProcess
     pids: dict[str, int]

@@ -43,7 +43,7 @@ def parent(world: World) -> Iterator[ParentProcess]:
 
 
 def ready(world: World, pod: PodKey, epoch: int, generation: int = 0) -> RankObservation:
-    """The rank of `pod` once the coordinator has it Ready in this life and its launcher says it runs."""
+    """The rank of `pod` once the coordinator has it Ready in this incarnation and its launcher says it runs."""
 
     def look() -> RankObservation | None:
         found = next((seen for seen in world.status().pods if seen.pod == pod), None)

@@ -199,12 +199,12 @@ class RunningJob:
 
         found: list[int] = []
 
-        def lives() -> bool:
+        def incarnations() -> bool:
             found[:] = [row["pid"] for row in self.pod(role, replica)["ranks"] if row["rank"] == rank]
-            found[:] = [pid for pid in found if pid and _lives(pid)]
+            found[:] = [pid for pid in found if pid and _incarnations(pid)]
             return bool(found)
 
-        self.wait_for(f"a living rank {rank} of {role}-{replica}", lives)
+        self.wait_for(f"a living rank {rank} of {role}-{replica}", incarnations)
         return found[0]
 
     def infrastructure_pid(self, name: str) -> int:
@@ -330,13 +330,13 @@ def _state(pid: int) -> str:
         return "Z"
 
 
-def _lives(pid: int) -> bool:
+def _incarnations(pid: int) -> bool:
     """Whether there is such a process that is more than an exit code."""
     return _state(pid) != "Z"
 
 
 def _environment(pid: int) -> list[bytes]:
-    if not _lives(pid):
+    if not _incarnations(pid):
         return []
     try:
         return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")

@@ -3,8 +3,8 @@
     RLJOB_TEST_LIES=FOLDER python -m tests.integration.run.lying_engine run ...
 
 FOLDER/drops has how many of the updates that come from now on are dropped: the server loads, under the new name, what
-it was given first. Or THIS_LIFE: all that the present life of the server is given. Where there is FOLDER/other it loads
-that in the place of whatever it is given: it computes every version differently.
+it was given first. Or THIS_INCARNATION: all that the present incarnation of the server is given. Where there is
+FOLDER/other it loads that in the place of whatever it is given: it computes every version differently.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FOLDER = "RLJOB_TEST_LIES"
 DROPS = "drops"
 OTHER = "other"
 ALWAYS = str(1 << 30)
-THIS_LIFE = "this life"
+THIS_INCARNATION = "this life"
 
 
 class Proxy:
@@ -89,13 +89,13 @@ class Proxy:
         return re.sub(rb"(?i)(content-length: *)\d+", rb"\g<1>%d" % len(changed), head), changed
 
     def _drops(self) -> bool:
-        """Whether this update is dropped. The first one shows which life `THIS_LIFE` is."""
-        drops, life = self._folder / DROPS, read_identity(self._identity).incarnation
+        """Whether this update is dropped. The first one shows which incarnation `THIS_INCARNATION` is."""
+        drops, incarnation = self._folder / DROPS, read_identity(self._identity).incarnation
         left = drops.read_text() if drops.exists() else "0"
-        if left == THIS_LIFE:
-            drops.write_text(left := f"life {life}")
+        if left == THIS_INCARNATION:
+            drops.write_text(left := f"life {incarnation}")
         if left.startswith("life"):
-            return left == f"life {life}"
+            return left == f"life {incarnation}"
         drops.write_text(str(max(0, int(left) - 1)))
         return int(left) > 0
 

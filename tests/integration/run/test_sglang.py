@@ -58,7 +58,7 @@ def engine_pid(job: RunningJob, replica: int) -> int:
 
 
 def engine_url(job: RunningJob, replica: int) -> str:
-    """Of the life that the launcher has written down."""
+    """Of the incarnation that the launcher has written down."""
     file = next(path for path in job.out.rglob("engine-0.json") if f"rollout-{replica}" in str(path))
     return str(json.loads(file.read_text())["url"])
 
@@ -239,7 +239,7 @@ def own_end(event: dict[str, Any], name: str) -> bool:
 
 
 def idle_spans(job: RunningJob, name: str) -> Iterator[tuple[float, float]]:
-    """In Unix seconds: from its rank's timeline, over all of its lives."""
+    """In Unix seconds: from its rank's timeline, over all of its incarnations."""
     files = (job.out / "timeline").glob(f"{name}.*")
     events = [json.loads(line) for file in files for line in file.read_text().splitlines()]
     spans = sorted((e["ts"] / 1e6, (e["ts"] + e["dur"]) / 1e6) for e in events if e["name"] == "generate")

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from rljob_cli.jobs.sample_log import read_lines
 from tests.integration.preloaded.client import fork_program
-from tests.integration.run.lying_engine import ALWAYS, DROPS, FOLDER, OTHER, THIS_LIFE
+from tests.integration.run.lying_engine import ALWAYS, DROPS, FOLDER, OTHER, THIS_INCARNATION
 from tests.integration.run.test_models import save_model
 
 from .job import Process, RunningJob, at_leisure, kill, make_manifest, make_simulated
@@ -58,7 +58,7 @@ def test_weights_that_an_engine_has_not_taken_are_loaded_again_and_one_that_lies
         job.wait_for_step(version + 1)
         job.assert_epoch(1)
         liar = int(job.pod("rollout")["enginePid"])
-        (tmp_path / DROPS).write_text(THIS_LIFE)
+        (tmp_path / DROPS).write_text(THIS_INCARNATION)
         job.wait_for("a lie", lambda: len(dropped(tmp_path)) > 1)
         kill(job.rank_pid("rollout"))
         ended = job.wait_for_event("EngineExited", role="rollout")

@@ -49,7 +49,7 @@ def main(folder: Path, rank: int, does: str) -> None:
 
 
 def _meet(group: DataParallelGroup, folder: Path, signs: Signs, *, late: bool) -> None:
-    """Rank 0 is blocked in the library until it has given signs of life; they end with the block."""
+    """Rank 0 is blocked in the library until it has given pulses; they end with the block."""
     seen = folder / "seen"
     while late and not seen.exists():
         time.sleep(0.01)

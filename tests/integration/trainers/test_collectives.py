@@ -1,4 +1,4 @@
-"""Around a library that meets other ranks: signs of life while it is blocked, and a name for who is missing."""
+"""Around a library that meets other ranks: pulses while it is blocked, and a name for who is missing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def both_ranks(folder: Path, does: str) -> list[tuple[int, str]]:
     return ended
 
 
-def test_a_rank_that_is_blocked_in_the_library_gives_signs_of_life_until_the_block_ends(tmp_path: Path) -> None:
+def test_a_rank_that_is_blocked_in_the_library_gives_pulses_until_the_block_ends(tmp_path: Path) -> None:
     for code, text in both_ranks(tmp_path, "come late"):
         assert (code, text) == (0, "[16.0, 16.0]\n")
 

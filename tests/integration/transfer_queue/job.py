@@ -9,7 +9,7 @@ import torch
 from rljob_api.names import Epoch, Role, RolloutId
 from rljob_api.spec.queue import Waiting
 from rljob_api.wire.epochs import RestorePoint
-from rljob_api.wire.identity import Life, WeightId
+from rljob_api.wire.identity import Incarnation, WeightId
 from rljob_api.wire.observation import ServerState
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.admin import QueueAdmin, QueueAdminTiming
@@ -17,7 +17,7 @@ from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.types import Batch, GroupRows, QueueShape, QueueTiming, Ticket
 from tests.integration.transfer_queue.proof import breaches
 from tests.integration.transfer_queue.servers import Servers
-from tests.integration.transfer_queue.world import ADVANTAGES, LOG_PROBS, REFERENCE, TRAIN, make_life, make_shape
+from tests.integration.transfer_queue.world import ADVANTAGES, LOG_PROBS, REFERENCE, TRAIN, make_incarnation, make_shape
 from tests.weights import weight
 
 PATIENT = QueueTiming(unit_silence_seconds=30.0)
@@ -42,7 +42,7 @@ class Job:
         self.checksums = checksums
         self.admin_timing = QueueAdminTiming(unlisted_seconds=0)
         self.clients: list[TransferQueueClient] = []
-        self.lives: dict[TransferQueueClient, Life] = {}
+        self.incarnations: dict[TransferQueueClient, Incarnation] = {}
         self.admin = QueueAdmin(servers.endpoints, self.shape, timing=self.admin_timing)
         assert self.admin.open_server(0) is ServerState.OPEN
         self.restore = self.raise_epoch(1)
@@ -70,17 +70,22 @@ class Job:
         return restore
 
     def client(self, role: Role, replica: int = 0, waiting: Waiting = Waiting.NOTIFY) -> TransferQueueClient:
-        life = make_life(role, self.epoch, replica)
-        self.admin.begin_life(life)
+        incarnation = make_incarnation(role, self.epoch, replica)
+        self.admin.begin_incarnation(incarnation)
         client = TransferQueueClient(
-            self.servers.endpoints, self.shape, life, waiting=waiting, checksums=self.checksums, timing=self.timing
+            self.servers.endpoints,
+            self.shape,
+            incarnation,
+            waiting=waiting,
+            checksums=self.checksums,
+            timing=self.timing,
         )
         self.clients.append(client)
-        self.lives[client] = life
+        self.incarnations[client] = incarnation
         return client
 
     def incarnation(self, client: TransferQueueClient) -> str:
-        return self.lives[client].incarnation
+        return self.incarnations[client].id
 
     def tickets(self, limit: int, holds: WeightId | None = None) -> list[Ticket]:
         answer = self.rollout.claim_tickets(holds or weight(0), limit, 0)
@@ -124,11 +129,11 @@ class Job:
         return self.actor.claim_training(TRAIN.name, RolloutId(rollout), 0, rows, 0, 1, timeout=0)
 
     def publish(self, version: int, lineage: int = 1) -> None:
-        self.admin.publish(self.lives[self.actor], weight(version, lineage), f"p{self.epoch}-{version}")
+        self.admin.publish(self.incarnations[self.actor], weight(version, lineage), f"p{self.epoch}-{version}")
 
     def record(self, version: int, lineage: int = 1) -> None:
         self.admin.record(
-            self.lives[self.actor], weight(version, lineage), f"{version}", {}, f"r{self.epoch}-{version}"
+            self.incarnations[self.actor], weight(version, lineage), f"{version}", {}, f"r{self.epoch}-{version}"
         )
 
     def step(self, rollout: int) -> None:

@@ -144,11 +144,11 @@ class QueueMachine(Producers):
     def publish(self, *, records: bool) -> None:
         weight = self.held_weight(self.model.published + 1)
         self.calls += 1
-        self.admin.publish(self.trainer.life, weight, f"p{self.calls}")
+        self.admin.publish(self.trainer.incarnation, weight, f"p{self.calls}")
         self.model.published += 1
         self.trained.clear()
         if records:
-            self.admin.record(self.trainer.life, weight, "folder", {}, f"r{self.calls}")
+            self.admin.record(self.trainer.incarnation, weight, "folder", {}, f"r{self.calls}")
             self.model.retire(self.model.published)
 
     @precondition(lambda self: sum(len(member.batches) for member in self.members) < MOST_LEASES)

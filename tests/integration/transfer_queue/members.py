@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
 
 from rljob_api.names import Epoch, Lineage, Role, WeightVersion
 from rljob_api.spec.training import ClaimPolicy
-from rljob_api.wire.identity import Endpoints, Life, WeightId
+from rljob_api.wire.identity import Endpoints, Incarnation, WeightId
 from rljob_api.wire.observation import ServerState
 from rljob_workers.transfer_queue.admin import QueueAdmin, QueueAdminTiming
 from rljob_workers.transfer_queue.client import TransferQueueClient
@@ -25,7 +25,7 @@ from tests.integration.transfer_queue.lossy import LossyLine
 from tests.integration.transfer_queue.model import Model, Row
 from tests.integration.transfer_queue.proof import breaches
 from tests.integration.transfer_queue.servers import Servers
-from tests.integration.transfer_queue.world import make_life
+from tests.integration.transfer_queue.world import make_incarnation
 
 FIFO = Task("score", TaskKind.FORWARD, ("tokens",), ("scores",))
 GROUP = Task("rank", TaskKind.FORWARD, ("rewards", "scores"), ("ranks",), ClaimPolicy.GROUP)
@@ -57,9 +57,9 @@ class Names:
 
 @dataclass
 class Member:
-    """One rank: its life, its client, and what it has in work."""
+    """One rank: its incarnation, its client, and what it has in work."""
 
-    life: Life
+    incarnation: Incarnation
     queue: TransferQueueClient
     tickets: list[Ticket]
     batches: list[tuple[Task, Batch]]
@@ -123,9 +123,9 @@ class Members(RuleBasedStateMachine):
         self.members = [self.new_member(role, place) for place, role in enumerate(roles)]
 
     def new_member(self, role: Role, replica: int) -> Member:
-        life = make_life(role, self.epoch, replica)
-        self.admin.begin_life(life)
-        return Member(life, TransferQueueClient(self.endpoints, self.shape, life), [], [])
+        incarnation = make_incarnation(role, self.epoch, replica)
+        self.admin.begin_incarnation(incarnation)
+        return Member(incarnation, TransferQueueClient(self.endpoints, self.shape, incarnation), [], [])
 
     @property
     def trainer(self) -> Member:

@@ -91,5 +91,5 @@ class Producers(Members):
 
     def beat(self, member: Member) -> None:
         leases = [batch.lease for _, batch in member.batches if batch.lease is not None]
-        self.admin.beats([InWork(member.life.incarnation, [ticket.id for ticket in member.tickets], leases)])
+        self.admin.beats([InWork(member.incarnation.id, [ticket.id for ticket in member.tickets], leases)])
         self.over -= set(leases)

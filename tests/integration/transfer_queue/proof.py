@@ -176,7 +176,7 @@ def _ticket_sets(control: Control) -> set[tuple[str, int]]:
 
 
 def _left_over(control: Control) -> list[str]:
-    """Nothing grows with what is over: lives, leases, partitions."""
+    """Nothing grows with what is over: incarnations, leases, partitions."""
     found = []
     keys: Any = control.admin.keys("p:*")
     known = {*control.partitions, *control.places("q:garbage")}
@@ -199,7 +199,7 @@ def _left_over(control: Control) -> list[str]:
 
 
 def _bytes(control: Control, servers: Servers) -> list[str]:
-    """Units hold what the control state names, what a live life may yet commit, and nothing else."""
+    """Units hold what the control state names, what a live incarnation may yet commit, and nothing else."""
     retained = [chunk for r in control.partitions for chunk in control.chunks(r).values()]
     garbage = [chunk for r in control.places("q:garbage") for chunk in control.chunks(r).values()]
     here = [chunk for chunk in retained if control.units.get(chunk.unit) == chunk.unit_generation]

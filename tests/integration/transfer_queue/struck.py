@@ -61,7 +61,7 @@ class StruckMachine(QueueMachine):
     @rule(who=st.integers(0, 3))
     def a_member_dies(self, who: int) -> None:
         dead = self.members[who]
-        self.members[who] = self.new_member(dead.life.key.role, dead.life.key.replica)
+        self.members[who] = self.new_member(dead.incarnation.key.role, dead.incarnation.key.replica)
         for ticket in dead.tickets:
             self.model.groups[int(ticket.rollout_id), ticket.group].state = "waiting"
         leases = {batch.lease for _, batch in dead.batches if batch.lease is not None}

@@ -70,7 +70,7 @@ def test_leases_end_with_their_incarnation(make_job: MakeJob) -> None:
     job = make_job()
     job.put(job.tickets(2))
     client, batch = claim(job)
-    job.admin.end_life(job.incarnation(client))
+    job.admin.end_incarnation(job.incarnation(client))
     with pytest.raises(Fenced):
         job.put_derived(client, batch, "log_probs")
     _, again = claim(job)
@@ -191,7 +191,7 @@ def test_records_only_grow_and_make_garbage_of_what_is_before_them(make_job: Mak
     assert (swept.partitions, swept.chunks > 0) == (1, True)
     assert job.admin.sweeper.sweep().partitions == 0
     with pytest.raises(Incomplete, match="not newer than the recorded version 1"):
-        job.admin.record(job.lives[job.actor], weight(1), "1", {}, "another call")
+        job.admin.record(job.incarnations[job.actor], weight(1), "1", {}, "another call")
 
 
 @pytest.mark.parametrize("waiting", list(Waiting))

@@ -107,7 +107,7 @@ def test_an_empty_server_takes_over_record_and_ticket_table(make_job: MakeJob) -
     job.step(0)
     job.tickets(1, weight(1))
     table = job.rollout.ticket_table()
-    record = job.admin.record(job.lives[job.actor], weight(1), "1-e1", {}, "r")
+    record = job.admin.record(job.incarnations[job.actor], weight(1), "1-e1", {}, "r")
     job.servers.wipe()
     replace_admin(job).close()
     admin = job.admin
@@ -128,7 +128,7 @@ def test_garbage_goes_with_the_rows_that_a_lost_tail_takes(make_job: MakeJob) ->
     mark = job.servers.sync_control()
     job.step(1)
     table = job.rollout.ticket_table()
-    record = job.admin.record(job.lives[job.actor], weight(2), "2-e1", {}, "r")
+    record = job.admin.record(job.incarnations[job.actor], weight(2), "2-e1", {}, "r")
     seen = max(client.seen_seq for client in job.clients)
     job.servers.restart_control(mark)
     assert job.admin.open_server(seen) is ServerState.LOST
@@ -155,7 +155,7 @@ def test_a_later_admin_fences_an_earlier_one(make_job: MakeJob) -> None:
     earlier = replace_admin(job)
     job.admin.open_server(0)
     with pytest.raises(Replaced, match="another coordinator has taken over"):
-        earlier.end_life("0" * 12)
+        earlier.end_incarnation("0" * 12)
     job.servers.sync_control()
     job.servers.restart_control()
     with pytest.raises(Replaced, match="another coordinator has taken over"):
@@ -170,7 +170,12 @@ def test_a_change_that_comes_after_its_admin_has_opened_again_is_refused(make_jo
     job.admin.open_server(0)
     with pytest.raises(Fenced, match=f"call {calls} of {name} comes after its call {calls + 1}"):
         job.admin._control.change(
-            "end_life", name, calls, job.lives[job.actor].incarnation, deadline=time.monotonic() + 120, waiting="a test"
+            "end_incarnation",
+            name,
+            calls,
+            job.incarnations[job.actor].id,
+            deadline=time.monotonic() + 120,
+            waiting="a test",
         )
     job.put(job.tickets(1))
     job.derive(0)
@@ -200,7 +205,7 @@ def test_a_ticket_table_that_is_damaged_is_refused_before_anything_goes(
 ) -> None:
     job = make_job(batch=2)
     job.step(0)
-    record = job.admin.record(job.lives[job.actor], weight(1), "1-e1", {}, "r")
+    record = job.admin.record(job.incarnations[job.actor], weight(1), "1-e1", {}, "r")
     job.put(job.tickets(1))
     before = job.admin.stats()
     with pytest.raises(Mismatch, match=f"the ticket table of the checkpoint {wrong}: epoch 2 cannot be restored"):

@@ -8,7 +8,7 @@ from rljob_api.names import Epoch, Role
 from rljob_workers.transfer_queue.errors import DeadWeight, Fenced, WrongEpoch
 from rljob_workers.transfer_queue.types import Batch, Withheld
 from tests.integration.transfer_queue.job import Job
-from tests.integration.transfer_queue.world import LOG_PROBS, make_life
+from tests.integration.transfer_queue.world import LOG_PROBS, make_incarnation
 from tests.weights import weight
 
 MakeJob = Callable[..., Job]
@@ -36,16 +36,16 @@ def test_an_epoch_only_rises_and_the_same_decision_gets_the_same_answer(make_job
 
 def test_everybody_of_the_old_epoch_is_fenced(make_job: MakeJob) -> None:
     job = make_job()
-    tickets, life = job.tickets(1), job.lives[job.actor]
+    tickets, incarnation = job.tickets(1), job.incarnations[job.actor]
     job.raise_epoch(2)
     with pytest.raises(Fenced, match="epoch 1 is over; the current epoch is 2"):
         job.put(tickets)
     with pytest.raises(Fenced):
-        job.admin.begin_life(make_life(Role.ACTOR, 1))
+        job.admin.begin_incarnation(make_incarnation(Role.ACTOR, 1))
     with pytest.raises(Fenced):
-        job.admin.publish(life, weight(0), "late")
+        job.admin.publish(incarnation, weight(0), "late")
     with pytest.raises(Fenced):
-        job.admin.record(life, weight(0), "0", {}, "late")
+        job.admin.record(incarnation, weight(0), "0", {}, "late")
 
 
 def test_groups_of_recorded_weights_are_retained_and_trained_again(make_job: MakeJob) -> None:
@@ -94,7 +94,7 @@ def test_a_restore_begins_at_the_recorded_version(make_job: MakeJob) -> None:
     job.step(1)
     begin_epoch(job, 2)
     assert (job.restore.version, job.restore.folder, job.admin.published()) == (1, "1", 1)
-    job.admin.publish(job.lives[job.actor], weight(1, lineage=2), "restored")
+    job.admin.publish(job.incarnations[job.actor], weight(1, lineage=2), "restored")
     # The group of train_1 was made by the recorded version 1 and stands.
     assert job.restore.kept_groups == 1
     job.train(1)
@@ -113,7 +113,7 @@ def test_a_version_trained_again_is_not_the_lost_one(make_job: MakeJob) -> None:
     assert job.rollout.claim_tickets(weight(1), 1, 0) is Withheld.DEAD_WEIGHTS
     with pytest.raises(DeadWeight, match="v1@1 is dead"):
         job.record(1, lineage=1)
-    record = job.admin.record(job.lives[job.actor], weight(1, lineage=2), "1", {"a": "b"}, "mine")
+    record = job.admin.record(job.incarnations[job.actor], weight(1, lineage=2), "1", {"a": "b"}, "mine")
     assert record.ancestry == {"1": 0, "2": -1}
 
 
@@ -156,14 +156,14 @@ def test_a_forward_result_of_the_old_epoch_is_refused_and_its_rows_are_claimed_a
     assert again.rows.tolist() == batch.rows.tolist()
 
 
-def test_bytes_of_ended_lives_that_nothing_names_are_swept(make_job: MakeJob) -> None:
+def test_bytes_of_ended_incarnations_that_nothing_names_are_swept(make_job: MakeJob) -> None:
     job = make_job()
     job.put(job.tickets(1))
-    life = job.incarnation(job.rollout)
+    incarnation = job.incarnation(job.rollout)
     with job.servers.units[0].admin() as admin:
-        admin.set(f"1:{life}:left", b"bytes without a commit")
+        admin.set(f"1:{incarnation}:left", b"bytes without a commit")
         assert job.admin.sweeper.sweep().orphans == 0
         begin_epoch(job, 2)
         assert job.admin.sweeper.sweep().orphans == 1
-        assert admin.exists(f"1:{life}:left") == 0
+        assert admin.exists(f"1:{incarnation}:left") == 0
     job.check()

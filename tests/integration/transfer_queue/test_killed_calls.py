@@ -14,7 +14,7 @@ from rljob_api.names import Role
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.types import Batch
 from tests.integration.transfer_queue.job import Job
-from tests.integration.transfer_queue.world import LOG_PROBS, make_life
+from tests.integration.transfer_queue.world import LOG_PROBS, make_incarnation
 from tests.weights import weight
 
 MakeJob = Callable[..., Job]
@@ -23,19 +23,19 @@ MakeJob = Callable[..., Job]
 def run_victim(job: Job, what: str, folder: Path, armed: dict[str, int]) -> str:
     """Runs `what` in a process that dies at the failpoint; gives its incarnation."""
     role = Role.ACTOR_FWD if what in ("claim", "results") else Role.ROLLOUT
-    life = make_life(role, 1)
-    job.admin.begin_life(life)
+    incarnation = make_incarnation(role, 1)
+    job.admin.begin_incarnation(incarnation)
     child = os.fork()
     if child == 0:
         try:
             os.environ["RLJOB_FAILPOINTS_DIR"] = str(folder)
             failpoints._ARMED.update(armed)
-            work(TransferQueueClient(job.servers.endpoints, job.shape, life), job, what)
+            work(TransferQueueClient(job.servers.endpoints, job.shape, incarnation), job, what)
         finally:
             os._exit(1)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
-    return life.incarnation
+    return incarnation.id
 
 
 def work(queue: TransferQueueClient, job: Job, what: str) -> None:
@@ -65,7 +65,7 @@ def test_a_group_is_put_whole_or_not_at_all(
     incarnation = run_victim(job, "put", tmp_path, armed)
     job.check()
     job.admin.suspect(incarnation)
-    job.admin.end_life(incarnation)
+    job.admin.end_incarnation(incarnation)
     assert job.admin.stats().rows_ready["actor_log_probs"] == (4 if committed else 0)
     assert (job.admin.sweeper.sweep().orphans > 0) is not committed
     job.rollout = job.client(Role.ROLLOUT)
@@ -73,21 +73,21 @@ def test_a_group_is_put_whole_or_not_at_all(
     assert (ticket.rollout_id, ticket.alone) == ((1, False) if committed else (0, True))
 
 
-def test_tickets_whose_reply_was_lost_come_back_with_the_life(make_job: MakeJob, tmp_path: Path) -> None:
+def test_tickets_whose_reply_was_lost_come_back_with_the_incarnation(make_job: MakeJob, tmp_path: Path) -> None:
     job = make_job(batch=2)
     incarnation = run_victim(job, "tickets", tmp_path, {"queue.after_script": 1})
     assert job.admin.stats().groups_issued == 2
-    job.admin.end_life(incarnation)
+    job.admin.end_incarnation(incarnation)
     job.rollout = job.client(Role.ROLLOUT)
     assert [(ticket.rollout_id, ticket.group) for ticket in job.tickets(2, weight(0))] == [(0, 0), (0, 1)]
 
 
-def test_rows_whose_claim_was_lost_come_back_with_the_life(make_job: MakeJob, tmp_path: Path) -> None:
+def test_rows_whose_claim_was_lost_come_back_with_the_incarnation(make_job: MakeJob, tmp_path: Path) -> None:
     job = make_job(batch=2)
     job.put(job.tickets(2))
     incarnation = run_victim(job, "claim", tmp_path, {"queue.after_script": 1})
     assert job.admin.stats().rows_ready["actor_log_probs"] == 0
-    job.admin.end_life(incarnation)
+    job.admin.end_incarnation(incarnation)
     batch = job.client(Role.ACTOR_FWD).claim(LOG_PROBS.name, range(6), 100, timeout=0)
     assert isinstance(batch, Batch)
     assert batch.rows.tolist() == [0, 1, 2, 3]
@@ -107,7 +107,7 @@ def test_results_are_put_whole_or_their_rows_come_back(
     job.put(job.tickets(2))
     incarnation = run_victim(job, "results", tmp_path, armed)
     assert job.admin.stats().rows_ready["actor_log_probs"] == 0
-    job.admin.end_life(incarnation)
+    job.admin.end_incarnation(incarnation)
     assert job.admin.stats().rows_ready["actor_log_probs"] == (0 if committed else 4)
     assert (job.admin.sweeper.sweep().orphans > 0) is not committed
     job.prove()

@@ -14,7 +14,7 @@ from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.types import Batch, Exhausted, QueueTiming
 from tests.integration.transfer_queue.job import Job
 from tests.integration.transfer_queue.victims import Receive, Send, Victim, victim
-from tests.integration.transfer_queue.world import LOG_PROBS, make_life
+from tests.integration.transfer_queue.world import LOG_PROBS, make_incarnation
 from tests.weights import weight
 
 MakeJob = Callable[..., Job]
@@ -26,11 +26,11 @@ LATE, IN_TIME = 2.0, 1.0
 
 def consume(job: Job, role: Role = Role.ACTOR_FWD) -> tuple[Callable[[Send, Receive], None], str]:
     """A consumer's work: claims all, waits for a word, puts. And its incarnation."""
-    life = make_life(role, job.epoch)
-    job.admin.begin_life(life)
+    incarnation = make_incarnation(role, job.epoch)
+    job.admin.begin_incarnation(incarnation)
 
     def work(send: Send, receive: Receive) -> None:
-        queue = TransferQueueClient(job.servers.endpoints, job.shape, life, timing=job.timing)
+        queue = TransferQueueClient(job.servers.endpoints, job.shape, incarnation, timing=job.timing)
         batch = queue.claim(LOG_PROBS.name, range(1), 100, timeout=LONG_SECONDS)
         assert isinstance(batch, Batch)
         send(f"claimed {batch.rows.tolist()}")
@@ -38,23 +38,23 @@ def consume(job: Job, role: Role = Role.ACTOR_FWD) -> tuple[Callable[[Send, Rece
         put(queue, batch, LATE)
         send("put")
 
-    return work, life.incarnation
+    return work, incarnation.id
 
 
 def produce(job: Job) -> tuple[Callable[[Send, Receive], None], str]:
     """A producer's work: takes a ticket, waits for a word, puts its group. And its incarnation."""
-    life = make_life(Role.ROLLOUT, job.epoch, replica=7)
-    job.admin.begin_life(life)
+    incarnation = make_incarnation(Role.ROLLOUT, job.epoch, replica=7)
+    job.admin.begin_incarnation(incarnation)
 
     def work(send: Send, receive: Receive) -> None:
-        queue = TransferQueueClient(job.servers.endpoints, job.shape, life)
+        queue = TransferQueueClient(job.servers.endpoints, job.shape, incarnation)
         tickets = queue.claim_tickets(weight(0), 1, LONG_SECONDS)
         assert isinstance(tickets, list)
         send("has a ticket")
         receive()
         send(f"put {queue.put_groups([job.group(ticket) for ticket in tickets])}")
 
-    return work, life.incarnation
+    return work, incarnation.id
 
 
 def put(queue: TransferQueueClient, batch: Batch, value: float) -> None:
@@ -117,7 +117,7 @@ def of_an_older_epoch(job: Job, _incarnation: str) -> None:
 
 
 def of_the_same_epoch(job: Job, incarnation: str) -> None:
-    job.admin.end_life(incarnation)
+    job.admin.end_incarnation(incarnation)
 
 
 @pytest.mark.parametrize("over", [of_an_older_epoch, of_the_same_epoch])
@@ -165,11 +165,11 @@ def test_consumers_killed_one_after_another_lose_no_row_and_double_none(make_job
 
 def consume_some(job: Job, max_rows: int) -> Callable[[Send, Receive], None]:
     """Claims some rows and falls silent."""
-    life = make_life(Role.ACTOR_FWD, job.epoch, replica=max_rows)
-    job.admin.begin_life(life)
+    incarnation = make_incarnation(Role.ACTOR_FWD, job.epoch, replica=max_rows)
+    job.admin.begin_incarnation(incarnation)
 
     def work(send: Send, receive: Receive) -> None:
-        queue = TransferQueueClient(job.servers.endpoints, job.shape, life, timing=job.timing)
+        queue = TransferQueueClient(job.servers.endpoints, job.shape, incarnation, timing=job.timing)
         batch = queue.claim(LOG_PROBS.name, range(1), max_rows, timeout=LONG_SECONDS)
         assert isinstance(batch, Batch)
         send(f"claimed {len(batch.rows)}")

@@ -16,7 +16,7 @@ from rljob_workers.transfer_queue.types import Batch, NotReady, QueueTiming, Wit
 from tests.integration.transfer_queue.job import Job
 from tests.integration.transfer_queue.servers import Servers
 from tests.integration.transfer_queue.victims import Receive, Send, victim
-from tests.integration.transfer_queue.world import LOG_PROBS, REFERENCE, make_life
+from tests.integration.transfer_queue.world import LOG_PROBS, REFERENCE, make_incarnation
 from tests.weights import weight
 
 MakeJob = Callable[..., Job]
@@ -69,11 +69,11 @@ def test_leases_tickets_and_ready_lists_are_there_after_a_kill(make_job: MakeJob
 
 def test_a_process_that_waits_is_answered_after_the_kill(make_job: MakeJob) -> None:
     job = make_job(batch=2)
-    life = make_life(Role.ACTOR_FWD, 1, replica=3)
-    job.admin.begin_life(life)
+    incarnation = make_incarnation(Role.ACTOR_FWD, 1, replica=3)
+    job.admin.begin_incarnation(incarnation)
 
     def wait(send: Send, _receive: Receive) -> None:
-        queue = TransferQueueClient(job.servers.endpoints, job.shape, life)
+        queue = TransferQueueClient(job.servers.endpoints, job.shape, incarnation)
         send("waits")
         for _ in range(2):
             batch = queue.claim(LOG_PROBS.name, range(1), 100, timeout=LONG_SECONDS)
@@ -187,7 +187,7 @@ def test_a_claim_that_was_given_up_and_comes_after_a_later_one_takes_nothing(
         patch.setattr(control, "change", lose)
         assert isinstance(forward.claim(LOG_PROBS.name, range(1), 100, timeout=0), NotReady)
     ((name, args),) = sent
-    late = TransferQueueClient(job.servers.endpoints, job.shape, job.lives[forward])
+    late = TransferQueueClient(job.servers.endpoints, job.shape, job.incarnations[forward])
     assert isinstance(forward.claim(LOG_PROBS.name, range(1), 99, timeout=0), NotReady)
     job.put(job.tickets(2))
     with pytest.raises(Fenced, match=r"call 1 of \w+ comes after its call 2"):

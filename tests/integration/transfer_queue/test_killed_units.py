@@ -144,7 +144,7 @@ def test_a_put_goes_to_the_unit_that_answers(make_job: MakeJob) -> None:
         assert put_big(job, tickets) == [True, True]
         assert_right(job, claim(job.client(Role.ACTOR_FWD)))
     # What the hung unit does later is named by nothing.
-    job.admin.end_life(job.incarnation(job.rollout))
+    job.admin.end_incarnation(job.incarnation(job.rollout))
     job.prove()
 
 
@@ -183,5 +183,5 @@ def test_a_put_gives_up_by_name_when_no_unit_answers_and_may_be_tried_again(make
         assert job.admin.stats().rows_ready["actor_log_probs"] == 0
     assert put_big(job, tickets) == [True, True]
     assert_right(job, claim(job.client(Role.ACTOR_FWD)))
-    job.admin.end_life(job.incarnation(job.rollout))
+    job.admin.end_incarnation(job.incarnation(job.rollout))
     job.prove()

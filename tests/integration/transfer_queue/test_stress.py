@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from rljob_api.names import Epoch, Role, RolloutId
-from rljob_api.wire.identity import Life, RankKey
+from rljob_api.wire.identity import Incarnation, RankKey
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.errors import Fenced, LeaseLost
@@ -65,7 +65,7 @@ def job(servers: Servers) -> Iterator[Job]:
 
 
 class Crew:
-    """The processes: each has a life, a file that it writes what it did to, and perhaps a successor."""
+    """The processes: each has an incarnation, a file that it writes what it did to, and perhaps a successor."""
 
     def __init__(self, job: Job, folder: Path, random: Random) -> None:
         self._job, self._folder, self._random = job, folder, random
@@ -80,13 +80,13 @@ class Crew:
             self.start(RankKey(role=Role.ACTOR_FWD, replica=100 + replica))
 
     def start(self, key: RankKey) -> None:
-        """A new life, which ends the one that the rank had."""
+        """A new incarnation, which ends the one that the rank had."""
         self._serials += 1
-        life = Life(key=key, epoch=Epoch(1), generation=0, incarnation=secrets.token_hex(6))
-        self._job.admin.begin_life(life)
+        incarnation = Incarnation(key=key, epoch=Epoch(1), generation=0, id=secrets.token_hex(6))
+        self._job.admin.begin_incarnation(incarnation)
         work = produce if key.role is Role.ROLLOUT else consume
         self._serial_of[key] = self._serials
-        self.pids[key] = _forked(self._job, life, work, self._serials, self._folder / f"{self._serials}.log")
+        self.pids[key] = _forked(self._job, incarnation, work, self._serials, self._folder / f"{self._serials}.log")
 
     def strike(self) -> None:
         """SIGKILL of anybody, at any place; a successor takes over, or the leases end by time."""
@@ -106,7 +106,7 @@ class Crew:
         self.killed.add(self._serial_of[key])
 
 
-def _forked(job: Job, life: Life, work: Callable[..., None], serial: int, log: Path) -> int:
+def _forked(job: Job, incarnation: Incarnation, work: Callable[..., None], serial: int, log: Path) -> int:
     pid = os.fork()
     if pid:
         return pid
@@ -115,7 +115,7 @@ def _forked(job: Job, life: Life, work: Callable[..., None], serial: int, log: P
         torch.set_num_threads(1)
         with log.open("w", buffering=1) as out:
             try:
-                queue = TransferQueueClient(job.servers.endpoints, SHAPE, life, timing=job.timing)
+                queue = TransferQueueClient(job.servers.endpoints, SHAPE, incarnation, timing=job.timing)
                 work(queue, serial, lambda line: print(line, file=out))
             except Fenced:
                 pass

@@ -23,7 +23,7 @@ NOTHING = Swept(chunks=0, orphans=0, partitions=0, has_more=False)
 
 
 def discard(job: Job) -> None:
-    """Leaves garbage of every kind on both units: of dropped rows, of a partition, of a life that has ended."""
+    """Leaves garbage of every kind on both units: of dropped rows, of a partition, of an incarnation that has ended."""
     for rollout_id in range(2):
         held = weight(rollout_id)
         for ticket in job.tickets(job.shape.batch_size, held):
@@ -36,7 +36,7 @@ def discard(job: Job) -> None:
     job.record(2)
     for _ in job.servers.units:
         job.rollout._units.store({"tokens": Jagged.scalars(torch.ones(2))}, deadline=float("inf"))
-    job.admin.end_life(job.incarnation(job.rollout))
+    job.admin.end_incarnation(job.incarnation(job.rollout))
 
 
 def chunks_on(job: Job, unit: int) -> set[bytes]:

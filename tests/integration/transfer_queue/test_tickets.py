@@ -67,10 +67,10 @@ def test_returned_tickets_keep_place_and_prompt_and_get_a_new_number(make_job: M
     assert job.put([first]) == [False]
 
 
-def test_an_ended_life_is_fenced_and_its_tickets_come_back(make_job: MakeJob) -> None:
+def test_an_ended_incarnation_is_fenced_and_its_tickets_come_back(make_job: MakeJob) -> None:
     job = make_job()
     tickets = job.tickets(2)
-    job.admin.end_life(job.incarnation(job.rollout))
+    job.admin.end_incarnation(job.incarnation(job.rollout))
     with pytest.raises(Fenced, match="not live in epoch 1"):
         job.put(tickets)
     job.rollout = job.client(Role.ROLLOUT)
@@ -119,7 +119,7 @@ def test_a_suspect_is_not_given_beside_work_that_is_done_in_vain(make_job: MakeJ
     assert alone.alone
 
 
-def test_a_new_life_of_the_same_rank_ends_the_earlier_one(make_job: MakeJob) -> None:
+def test_a_new_incarnation_of_the_same_rank_ends_the_earlier_one(make_job: MakeJob) -> None:
     job = make_job()
     tickets = job.tickets(2)
     job.client(Role.ROLLOUT)

@@ -20,7 +20,7 @@ from rljob_api.names import Epoch, Lineage, Role, RolloutId, WeightVersion
 from rljob_api.spec.training import ClaimPolicy
 from rljob_api.wire.checkpoints import CheckpointRecord
 from rljob_api.wire.epochs import RestorePoint
-from rljob_api.wire.identity import Life, RankKey, WeightId
+from rljob_api.wire.identity import Incarnation, RankKey, WeightId
 from rljob_api.wire.observation import ServerState
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.admin import InWork, QueueAdmin, QueueAdminTiming
@@ -52,9 +52,9 @@ def make_shape(*, staleness: int = 1, rollouts: int = 6, batch: int = 2, samples
     )
 
 
-def make_life(role: Role, epoch: int, replica: int = 0) -> Life:
-    return Life(
-        key=RankKey(role=role, replica=replica), epoch=Epoch(epoch), generation=0, incarnation=secrets.token_hex(6)
+def make_incarnation(role: Role, epoch: int, replica: int = 0) -> Incarnation:
+    return Incarnation(
+        key=RankKey(role=role, replica=replica), epoch=Epoch(epoch), generation=0, id=secrets.token_hex(6)
     )
 
 
@@ -81,7 +81,7 @@ class History:
 
 @dataclass
 class Replica:
-    life: Life
+    incarnation: Incarnation
     queue: TransferQueueClient
     held: WeightId
     weight: int
@@ -95,7 +95,7 @@ class Replica:
 class Forward:
     """actor_fwd, reference or advantages: claims, and puts some time later."""
 
-    life: Life
+    incarnation: Incarnation
     queue: TransferQueueClient
     task: Task
     held: WeightId
@@ -105,7 +105,7 @@ class Forward:
 
 @dataclass
 class Trainer:
-    life: Life
+    incarnation: Incarnation
     ranks: list[TransferQueueClient]
     rollout: int
     batch_index: int = 0
@@ -193,8 +193,8 @@ class World:
         """SIGKILL: its tickets come back, its prompts are suspects; the dead may still try to speak."""
         self.history.faults["kill"] += 1
         dead = self.replicas[index]
-        self.admin.suspect(dead.life.incarnation)
-        self.admin.end_life(dead.life.incarnation)
+        self.admin.suspect(dead.incarnation.id)
+        self.admin.end_incarnation(dead.incarnation.id)
         self.zombies.append(dead)
         self.replicas[index] = self._new_replica(index)
 
@@ -203,7 +203,7 @@ class World:
         self.history.faults["taken"] += 1
         replica = self.replicas[index]
         taken = {name: ticket for name, (ticket, _) in replica.work.items() if not ticket.alone}
-        if self.admin.take_back(replica.life.incarnation) > len(taken):
+        if self.admin.take_back(replica.incarnation.id) > len(taken):
             self.history.broken.append("more was taken back than was held")
         replica.in_vain |= taken
         replica.work = {name: work for name, work in replica.work.items() if name not in taken}
@@ -212,7 +212,7 @@ class World:
         self.history.faults["kill"] += 1
         dead = self.forwards[index]
         dead.queue.close()
-        self.forwards[index] = self._new_forward(dead.task, dead.life.key.role)
+        self.forwards[index] = self._new_forward(dead.task, dead.incarnation.key.role)
 
     def lose_unit(self, index: int) -> None:
         """A storage unit comes back empty; what only a restart can mend is restarted."""
@@ -274,8 +274,8 @@ class World:
         if choice < 0.4:
             replica.queue.return_tickets([ticket], killed=self.random.random() < 0.3)
         elif choice < 0.7:
-            self.admin.beats([InWork(replica.life.incarnation, [*replica.work, *replica.in_vain], [])])
-            self.admin.beats([InWork(replica.life.incarnation, [*replica.work, *replica.in_vain], [])])
+            self.admin.beats([InWork(replica.incarnation.id, [*replica.work, *replica.in_vain], [])])
+            self.admin.beats([InWork(replica.incarnation.id, [*replica.work, *replica.in_vain], [])])
         else:
             is_attempt = choice < 0.85
             try:
@@ -438,7 +438,7 @@ class World:
         weight = WeightId(lineage=Lineage(self.lineage), version=version)
         call = f"p{self.epoch}-{version}"
         for _ in range(2):
-            self.admin.publish(trainer.life, weight, call)
+            self.admin.publish(trainer.incarnation, weight, call)
         self.published = version
         self.chain = {known: number for known, number in self.chain.items() if known < version}
         self.chain[version] = self._numbers
@@ -452,17 +452,17 @@ class World:
         version = self._due.pop(0)
         weight = WeightId(lineage=Lineage(self.lineage), version=WeightVersion(version))
         call = f"r{self.epoch}-{version}"
-        self._record = self.admin.record(self.trainer.life, weight, f"{version}-e{self.epoch}", {"a": "b"}, call)
+        self._record = self.admin.record(self.trainer.incarnation, weight, f"{version}-e{self.epoch}", {"a": "b"}, call)
         self.recorded = version
 
     def _coordinator_acts(self) -> None:
         choice = self.random.random()
         if choice < 0.5:
             for replica in self.replicas:
-                self.admin.beats([InWork(replica.life.incarnation, [*replica.work, *replica.in_vain], [])])
+                self.admin.beats([InWork(replica.incarnation.id, [*replica.work, *replica.in_vain], [])])
             for forward in self.forwards:
                 leases = [forward.batch.lease] if forward.batch and forward.batch.lease else []
-                self.admin.beats([InWork(forward.life.incarnation, [], leases)])
+                self.admin.beats([InWork(forward.incarnation.id, [], leases)])
         elif choice < 0.8:
             self.admin.sweeper.sweep()
         elif self.zombies:
@@ -489,19 +489,19 @@ class World:
     def _new_admin(self) -> QueueAdmin:
         return QueueAdmin(self.servers.endpoints, self.shape, timing=QueueAdminTiming(unlisted_seconds=0))
 
-    def _client(self, life: Life) -> TransferQueueClient:
-        self.admin.begin_life(life)
-        client = TransferQueueClient(self.servers.endpoints, self.shape, life)
+    def _client(self, incarnation: Incarnation) -> TransferQueueClient:
+        self.admin.begin_incarnation(incarnation)
+        client = TransferQueueClient(self.servers.endpoints, self.shape, incarnation)
         repeat_some_calls(client, self.random, self.history)
         return client
 
     def _new_replica(self, index: int) -> Replica:
-        life = make_life(Role.ROLLOUT, self.epoch, index)
-        return Replica(life, self._client(life), *self._current())
+        incarnation = make_incarnation(Role.ROLLOUT, self.epoch, index)
+        return Replica(incarnation, self._client(incarnation), *self._current())
 
     def _new_forward(self, task: Task, role: Role) -> Forward:
-        life = make_life(role, self.epoch)
-        return Forward(life, self._client(life), task, *self._current())
+        incarnation = make_incarnation(role, self.epoch)
+        return Forward(incarnation, self._client(incarnation), task, *self._current())
 
     def _everybody_new(self) -> None:
         for client in (*self._clients(), *(zombie.queue for zombie in self.zombies)):
@@ -510,8 +510,10 @@ class World:
         self.replicas = [self._new_replica(index) for index in range(2)]
         roles = ((LOG_PROBS, Role.ACTOR_FWD), (REFERENCE, Role.REFERENCE), (ADVANTAGES, Role.ADVANTAGES))
         self.forwards = [self._new_forward(task, role) for task, role in roles]
-        lives = [make_life(Role.ACTOR, self.epoch, rank) for rank in range(2)]
-        self.trainer = Trainer(lives[0], [self._client(life) for life in lives], self.published)
+        incarnations = [make_incarnation(Role.ACTOR, self.epoch, rank) for rank in range(2)]
+        self.trainer = Trainer(
+            incarnations[0], [self._client(incarnation) for incarnation in incarnations], self.published
+        )
 
     def _clients(self) -> list[TransferQueueClient]:
         trainer = self.trainer.ranks if hasattr(self, "trainer") else []

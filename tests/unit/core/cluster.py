@@ -189,7 +189,7 @@ class Cluster:
 
     def pod(self, role: Role, replica: int = 0) -> Pod:
         """The pod that a replica counts on."""
-        uid = self.replica(role, replica).life.rpartition("/")[0]
+        uid = self.replica(role, replica).incarnation.rpartition("/")[0]
         return next(pod for pod in self.pods if pod.uid == uid)
 
     def replica(self, role: Role, replica: int = 0) -> PodStatus:
@@ -222,10 +222,10 @@ class Cluster:
         pod.restarts, pod.restarted, pod.order = pod.restarts + 1, self.now, None
 
     def _fact(self, pod: Pod, key: PodKey) -> PodFact:
-        life = f"{pod.uid}/{pod.restarts}"
+        incarnation = f"{pod.uid}/{pod.restarts}"
         return PodFact(
             key,
-            life,
+            incarnation,
             pod.state,
             pod.created if pod.restarted is None else pod.restarted,
             exit_code=pod.exit_code,
@@ -272,16 +272,16 @@ class Cluster:
                 self.desired = desired
             case AcknowledgeFailures(ids):
                 self.failures = [failure for failure in self.failures if failure.id not in ids]
-            case KillPod(_, life) | MarkForDeletion(_, life) | KeepPod(_, life):
+            case KillPod(_, incarnation) | MarkForDeletion(_, incarnation) | KeepPod(_, incarnation):
                 for pod in self.pods:
-                    if f"{pod.uid}/{pod.restarts}" == life and isinstance(action, KillPod):
+                    if f"{pod.uid}/{pod.restarts}" == incarnation and isinstance(action, KillPod):
                         self.end(pod, PodEnding.DELETED)
-                    elif f"{pod.uid}/{pod.restarts}" == life:
+                    elif f"{pod.uid}/{pod.restarts}" == incarnation:
                         pod.marked = isinstance(action, MarkForDeletion)
             case CreatePod(key):
                 role, replica = key.role, key.replica
                 for pod in self.pods:
-                    if f"{pod.uid}/{pod.restarts}" == self.replica(role, replica).lost_life and not pod.returns:
+                    if f"{pod.uid}/{pod.restarts}" == self.replica(role, replica).lost_incarnation and not pod.returns:
                         self.end(pod, PodEnding.DELETED)
 
     def _obey(self) -> None:
@@ -315,10 +315,10 @@ class Cluster:
 
     def _seen(self, pod: Pod, order: PodOrder) -> PodObservation:
         runs = order.phase is PodPhase.RUN
-        incarnation = f"{int(pod.uid[1:]):04x}{order.epoch:04x}{order.generation:04x}"
-        life = {"rank": 0, "pid": 7, "incarnation": incarnation, "epoch": order.epoch, "generation": order.generation}
+        id_ = f"{int(pod.uid[1:]):04x}{order.epoch:04x}{order.generation:04x}"
+        incarnation = {"rank": 0, "pid": 7, "incarnation": id_, "epoch": order.epoch, "generation": order.generation}
         rank = RankObservation(
-            **life,
+            **incarnation,
             state=RankState.READY,
             beat_age_seconds=pod.silent if pod.beats is None else pod.beats,
             busy=None if pod.busy_seconds is None else Busy(what="saving", seconds=pod.busy_seconds),
@@ -334,7 +334,7 @@ class Cluster:
             container_restart_count=pod.restarts,
             poll_age_seconds=pod.silent,
             carried=order,
-            processes=[RankProcess(**life, exit_code=None if runs else 0)],
+            processes=[RankProcess(**incarnation, exit_code=None if runs else 0)],
             engines=[],
             ranks=[rank] if runs else [],
         )

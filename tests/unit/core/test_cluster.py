@@ -203,7 +203,7 @@ def test_a_restarted_container_gets_its_next_order_in_the_same_turn() -> None:
     (reported,) = [pod for pod in order.desired.pods if pod.pod.role is Role.REFERENCE]
     assert reported.generation == 1
     assert not actions_of(decision, CreatePod)
-    assert world.replica(Role.REFERENCE).life.endswith("/1")
+    assert world.replica(Role.REFERENCE).incarnation.endswith("/1")
 
 
 def ordered(decision: Decision, role: Role) -> PodOrder:

@@ -78,8 +78,8 @@ def check_step(world: Cluster, before: RLJobStatus, observed: Observed, decision
         assert after.restart.epoch == before.restart.epoch + 1
     assert decision.next_turn_at > world.now
     assert len({fact.pod for fact in observed.pods}) == len(observed.pods), "a number was given to two pods"
-    lives = [pod.life for role in after.roles for pod in role.pods if pod.life]
-    assert len(set(lives)) == len(lives)
+    incarnations = [pod.incarnation for role in after.roles for pod in role.pods if pod.incarnation]
+    assert len(set(incarnations)) == len(incarnations)
     ended = terminal(before)
     if ended is not None:
         assert is_true(after, ended.type)

@@ -311,7 +311,7 @@ def test_an_actor_that_does_not_save_in_time_is_not_waited_for() -> None:
 
 
 def test_an_actor_that_states_how_long_it_saves_is_waited_for() -> None:
-    """It announces what its bytes take; without another sign of life that ends, too."""
+    """It announces what its bytes take; without another pulse that ends, too."""
     observed = replace(make_running(), interrupted_at=NOW)
     late = NOW + DRAIN_LIMIT_SECONDS + 100
     for age, phase in ((5.0, Phase.DRAINING), (401.0, Phase.INTERRUPTED)):

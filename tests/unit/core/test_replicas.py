@@ -10,10 +10,10 @@ from rljob_operator.core.membership import Candidate, assign
 
 
 def make_status(*members: tuple[str, str]) -> RLJobStatus:
-    """Rollouts with these (life, lost life)."""
+    """Rollouts with these (incarnation, lost incarnation)."""
     pods = [
-        PodStatus(name=f"rollout-{n}", ready=False, generation=0, life=life, lost_life=lost)
-        for n, (life, lost) in enumerate(members)
+        PodStatus(name=f"rollout-{n}", ready=False, generation=0, incarnation=incarnation, lost_incarnation=lost)
+        for n, (incarnation, lost) in enumerate(members)
     ]
     return RLJobStatus(roles=[RoleStatus(name=Role.ROLLOUT, replicas=len(pods), ready=0, failures=0, pods=pods)])
 
@@ -68,10 +68,10 @@ def test_no_number_is_given_twice_and_the_order_of_the_list_does_not_matter(
     assert set(found) <= {candidate.uid for candidate in candidates}
     assert numbers(status, *reversed(candidates)) == found
     there = {candidate.uid for candidate in candidates}
-    lives = [life.partition("/")[0] for life, _ in members]
-    for number, uid in enumerate(lives):
-        if uid in there and lives.index(uid) == number:
+    incarnations = [incarnation.partition("/")[0] for incarnation, _ in members]
+    for number, uid in enumerate(incarnations):
+        if uid in there and incarnations.index(uid) == number:
             assert found[uid] == number
     live = {candidate.uid for candidate in candidates if not candidate.going} - set(found)
-    lost = {life.partition("/")[0] for _, life in members}
+    lost = {incarnation.partition("/")[0] for _, incarnation in members}
     assert live <= lost, "every live pod has a number, unless it was given up and replaced"

@@ -181,7 +181,7 @@ def test_failures_of_an_earlier_epoch_are_acknowledged_and_do_not_count() -> Non
     decision = decide(with_failures(observed, late), NOW + 1)
     assert decision.status.restart.epoch == 2
     assert actions_of(decision, AcknowledgeFailures)[0].ids == (late.id,)
-    assert [event.reason for event in decision.events] == [Reason.EARLIER_LIFE]
+    assert [event.reason for event in decision.events] == [Reason.EARLIER_INCARNATION]
 
 
 def test_failures_of_an_earlier_generation_are_acknowledged_and_do_not_count() -> None:

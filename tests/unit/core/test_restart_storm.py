@@ -75,7 +75,7 @@ def test_a_launcher_that_was_fenced_before_the_epoch_was_opened_restarts_nothing
     assert actions_of(decision, CreatePod) == [CreatePod(ROLLOUT)]
 
 
-def test_a_silent_launcher_counts_whatever_the_life_before_it_ended_with() -> None:
+def test_a_silent_launcher_counts_whatever_the_incarnation_before_it_ended_with() -> None:
     observed = with_fact(make_running(), ROLLOUT, exit_code=EXIT_FENCED)
     decision = decide(with_pod(observed, ROLLOUT, poll_age=999), START + 10)
     assert decision.status.restart.counted_towards_max == 1
@@ -114,8 +114,8 @@ class Machine:
         raised = bool(actions_of(decision, RaiseEpoch))
         for pod in created:
             self._num_pods += 1
-            life = f"uid-{self._num_pods}/0"
-            self.observed = with_fact(self.observed, pod, life=life, started_at=self.now + 0.01)
+            incarnation = f"uid-{self._num_pods}/0"
+            self.observed = with_fact(self.observed, pod, incarnation=incarnation, started_at=self.now + 0.01)
             if not is_open and not raised:
                 self.observed = fenced(self.observed, pod, let_in=False)
 

@@ -147,7 +147,9 @@ def test_a_launcher_that_never_registers_is_replaced() -> None:
         pytest.param(
             {"state": PodState.EXITED, "exit_code": -9}, "the launcher of reference-0 was killed by signal 9", id="died"
         ),
-        pytest.param({"life": "uid-reference-0/1"}, "the container of reference-0 restarted", id="container restarted"),
+        pytest.param(
+            {"incarnation": "uid-reference-0/1"}, "the container of reference-0 restarted", id="container restarted"
+        ),
     ],
 )
 def test_a_lost_launcher_is_a_failure_of_its_role(fields: dict[str, Any], expected: str) -> None:

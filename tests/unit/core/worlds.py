@@ -71,7 +71,7 @@ def generation_of(status: RLJobStatus, pod: PodKey) -> int:
 def make_pod(
     status: RLJobStatus,
     pod: PodKey,
-    life: str,
+    incarnation: str,
     *,
     age: float = 0.1,
     busy: Busy | None = None,
@@ -84,13 +84,11 @@ def make_pod(
 ) -> PodObservation:
     """A pod that carries out what the status orders."""
     epoch, generation = status.restart.epoch, generation_of(status, pod)
-    incarnation = incarnation_of(status, pod)
-    process = RankProcess(
-        rank=0, pid=77, incarnation=incarnation, epoch=epoch, generation=generation, exit_code=exit_code
-    )
+    id_ = incarnation_of(status, pod)
+    process = RankProcess(rank=0, pid=77, incarnation=id_, epoch=epoch, generation=generation, exit_code=exit_code)
     rank = RankObservation(
         rank=0,
-        incarnation=incarnation,
+        incarnation=id_,
         epoch=epoch,
         generation=generation,
         pid=77,
@@ -101,7 +99,7 @@ def make_pod(
         waiting=waiting,
         holds=None,
     )
-    uid, _, count = life.partition("/")
+    uid, _, count = incarnation.partition("/")
     return PodObservation(
         pod=pod,
         pod_uid=uid,
@@ -117,7 +115,7 @@ def make_pod(
 
 
 def make_failure(status: RLJobStatus, pod: PodKey, **fields: Any) -> Failure:
-    """A rank of the current life of `pod` was killed."""
+    """A rank of the current incarnation of `pod` was killed."""
     defaults: dict[str, Any] = {
         "id": f"uid/{pod}/{incarnation_of(status, pod)}",
         "kind": FailureKind.RANK_EXITED,
@@ -155,7 +153,7 @@ def make_coordinator(status: RLJobStatus, pods: Sequence[PodObservation], **fiel
 
 
 def first_incarnation_of(pod: PodKey) -> str:
-    """The first life of a pod."""
+    """The first incarnation of a pod."""
     return f"uid-{pod}/0"
 
 
@@ -186,9 +184,9 @@ def carried_out(observed: Observed, decision: Decision) -> Observed:
     facts = {fact.pod: fact for fact in observed.pods}
     for action in decision.actions:
         if isinstance(action, CreatePod):
-            uid, _, _ = facts[action.pod].life.partition("/")
-            facts[action.pod] = make_fact(action.pod, life=f"{uid}+/0", started_at=START + 1)
-    pods = [make_pod(status, pod, fact.life) for pod, fact in facts.items()]
+            uid, _, _ = facts[action.pod].incarnation.partition("/")
+            facts[action.pod] = make_fact(action.pod, incarnation=f"{uid}+/0", started_at=START + 1)
+    pods = [make_pod(status, pod, fact.incarnation) for pod, fact in facts.items()]
     before = observed.coordinator
     progress = {"recorded": before.recorded, "step": before.step} if before is not None else {}
     raised = any(isinstance(action, RaiseEpoch) for action in decision.actions)
@@ -203,8 +201,8 @@ def carried_out(observed: Observed, decision: Decision) -> Observed:
 def with_pod(observed: Observed, pod: PodKey, **fields: Any) -> Observed:
     """The world in which this pod says something else."""
     assert observed.coordinator is not None
-    life = next(fact.life for fact in observed.pods if fact.pod == pod)
-    changed = make_pod(observed.status, pod, life, **fields)
+    incarnation = next(fact.incarnation for fact in observed.pods if fact.pod == pod)
+    changed = make_pod(observed.status, pod, incarnation, **fields)
     pods = [changed if seen.pod == pod else seen for seen in observed.coordinator.pods]
     return replace(observed, coordinator=observed.coordinator.model_copy(update={"pods": pods}))
 

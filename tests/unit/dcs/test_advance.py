@@ -1,16 +1,16 @@
 """When a job came forward, as the coordinator receives it."""
 
 from rljob_api.names import Epoch, Role
-from rljob_api.wire.identity import Life, RankKey
+from rljob_api.wire.identity import Incarnation, RankKey
 from rljob_api.wire.ranks import Beat, RankState
 from rljob_workers.dcs.coordinator.demand import Advance
 from tests.clock import Clock
 
 
-def make_beat(incarnation: str, progress: int) -> Beat:
+def make_beat(id_: str, progress: int) -> Beat:
     key = RankKey(role=Role.ROLLOUT, replica=0, rank=0)
-    life = Life(key=key, epoch=Epoch(1), generation=0, incarnation=incarnation * 12)
-    return Beat(life=life, state=RankState.READY, progress=progress)
+    incarnation = Incarnation(key=key, epoch=Epoch(1), generation=0, id=id_ * 12)
+    return Beat(incarnation=incarnation, state=RankState.READY, progress=progress)
 
 
 def test_only_growth_is_progress() -> None:
@@ -29,7 +29,7 @@ def test_only_growth_is_progress() -> None:
         assert advance.age_seconds() == age
 
 
-def test_what_a_life_did_counts_after_its_end() -> None:
+def test_what_a_incarnation_did_counts_after_its_end() -> None:
     clock = Clock(50.0)
     advance = Advance(clock)
     clock.now += 100
@@ -39,7 +39,7 @@ def test_what_a_life_did_counts_after_its_end() -> None:
     assert advance.age_seconds() == 3
 
 
-def test_an_epoch_begins_with_lives_that_have_reported_nothing() -> None:
+def test_an_epoch_begins_with_incarnations_that_have_reported_nothing() -> None:
     clock = Clock(50.0)
     advance = Advance(clock)
     advance.receive(make_beat("a", 7))

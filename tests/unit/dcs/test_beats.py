@@ -10,10 +10,10 @@ import pytest
 
 from rljob_api.names import Epoch, Role
 from rljob_api.spec.restart import RestartPolicySpec
-from rljob_api.wire.identity import Life, RankKey
+from rljob_api.wire.identity import Incarnation, RankKey
 from rljob_api.wire.ranks import Beat, BeatAnswer, RankState
 from rljob_workers.dcs.coordinator.context import Refused, fenced, not_open
-from rljob_workers.dcs.coordinator.rank_lives import Judged, beat_interval_seconds
+from rljob_workers.dcs.coordinator.rank_incarnations import Judged, beat_interval_seconds
 from rljob_workers.dcs.coordinator.serial_executor import Beats
 
 T = TypeVar("T")
@@ -22,8 +22,8 @@ FINE = BeatAnswer(drain=False, published=None, role_ranks=1)
 
 def beat(replica: int) -> Beat:
     key = RankKey(role=Role.ACTOR, replica=replica)
-    life = Life(key=key, epoch=Epoch(1), generation=0, incarnation=f"{replica:012x}")
-    return Beat(life=life, state=RankState.READY)
+    incarnation = Incarnation(key=key, epoch=Epoch(1), generation=0, id=f"{replica:012x}")
+    return Beat(incarnation=incarnation, state=RankState.READY)
 
 
 class HeldThread:
@@ -38,14 +38,14 @@ class HeldThread:
 
 
 class Carried:
-    """What was carried out, in its turns; replica 3's life is over."""
+    """What was carried out, in its turns; replica 3's incarnation is over."""
 
     def __init__(self) -> None:
         self.turns: list[list[int]] = []
 
     def __call__(self, beats: Sequence[Beat]) -> list[Judged]:
-        self.turns.append([one.life.key.replica for one in beats])
-        return [fenced("over") if one.life.key.replica == 3 else FINE for one in beats]
+        self.turns.append([one.incarnation.key.replica for one in beats])
+        return [fenced("over") if one.incarnation.key.replica == 3 else FINE for one in beats]
 
 
 async def begin(beats: Beats, *replicas: int) -> list[asyncio.Task[BeatAnswer]]:

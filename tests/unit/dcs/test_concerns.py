@@ -1,4 +1,4 @@
-"""Which lives of a pod a failure is about."""
+"""Which incarnations of a pod a failure is about."""
 
 from typing import Any
 
@@ -6,12 +6,12 @@ import pytest
 
 from rljob_api.names import Epoch, Role
 from rljob_api.wire.failures import Failure, FailureKind
-from rljob_api.wire.identity import Life, PodKey, RankKey
-from rljob_workers.dcs.coordinator.rank_lives import concerns
+from rljob_api.wire.identity import Incarnation, PodKey, RankKey
+from rljob_workers.dcs.coordinator.rank_incarnations import concerns
 
 POD = PodKey(role=Role.ROLLOUT, replica=0)
 DEAD, OTHER = (
-    Life(key=RankKey(role=Role.ROLLOUT, replica=0, rank=rank), epoch=Epoch(2), generation=1, incarnation=f"{rank:012x}")
+    Incarnation(key=RankKey(role=Role.ROLLOUT, replica=0, rank=rank), epoch=Epoch(2), generation=1, id=f"{rank:012x}")
     for rank in (1, 0)
 )
 
@@ -19,7 +19,7 @@ DEAD, OTHER = (
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        pytest.param({"kind": FailureKind.RANK_EXITED, "incarnation": DEAD.incarnation}, (True, False), id="a rank"),
+        pytest.param({"kind": FailureKind.RANK_EXITED, "incarnation": DEAD.id}, (True, False), id="a rank"),
         pytest.param({"kind": FailureKind.LAUNCHER_LOST}, (True, True), id="a launcher takes all its ranks with it"),
         pytest.param({"kind": FailureKind.ENGINE_EXITED, "engine": 1}, (True, False), id="an engine: its own rank"),
         pytest.param({"kind": FailureKind.REPORTED}, (False, False), id="nobody died of it"),

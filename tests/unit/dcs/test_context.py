@@ -17,7 +17,7 @@ def test_the_highest_number_survives_the_process_that_saw_it() -> None:
     assert memory.seen_seq == 41
 
 
-def test_a_killed_life_leaves_how_far_it_came_until_the_next_one_begins() -> None:
+def test_a_killed_incarnation_leaves_how_far_it_came_until_the_next_one_begins() -> None:
     memory = RankMemory()
     pid = os.fork()
     if pid == 0:
@@ -29,6 +29,6 @@ def test_a_killed_life_leaves_how_far_it_came_until_the_next_one_begins() -> Non
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(pid, 0)
     assert (memory.is_ready, memory.collectives, memory.is_within_collective) == (True, 2, True)
-    memory.begin_life()
+    memory.begin_incarnation()
     assert (memory.is_ready, memory.collectives, memory.is_within_collective) == (False, 0, False)
     assert memory.seen_seq == 5

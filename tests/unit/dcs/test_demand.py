@@ -1,16 +1,16 @@
-"""What the coordinator says of a starved actor and idle rollouts: sums over lives, as of the end of a step."""
+"""What the coordinator says of a starved actor and idle rollouts: sums over incarnations, as of the end of a step."""
 
 from rljob_api.names import Epoch, Role
-from rljob_api.wire.identity import Life, RankKey
+from rljob_api.wire.identity import Incarnation, RankKey
 from rljob_api.wire.observation import DemandObservation
 from rljob_api.wire.ranks import Beat, RankState
 from rljob_workers.dcs.coordinator.demand import FAMILIES, Demand
 
 
-def make_beat(role: Role, incarnation: str, **counters: float) -> Beat:
+def make_beat(role: Role, id_: str, **counters: float) -> Beat:
     key = RankKey(role=role, replica=0, rank=0)
-    life = Life(key=key, epoch=Epoch(1), generation=0, incarnation=incarnation * 12)
-    return Beat(life=life, state=RankState.READY, counters=counters)
+    incarnation = Incarnation(key=key, epoch=Epoch(1), generation=0, id=id_ * 12)
+    return Beat(incarnation=incarnation, state=RankState.READY, counters=counters)
 
 
 def sums(demand: Demand) -> dict[str, float]:
@@ -39,7 +39,7 @@ def test_what_ranks_lost_is_summed_by_role() -> None:
     assert {name for name, _, _ in demand.samples()} == set(FAMILIES)
 
 
-def test_the_next_life_counts_from_nothing_and_the_last_one_stays_counted() -> None:
+def test_the_next_incarnation_counts_from_nothing_and_the_last_one_stays_counted() -> None:
     demand = Demand(lambda: 5.0)
     demand.receive(make_beat(Role.ACTOR, "a"))
     demand.receive(make_beat(Role.ACTOR, "a", loop_seconds=10.0))

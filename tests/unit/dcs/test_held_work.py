@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rljob_api.names import Epoch, Lineage, Role, WeightVersion
-from rljob_api.wire.identity import Life, RankKey, WeightId
+from rljob_api.wire.identity import Incarnation, RankKey, WeightId
 from rljob_api.wire.ranks import Beat, Busy, RankState
 from rljob_workers.dcs.coordinator.background_care import Replica, replica_of, to_take_back
 
@@ -32,8 +32,8 @@ def test_who_does_nothing_while_another_has_nothing_to_do(replicas: list[Replica
 
 def beat(state: RankState = RankState.READY, **changes: object) -> Beat:
     key = RankKey(role=Role.ROLLOUT, replica=0, rank=0)
-    life = Life(key=key, epoch=Epoch(1), generation=0, incarnation="a" * 12)
-    return Beat.model_validate({"life": life, "state": state, "holds": WEIGHTS, **changes})
+    incarnation = Incarnation(key=key, epoch=Epoch(1), generation=0, id="a" * 12)
+    return Beat.model_validate({"life": incarnation, "state": state, "holds": WEIGHTS, **changes})
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import pytest
 
 from rljob_api.names import Epoch, Role
 from rljob_api.wire.epochs import DesiredState, PodOrder
-from rljob_api.wire.identity import Life, PodKey, RankKey
-from rljob_workers.dcs.coordinator.rank_lives import RankStanding, readiness_mark
+from rljob_api.wire.identity import Incarnation, PodKey, RankKey
+from rljob_workers.dcs.coordinator.rank_incarnations import RankStanding, readiness_mark
 
 EPOCH = Epoch(3)
 
@@ -21,11 +21,11 @@ def desired(*generations: int, replicas: int | None = None) -> DesiredState:
 def standing(replica: int, rank: int = 0, *, epoch: int = 3, generation: int = 0, ready: bool = True) -> RankStanding:
     key = RankKey(role=Role.ROLLOUT, replica=replica, rank=rank)
     incarnation = f"{replica:06x}{rank:06x}"
-    return RankStanding(Life(key=key, epoch=Epoch(epoch), generation=generation, incarnation=incarnation), ready)
+    return RankStanding(Incarnation(key=key, epoch=Epoch(epoch), generation=generation, id=incarnation), ready)
 
 
 def mark(orders: DesiredState, ranks_per_pod: dict[str, int], *standings: RankStanding) -> str | None:
-    ranks = {str(one.life.key): one for one in standings}
+    ranks = {str(one.incarnation.key): one for one in standings}
     return readiness_mark(Role.ROLLOUT, orders, ranks_per_pod, ranks)
 
 
@@ -55,6 +55,6 @@ def test_a_role_is_ready_with_all_its_ranks() -> None:
     assert mark(desired(0, 0), ONE_EACH, standing(1), standing(0)) == "3:000000000000,000001000000"
 
 
-def test_other_lives_make_another_mark() -> None:
+def test_other_incarnations_make_another_mark() -> None:
     before = mark(desired(0, 0), ONE_EACH, standing(0), standing(1))
     assert mark(desired(0, 0), {**ONE_EACH, "rollout-0": 2}, standing(0), standing(0, 1), standing(1)) != before

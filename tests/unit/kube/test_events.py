@@ -35,7 +35,7 @@ class Server:
 
 
 class Recorded:
-    """By one life of the operator."""
+    """By one incarnation of the operator."""
 
     def __init__(self, server: Server | None = None) -> None:
         self.now = 1000.0
@@ -68,11 +68,11 @@ def test_a_job_that_states_ever_more_is_cut_short() -> None:
     assert len(reported.server.messages) == EMIT_RATE.burst
 
 
-def test_what_happened_once_is_reported_once_by_all_lives_of_the_operator_together() -> None:
+def test_what_happened_once_is_reported_once_by_all_incarnations_of_the_operator_together() -> None:
     first = Recorded()
     first.say("epoch 2", once="e2")
-    for life in (first, Recorded(first.server)):
-        life.say("epoch 2, in other words", once="e2")
+    for incarnation in (first, Recorded(first.server)):
+        incarnation.say("epoch 2, in other words", once="e2")
     first.say("epoch 3", once="e3")
     first.say("whatever repeats")
     Recorded(first.server).say("whatever repeats")

@@ -44,10 +44,10 @@ def test_a_process_is_dead_for_the_turn_in_which_its_end_is_seen(pod: Any, repor
     assert (fact.name, fact.alive) == ("control", alive)
 
 
-def test_ends_are_remembered_over_the_lives_that_the_api_server_forgets() -> None:
+def test_ends_are_remembered_over_the_incarnations_that_the_api_server_forgets() -> None:
     ends = Ends()
-    lives = [make(running()), make(running(), 1, last=terminated(137)), make(running(), 2, last=terminated(1))]
-    for pod in [*lives, lives[-1]]:
+    incarnations = [make(running()), make(running(), 1, last=terminated(137)), make(running(), 2, last=terminated(1))]
+    for pod in [*incarnations, incarnations[-1]]:
         (fact,) = infrastructure_facts(seen(pod), remembers(0), ends, {})
 
     assert fact.exits == (NOW_SECONDS, NOW_SECONDS)
@@ -100,11 +100,11 @@ def test_what_does_not_run_is_named_with_the_reason_of_its_platform(
 def test_it_is_down_from_the_first_observation_of_that_until_it_runs() -> None:
     clock = iter(range(100, 200))
     ends = Ends(lambda: float(next(clock)))
-    lives = [running(), running(), terminated(1), waiting("CrashLoopBackOff"), running(), terminated(1)]
+    incarnations = [running(), running(), terminated(1), waiting("CrashLoopBackOff"), running(), terminated(1)]
     starts = [False, False, False, False, True, False]
     away = [
         infrastructure_facts(seen(make(state, started=started)), remembers(0), ends, {})[0].down_since
-        for state, started in zip(lives, starts, strict=True)
+        for state, started in zip(incarnations, starts, strict=True)
     ]
 
     first, last = away[0], away[5]

@@ -24,7 +24,7 @@ class Want:
     ending: PodEnding | None = None
     reason: str = ""
     returns: bool = True
-    life: str = "u1/0"
+    incarnation: str = "u1/0"
     marked: bool = False
     has_run: bool = True
 
@@ -107,7 +107,7 @@ ROWS = [
     ),
     param(
         make_pod(running(), last=terminated(1, message="boom"), restarts=3),
-        Want(PodState.RUNNING, life="u1/3"),
+        Want(PodState.RUNNING, incarnation="u1/3"),
         id="running again: the last end belongs to an earlier life",
     ),
     param(
@@ -132,7 +132,7 @@ ROWS = [
     ),
     param(
         make_pod(LOOP, last=terminated(143), restarts=4),
-        Want(PodState.EXITED, exit_code=-15, reason="Error", returns=False, life="u1/4"),
+        Want(PodState.EXITED, exit_code=-15, reason="Error", returns=False, incarnation="u1/4"),
         id="the kubelet waits before it starts it again",
     ),
     param(
@@ -199,7 +199,7 @@ def test_a_pod_as_a_fact(pod: dict[str, Any], want: Want) -> None:
         fact.ending,
         fact.reason,
         fact.returns,
-        fact.life,
+        fact.incarnation,
         fact.marked,
         fact.has_run,
     )
@@ -232,7 +232,7 @@ def test_a_sidecar_that_comes_first_in_the_status_is_not_taken_for_the_worker() 
     assert view_pod(pod).restarts == 0
 
 
-def test_a_launcher_is_up_from_the_first_observation_after_its_startup_and_each_life_again() -> None:
+def test_a_launcher_is_up_from_the_first_observation_after_its_startup_and_each_incarnation_again() -> None:
     times = iter([10.0, 20.0, 30.0, 40.0])
     startups = Startups(lambda: next(times))
     begun, imports = view_pod(make_pod(running())), view_pod(make_pod(running(), restarts=1, started=False))

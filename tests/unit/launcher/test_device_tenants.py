@@ -1,4 +1,4 @@
-"""A process waits for what its last life held of its devices, and says by name what is never freed."""
+"""A process waits for what its last incarnation held of its devices, and says by name what is never freed."""
 
 import os
 from pathlib import Path
@@ -24,7 +24,7 @@ OWN, OTHER = MemoryHolder("GPU-a", 40, 3 << 30), MemoryHolder("GPU-a", 41, 1 << 
         pytest.param([OWN], 2000, [], id="its number is another's by now"),
     ],
 )
-def test_what_the_last_life_has_left(
+def test_what_the_last_incarnation_has_left(
     holders: list[MemoryHolder], started: int | None, expected: list[MemoryHolder]
 ) -> None:
     assert left_behind(BEFORE, holders, started) == expected
@@ -68,7 +68,7 @@ def test_a_process_is_known_by_its_start() -> None:
     assert started_at(1 << 22) is None
 
 
-def test_lives_take_over_from_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_incarnations_take_over_from_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[Tenant] = []
     monkeypatch.setattr(pod_devices, "await_free", lambda name, before, *_: waited.append(before))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a")

@@ -52,7 +52,7 @@ def test_users_errors(cause: Callable[[], None], expected: bool) -> None:
     assert is_users_error(raised.value) is expected
 
 
-def test_last_messages_are_the_tail_of_this_life_alone(tmp_path: Path) -> None:
+def test_last_messages_are_the_tail_of_this_incarnation_alone(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("an earlier life\n")
     child = Child(pid=1, log=log, log_offset=log.stat().st_size)

@@ -274,7 +274,7 @@ def apply(step: Step, pod: PodView, order: PodOrder, now: float) -> PodView:
     return PodView(pod.num_ranks, pod.drain_seconds, ranks_then, tuple(engines[index] for index in sorted(engines)))
 
 
-def lives() -> st.SearchStrategy[dict[int, RankView]]:
+def incarnations() -> st.SearchStrategy[dict[int, RankView]]:
     views = st.builds(
         RankView,
         rank=st.just(0),
@@ -286,7 +286,7 @@ def lives() -> st.SearchStrategy[dict[int, RankView]]:
 
 
 @given(
-    before=lives(),
+    before=incarnations(),
     engines=st.lists(st.booleans(), max_size=3).map(
         lambda alive: tuple(EngineView(index, one) for index, one in enumerate(alive))
     ),

@@ -1,4 +1,4 @@
-"""Starts of a container, counted over its lives."""
+"""Starts of a container, counted over its incarnations."""
 
 import os
 import subprocess

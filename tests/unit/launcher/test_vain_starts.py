@@ -1,4 +1,4 @@
-"""When an engine that was never up is not started again for nothing: a count over the ends of its lives."""
+"""When an engine that was never up is not started again for nothing: a count over the ends of its incarnations."""
 
 from collections.abc import Sequence
 

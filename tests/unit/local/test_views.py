@@ -69,7 +69,7 @@ def test_the_message_of_a_drain_names_how_to_kill() -> None:
     assert plain.lines() == ["Draining: interrupted (Ctrl-C again kills everything at once)"]
 
 
-def test_silence_is_broken_by_a_sign_of_life_and_by_who_is_waited_for() -> None:
+def test_silence_is_broken_by_a_pulse_and_by_who_is_waited_for() -> None:
     plain = Plain()
     pods = [PodStatus(name="actor-0", ready=False, generation=0), PodStatus(name="actor-1", ready=True, generation=0)]
     roles = [RoleStatus(name="actor", replicas=2, ready=1, failures=0, pods=pods)]

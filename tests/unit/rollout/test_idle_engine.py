@@ -1,4 +1,4 @@
-"""An engine that dies or hangs before its rank generates: the next life is waited for, and the rank lives on."""
+"""An engine that dies or hangs before its rank generates: the next incarnation is waited for, and the rank lives on."""
 
 from collections.abc import Sequence
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""The time that is spent: by tokens and rows, at the clock's speed, with signs of life on the way."""
+"""The time that is spent: by tokens and rows, at the clock's speed, with pulses on the way."""
 
 from itertools import pairwise
 
@@ -29,7 +29,7 @@ def test_tokens_and_rows_take_their_time_at_the_clocks_speed(speed: float, expec
     assert clock.now - 100 == pytest.approx(expected)
 
 
-def test_signs_of_life_are_given_all_along() -> None:
+def test_pulses_are_given_all_along() -> None:
     clock, seen = Clock(), [100.0]
     make_pace(clock).spend(rows=2, progress=lambda: seen.append(clock.now))
     assert max(later - earlier for earlier, later in pairwise(seen)) <= LONGEST_NAP_SECONDS + 1e-9

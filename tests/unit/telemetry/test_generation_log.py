@@ -49,7 +49,7 @@ def test_the_older_of_two_files_goes_when_the_newer_is_full(tmp_path: Path) -> N
     assert sorted(path.name for path in tmp_path.iterdir()) == [FILE, OLDER_FILE]
 
 
-def test_a_life_goes_on_where_the_last_one_died(tmp_path: Path) -> None:
+def test_a_incarnation_goes_on_where_the_last_one_died(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(SAMPLE.line() + SAMPLE.line()[:10])
     log = GenerationLog(tmp_path)
     log.append([replace(SAMPLE, rollout=1)])

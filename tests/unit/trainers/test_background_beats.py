@@ -1,4 +1,4 @@
-"""Signs of life are given while a block runs, and only then, and not for ever."""
+"""Pulses are given while a block runs, and only then, and not for ever."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def assert_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> None:
             assert value == other[name], name
 
 
-def test_long_work_gives_a_sign_of_life_after_every_micro_batch(tmp_path: Path) -> None:
+def test_long_work_gives_a_pulse_after_every_micro_batch(tmp_path: Path) -> None:
     spec = make_spec(micro_batch_size=4)
     write_version_0(spec, tmp_path / "v0.safetensors")
     rows, signs = make_rows(0), []

@@ -73,7 +73,7 @@ class Rank:
     late: dict[tuple[int, int], int]
     """(rollout, slice) -> so many turns without rows."""
     drains_after: int | None
-    """Ordered to drain after so many signs of life."""
+    """Ordered to drain after so many pulses."""
     did: list[str] = field(default_factory=list)
     pulses: int = 0
     counters: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))

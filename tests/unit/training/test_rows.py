@@ -6,7 +6,7 @@ import torch
 
 from rljob_api.names import Epoch, Role, RolloutId
 from rljob_api.spec.algorithm import Truncated
-from rljob_api.wire.identity import Life, RankKey
+from rljob_api.wire.identity import Incarnation, RankKey
 from rljob_workers.trainers.base import OptimizerStepResult
 from rljob_workers.trainers.data_parallel import SingleRank
 from rljob_workers.training.loop import loss_masks
@@ -14,7 +14,7 @@ from rljob_workers.training.rendezvous import gather_rows
 from rljob_workers.training.reporting import FACTS, RolloutTally, slice_facts
 from tests.unit.training.batches import make_batch
 
-LIFE = Life(key=RankKey(role=Role.ACTOR, replica=0), epoch=Epoch(1), generation=0, incarnation="0" * 12)
+INCARNATION = Incarnation(key=RankKey(role=Role.ACTOR, replica=0), epoch=Epoch(1), generation=0, id="0" * 12)
 
 
 def make_result(loss: float, **metrics: float) -> OptimizerStepResult:
@@ -68,8 +68,8 @@ def test_a_rollout_is_summed_up_over_all_its_slices_and_steps() -> None:
     tally.facts.append(slice_facts(make_batch([1, 1, 1], [1.0, 1.0, 0.0], [3, 4, 5], oldest=[3, 5, 5])))
     tally.add_step(make_result(0.25, kl=0.5, ratio=1.0))
     tally.add_step(make_result(0.75, kl=0.1))
-    summary = tally.report(LIFE, RolloutId(5), 1.5)
-    assert (summary.life, summary.step, summary.version, summary.seconds) == (LIFE, 5, 6, 1.5)
+    summary = tally.report(INCARNATION, RolloutId(5), 1.5)
+    assert (summary.incarnation, summary.step, summary.version, summary.seconds) == (INCARNATION, 5, 6, 1.5)
     assert (summary.samples, summary.tokens, summary.staleness) == (5, 15, 5 - 3)
     assert summary.reward == pytest.approx(0.6)
     assert summary.loss == pytest.approx(0.5)
@@ -89,6 +89,6 @@ def test_a_rollout_is_worth_what_its_valid_samples_are() -> None:
     tally.facts.append(
         slice_facts(make_batch([0] * 4, [1.0, 0.0, 0.5, 0.0], [1] * 4, valid=[1, 0, 1, 0], finish_reasons=reasons))
     )
-    summary = tally.report(LIFE, RolloutId(5), 1.5)
+    summary = tally.report(INCARNATION, RolloutId(5), 1.5)
     assert (summary.samples, summary.reward) == (4, 0.75)
     assert (summary.metrics["invalid_share"], summary.metrics["truncated_share"]) == (0.5, 0.5)

@@ -10,7 +10,7 @@ import torch
 
 from rljob_api.names import Epoch, Lineage, Role, RolloutId, WeightVersion
 from rljob_api.spec.training import ClaimPolicy
-from rljob_api.wire.identity import Endpoints, Life, RankKey, WeightId
+from rljob_api.wire.identity import Endpoints, Incarnation, RankKey, WeightId
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.types import Batch, Exhausted, QueueShape, Task, TaskKind
@@ -32,8 +32,8 @@ def queue() -> Iterator[TransferQueueClient]:
         run_dir="",
         weights_dir="",
     )
-    life = Life(key=RankKey(role=Role.ACTOR, replica=0), epoch=Epoch(1), generation=0, incarnation="0" * 12)
-    client = TransferQueueClient(no_one, SHAPE, life)
+    incarnation = Incarnation(key=RankKey(role=Role.ACTOR, replica=0), epoch=Epoch(1), generation=0, id="0" * 12)
+    client = TransferQueueClient(no_one, SHAPE, incarnation)
     yield client
     client.close()
 

@@ -32,7 +32,7 @@ def test_a_chunk_comes_back_from_its_line(chunk: ChunkRef) -> None:
     assert parse_chunk(describe(chunk).encode()) == dataclasses.replace(chunk, first_row=0)
 
 
-def test_ids_of_chunks_differ_between_lives_and_within_one() -> None:
+def test_ids_of_chunks_differ_between_incarnations_and_within_one() -> None:
     first, second = ChunkIds("00000000000a"), ChunkIds("00000000000b")
     drawn = [ids.draw() for ids in (first, second) for _ in range(300)]
     assert len(set(drawn)) == 600

@@ -182,7 +182,7 @@ class LauncherClient:
         return self._polls.pending is not None
 
     def register(self, hello: LauncherHello) -> None:
-        """Registers this life of the launcher, fencing earlier ones. Raises LifeOver, CoordinatorUnreachable."""
+        """Registers this incarnation of the launcher, fencing earlier ones. IncarnationOver, CoordinatorUnreachable."""
         self._hello = hello
         self._calls.call("POST", "/v1/launchers", hello, deadline=self._clock() + self._patience_seconds)
 
@@ -210,7 +210,7 @@ class LauncherClient:
             self._poll_later(max(PAUSE_SECONDS, self._clock() - began) + ASK_AGAIN_SECONDS)
 
     def collect(self) -> LauncherAnswer | None:
-        """The answer of a poll, once; None: it is on its way, or none came. Never waits. Raises LifeOver."""
+        """The answer of a poll, once; None: it is on its way, or none came. Never waits. Raises IncarnationOver."""
         try:
             answer = self._polls.collect()
         except ChannelBroken:
@@ -251,10 +251,14 @@ class LauncherClient:
 
 def _differs(poll: LauncherPoll, earlier: LauncherPoll) -> bool:
     """Whether the pod's state is another; how far ranks have come alone can wait for the next poll."""
-    return (poll.carried, _lives(poll), poll.engines) != (earlier.carried, _lives(earlier), earlier.engines)
+    return (poll.carried, _incarnations(poll), poll.engines) != (
+        earlier.carried,
+        _incarnations(earlier),
+        earlier.engines,
+    )
 
 
-def _lives(poll: LauncherPoll) -> list[tuple[int, str, int | None]]:
+def _incarnations(poll: LauncherPoll) -> list[tuple[int, str, int | None]]:
     return [(rank.rank, rank.incarnation, rank.exit_code) for rank in poll.ranks]
 
 

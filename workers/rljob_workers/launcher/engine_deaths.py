@@ -183,7 +183,7 @@ class VainStarts:
         self._was_up = True
 
     def ended(self, cause: str | None) -> bool:
-        """Counts the end of a life, of `cause`, a sentence; whether another start would be in vain, too."""
+        """Counts the end of an incarnation, of `cause`, a sentence; whether another start would be in vain, too."""
         if self._was_up:
             return False
         named = None if cause is None else _NUMBERS.sub("#", cause)

@@ -47,7 +47,7 @@ class HealthProbe:
         self._asked_at: float | None = None
         """Attended seconds when the question was asked that has no answer yet."""
         self.answered = False
-        """Whether this life of the engine has answered yet."""
+        """Whether this incarnation of the engine has answered yet."""
 
     @property
     def silence_seconds(self) -> float:
@@ -59,7 +59,7 @@ class HealthProbe:
         return -1 if self._connection is None else self._connection.fileno()
 
     def reset(self) -> None:
-        """Forgets everything: a new life of the engine begins."""
+        """Forgets everything: a new incarnation of the engine begins."""
         self.close()
         self._asked_at = None
         self.answered = False
@@ -114,7 +114,7 @@ _ENDED = ("Z", "X")
 
 
 class EngineParts:
-    """Of one life of an engine: the children of its first process whose titles its backend names."""
+    """Of one incarnation of an engine: the children of its first process whose titles its backend names."""
 
     def __init__(self, pattern: str | None) -> None:
         """`pattern` is a regular expression for the beginnings of titles; None: the server is one process."""
@@ -127,12 +127,12 @@ class EngineParts:
         return tuple(self._seen)
 
     def forget(self) -> None:
-        """A new life begins."""
+        """A new incarnation begins."""
         self._seen.clear()
 
     def lost(self, server: int) -> str | None:
         """Which part has died since the last check, for a sentence; None: all that were seen are there. Never waits."""
-        if self._pattern is None or not _lives(stat_of(server)):
+        if self._pattern is None or not _incarnations(stat_of(server)):
             return None  # with the server all of them go: its own end is what is reported
         gone = next((pid for pid in self._seen if not _is_living_child(pid, server)), None)
         if gone is not None:
@@ -144,10 +144,10 @@ class EngineParts:
 def _is_living_child(pid: int, server: int) -> bool:
     """By its own stat. A list of children may lack one that lives, while another or a thread of the server ends."""
     stat = stat_of(pid)
-    return stat is not None and _lives(stat) and int(stat[PARENT]) == server
+    return stat is not None and _incarnations(stat) and int(stat[PARENT]) == server
 
 
-def _lives(stat: list[str] | None) -> bool:
+def _incarnations(stat: list[str] | None) -> bool:
     return stat is not None and stat[STATE] not in _ENDED
 
 

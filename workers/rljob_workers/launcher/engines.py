@@ -37,27 +37,27 @@ from rljob_workers.launcher.pod_devices import require_cuda, require_no_cuda, se
 from rljob_workers.launcher.preload import THREAD_POOLS
 
 
-def become_engine(command: Command, settings: EngineSettings, port: socket.socket, life: EngineIdentity) -> int:
-    """Serves as `life`; the exit code. A program takes this process over and does not return."""
+def become_engine(command: Command, settings: EngineSettings, port: socket.socket, incarnation: EngineIdentity) -> int:
+    """Serves as `incarnation`; the exit code. A program takes this process over and does not return."""
     if isinstance(command, Exec):
         _become_program(command, settings)
     os.environ.update(settings.env)
     require_cuda()
-    return command.serve(port, life.incarnation)
+    return command.serve(port, incarnation.incarnation)
 
 
-def begin_life(port: socket.socket, incarnation: str, file: Path, folder: Path) -> EngineIdentity:
+def begin_incarnation(port: socket.socket, id_: str, file: Path, folder: Path) -> EngineIdentity:
     """Records in `file` that this process is the engine behind `port` from now on, and gives it an empty folder."""
     host, number = port.getsockname()
-    life = EngineIdentity(incarnation, os.getpid(), f"http://{host}:{number}")
-    write_identity(file, life)
+    incarnation = EngineIdentity(id_, os.getpid(), f"http://{host}:{number}")
+    write_identity(file, incarnation)
     remove_folder(folder)
     folder.mkdir(parents=True, mode=0o700)
-    return life
+    return incarnation
 
 
 def remove_folder(folder: Path) -> None:
-    """What a life has left. Its processes are killed, and may not have gone yet: the next start removes it again."""
+    """What an incarnation has left. Its processes are killed, and may not have gone yet: the next start removes it."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -115,9 +115,9 @@ class EnginePlace:
     """In sentences."""
     log: Path
     identity_file: Path
-    """Where its present life is written down."""
+    """Where its present incarnation is written down."""
     folder: Path
-    """For the files of one life, in memory; its name is short."""
+    """For the files of one incarnation, in memory; its name is short."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +133,14 @@ class EngineRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class _EngineLife:
-    incarnation: str
+class _EngineIncarnation:
+    id: str
     child: Child
     began: float
 
 
 class EngineKeeper:
-    """The socket of the port, which lives as long as the launcher, and the latest life behind it."""
+    """The socket of the port, which lives as long as the launcher, and the latest incarnation behind it."""
 
     def __init__(
         self,
@@ -160,8 +160,8 @@ class EngineKeeper:
         self._probe = HealthProbe((host, self._port), request.backend.ready, interval, clock, attended)
         self._parts = EngineParts(request.backend.parts)
         self._check_parts_at = 0.0
-        self._life: _EngineLife | None = None
-        self._last: _EngineLife | None = None
+        self._incarnation: _EngineIncarnation | None = None
+        self._last: _EngineIncarnation | None = None
         self._deaths_in_a_row = 0
         self._vain_starts = VainStarts()
         self._start_not_before = 0.0
@@ -175,7 +175,7 @@ class EngineKeeper:
     @property
     def pid(self) -> int | None:
         """The process that runs."""
-        return None if self._life is None else self._life.child.pid
+        return None if self._incarnation is None else self._incarnation.child.pid
 
     def facts(self) -> EngineFacts:
         """For its pod's metrics."""
@@ -187,12 +187,12 @@ class EngineKeeper:
         before, self._request = self._request, request
         if before.settings != request.settings:
             self._vain_starts = VainStarts()
-        if self._life is not None and before.settings != request.settings:
+        if self._incarnation is not None and before.settings != request.settings:
             self.end("a later epoch runs it with other settings")
 
     def view(self) -> EngineView:
         """As `plan` sees it."""
-        alive = self._life is not None
+        alive = self._incarnation is not None
         return EngineView(self._place.index, alive, self._start_not_before, self._refused_under)
 
     def process(self) -> EngineProcess | None:
@@ -203,17 +203,17 @@ class EngineKeeper:
         return EngineProcess(
             index=self._place.index,
             pid=self._last.child.pid,
-            incarnation=self._last.incarnation,
+            incarnation=self._last.id,
             url=self.url,
-            state=EngineState.RESTARTING if self._life is None or self._killed_since is not None else state,
+            state=EngineState.RESTARTING if self._incarnation is None or self._killed_since is not None else state,
         )
 
     def start(self, devices: tuple[str, ...], close: Sequence[Closable]) -> None:
-        """Forks a life on `devices`, as CUDA_VISIBLE_DEVICES names them; none: on the CPU.
+        """Forks an incarnation on `devices`, as CUDA_VISIBLE_DEVICES names them; none: on the CPU.
 
         The child closes `close`: what the launcher holds besides this engine's port.
         """
-        incarnation, settings, place = secrets.token_hex(6), self._request.settings, self._place
+        id_, settings, place = secrets.token_hex(6), self._request.settings, self._place
         command = self._request.backend.command(settings, EngineSite(self._port, devices, place.folder))
         if isinstance(command, Fork):
             self._socket.listen(BACKLOG)
@@ -221,18 +221,18 @@ class EngineKeeper:
         def live() -> int:
             see_only(devices)
             take_over(place.log.stem, devices, place.log.parent)
-            life = begin_life(self._socket, incarnation, place.identity_file, place.folder)
-            return become_engine(command, settings, self._socket, life)
+            incarnation = begin_incarnation(self._socket, id_, place.identity_file, place.folder)
+            return become_engine(command, settings, self._socket, incarnation)
 
         require_no_cuda()
         child = fork_child(live, place.log, close=(*close, self._probe), oom_score=RANK_OOM_SCORE)
         self._killed_since = None
         self._has_lost_a_part = False
         self.starts += 1
-        self._life = self._last = _EngineLife(incarnation, child, self._clock())
+        self._incarnation = self._last = _EngineIncarnation(id_, child, self._clock())
         self._probe.reset()
         self._parts.forget()
-        _log.info("engine %s runs as process %s on %s", incarnation, child.pid, self.url)
+        _log.info("engine %s runs as process %s on %s", id_, child.pid, self.url)
 
     def watch(self, poller: select.poll) -> None:
         """Registers what is waited for."""
@@ -241,12 +241,12 @@ class EngineKeeper:
 
     def turn(self) -> None:
         """Asks after the engine's health; one that is silent for too long, or lost a part, is killed. Never waits."""
-        if self._life is None or self._killed_since is not None:
+        if self._incarnation is None or self._killed_since is not None:
             return
         self._probe.turn()
         if self._probe.answered:
             self._vain_starts.up()
-        lost = self._lost_part(self._life.child.pid)
+        lost = self._lost_part(self._incarnation.child.pid)
         if lost is not None:
             self._has_lost_a_part = True
             self.kill(lost)
@@ -266,13 +266,13 @@ class EngineKeeper:
 
     def kill(self, why: str) -> None:
         """SIGKILL; `exited` collects it."""
-        if self._life is not None and self._killed_since is None:
+        if self._incarnation is not None and self._killed_since is None:
             self._killed_since = why
-            self._life.child.kill()
-            _log.info("engine %s is killed, since %s", self._life.incarnation, why)
+            self._incarnation.child.kill()
+            _log.info("engine %s is killed, since %s", self._incarnation.id, why)
 
     def kill_stopped(self) -> None:
-        """Kills a life that is stopped (SIGSTOP), or one of the processes that it cannot do without."""
+        """Kills an incarnation that is stopped (SIGSTOP), or one of the processes that it cannot do without."""
         server = self.pid
         stopped = None if server is None else next(filter(is_stopped, (server, *self._parts.seen)), None)
         if stopped is not None:
@@ -280,45 +280,45 @@ class EngineKeeper:
 
     def end(self, why: str) -> None:
         """As `kill`, of an engine that is not wanted any more: its death is no failure."""
-        if self._life is not None:
-            self._unwanted = self._life.incarnation
+        if self._incarnation is not None:
+            self._unwanted = self._incarnation.id
             self.kill(why)
 
     def exited(self, ended: Exit, order: PodOrder | None, now: float) -> Failure | None:
         """Notes the end of the engine, and from when on it may be started again. None: its end was wanted."""
-        life = self._life
-        assert life is not None, "only what runs can end"
-        self._life = None
+        incarnation = self._incarnation
+        assert incarnation is not None, "only what runs can end"
+        self._incarnation = None
         self._probe.close()
         remove_folder(self._place.folder)
-        _log.info("engine %s %s", life.incarnation, how_it_ended(ended.code))
-        if life.incarnation == self._unwanted:
+        _log.info("engine %s %s", incarnation.id, how_it_ended(ended.code))
+        if incarnation.id == self._unwanted:
             self._last = None
             return None
-        self._postpone(life, ended, order)
+        self._postpone(incarnation, ended, order)
         if order is None or order.phase is PodPhase.DONE:
             return None
-        return self._failure(life, ended.code, order, now)
+        return self._failure(incarnation, ended.code, order, now)
 
     def close(self) -> None:
         """Closes the port. In a forked rank, too: it is a client of the engine, not its owner."""
         self._probe.close()
         self._socket.close()
 
-    def _postpone(self, life: _EngineLife, ended: Exit, order: PodOrder | None) -> None:
+    def _postpone(self, incarnation: _EngineIncarnation, ended: Exit, order: PodOrder | None) -> None:
         if ended.code == EXIT_BAD_MANIFEST and order is not None:
             self._refused_under = (order.epoch, order.generation)
-        age = self._clock() - life.began
+        age = self._clock() - incarnation.began
         self._deaths_in_a_row = self._deaths_in_a_row + 1 if age < YOUNG_SECONDS else 0
         if self._deaths_in_a_row > 1:
             delay = FIRST_DELAY_SECONDS * 2 ** min(self._deaths_in_a_row - 2, 16)
             self._start_not_before = self._clock() + min(delay, LONGEST_DELAY_SECONDS)
 
-    def _failure(self, life: _EngineLife, code: int, order: PodOrder, now: float) -> Failure:
+    def _failure(self, incarnation: _EngineIncarnation, code: int, order: PodOrder, now: float) -> Failure:
         last_lines = LAST_LINES if self._probe.answered else None
-        output, log = life.child.last_output(), life.child.tail(LOG_BYTES)
+        output, log = incarnation.child.last_output(), incarnation.child.tail(LOG_BYTES)
         raised = died_of(log, last_lines)
-        ended = read_reason(self._place.identity_file, life.incarnation)
+        ended = read_reason(self._place.identity_file, incarnation.id)
         killed_since = self._killed_since if ended is None else f"its rank has ended it: {ended}"
         cause = killed_since if raised is None else raised.sentence
         was_killed = self._has_lost_a_part or (code == -signal.SIGKILL and killed_since is None)
@@ -332,13 +332,13 @@ class EngineKeeper:
         if is_in_vain:
             sentence += f" ({self._vain_starts.summary})"
         return Failure(
-            id=self._place.identity.failure_id(life.incarnation),
+            id=self._place.identity.failure_id(incarnation.id),
             kind=FailureKind.ENGINE_EXITED,
             pod=self._place.identity.pod,
             engine=self._place.index,
             epoch=order.epoch,
             generation=order.generation,
-            incarnation=life.incarnation,
+            incarnation=incarnation.id,
             exit_code=code,
             message=f"{self._place.title} {how_it_ended(code)}: {sentence}",
             last_words=output,
@@ -353,7 +353,7 @@ def engine_names(pod: PodKey, num_engines: int) -> list[str]:
 
 
 def identity_file(pod: PodKey, index: int, logs: Path) -> Path:
-    """Where the present life of an engine is written down."""
+    """Where the present incarnation of an engine is written down."""
     return logs.parent / "engines" / str(pod) / f"engine-{index}.json"
 
 
@@ -412,7 +412,7 @@ class Engines:
         )
 
     def address(self, rank: int) -> tuple[str, Path] | tuple[None, None]:
-        """Where rank `rank` finds its engine, and the file with the engine's present life; None: the role has none."""
+        """Where rank `rank` finds its engine, and the file with the engine's incarnation; None: the role has none."""
         if not self._keepers:
             return None, None
         return self._keepers[rank].url, identity_file(self._identity.pod, rank, self._environment.logs)
@@ -454,7 +454,7 @@ class Engines:
             keeper.watch(poller)
 
     def start(self, index: int, close: Sequence[Closable]) -> None:
-        """Begins a life, once the engines that were replaced have ended, whose end clears the folder that it will have.
+        """Begins an incarnation, once the replaced engines have ended, whose end clears the folder that it will have.
 
         The child closes `close`: what the launcher holds besides its engines' ports.
         """

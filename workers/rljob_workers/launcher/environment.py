@@ -21,7 +21,7 @@ from rljob_api.wire.launchers import EngineState
 
 @dataclass(frozen=True, slots=True)
 class PodIdentity:
-    """Which life of which pod this launcher is; part of every failure's id."""
+    """Which incarnation of which pod this launcher is; part of every failure's id."""
 
     pod: PodKey
     pod_uid: str

@@ -101,11 +101,11 @@ class Child:
     log_offset: int
 
     def last_output(self) -> str:
-        """The tail of what this life wrote, at most 4 KiB."""
+        """The tail of what this incarnation wrote, at most 4 KiB."""
         return self.tail(LAST_OUTPUT_BYTES).encode()[-LAST_OUTPUT_BYTES:].decode(errors="ignore").strip()
 
     def tail(self, num_bytes: int) -> str:
-        """The last so many bytes of what this life wrote; of a log that is echoed, only what is still on disk."""
+        """The last so many bytes of what this incarnation wrote; of an echoed log, only what is still on disk."""
         with contextlib.suppress(OSError), self.log.open("rb") as log:
             end = log.seek(0, os.SEEK_END)
             log.seek(max(self.log_offset, end - num_bytes))
@@ -165,7 +165,7 @@ def fork_child(
 
 
 def _mark_begin(log: Path) -> int:
-    """Marks where this life begins in a log that all lives share (`rljob logs --previous`); its size then."""
+    """Marks where this incarnation begins in a log that all share (`rljob logs --previous`); its size then."""
     with log.open("ab") as out:
         out.write(begins_line(timestamp(time.time())).encode())
         return out.tell()

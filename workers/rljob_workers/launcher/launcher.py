@@ -25,10 +25,10 @@ from rljob_api.spec import RLJob, RLJobSpec
 from rljob_api.spec.restart import absence_seconds
 from rljob_api.wire.epochs import PodOrder, PodPhase
 from rljob_api.wire.failures import Failure
-from rljob_api.wire.identity import Endpoints, Life, RankKey
+from rljob_api.wire.identity import Endpoints, Incarnation, RankKey
 from rljob_api.wire.launchers import LauncherAnswer, LauncherHello, LauncherPoll
 from rljob_api.wire.processes import SpawnLauncher
-from rljob_workers.dcs.errors import CoordinatorUnreachable, LifeOver
+from rljob_workers.dcs.errors import CoordinatorUnreachable, IncarnationOver
 from rljob_workers.dcs.membership.rank_context import RankContext
 from rljob_workers.engines import backend_of
 from rljob_workers.engines.backend import EngineBackend
@@ -72,7 +72,7 @@ class Bodies:
 
 
 class Launcher:
-    """One life of a pod's first process."""
+    """One incarnation of a pod's first process."""
 
     def __init__(
         self,
@@ -105,12 +105,12 @@ class Launcher:
         self._exit_code: int | None = None
 
     def run(self) -> int:
-        """Until the pod is done, this life is fenced, or SIGTERM; returns the exit code."""
+        """Until the pod is done, this incarnation is fenced, or SIGTERM; returns the exit code."""
         try:
             self._register()
             while self._exit_code is None:
                 self._turn()
-        except LifeOver as over:
+        except IncarnationOver as over:
             _log.warning("%s: launcher %s is fenced: %s", self._identity.pod, self._id, over)
             self._kill_all("a later life of the pod has registered")
             return EXIT_FENCED
@@ -258,7 +258,7 @@ class Launcher:
         pod, order = self._identity.pod, answer.order
         key = RankKey(role=pod.role, replica=pod.replica, rank=rank)
         context = RankContext(
-            life=Life(key=key, epoch=order.epoch, generation=order.generation, incarnation=secrets.token_hex(6)),
+            incarnation=Incarnation(key=key, epoch=order.epoch, generation=order.generation, id=secrets.token_hex(6)),
             endpoints=self._endpoints,
             job=self._job,
             global_rank=answer.first_rank + rank,
@@ -294,7 +294,7 @@ class Launcher:
 
 
 def run_launcher(spawn: SpawnLauncher, bodies: Bodies) -> int:
-    """The whole life of a launcher in its forked process: reads its files, serves its pod, returns the exit code."""
+    """The whole incarnation of a launcher in its forked process: reads its files, serves its pod, returns its code."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     job = RLJob.model_validate_json(Path(spawn.manifest).read_bytes())
     endpoints = Endpoints.model_validate_json(Path(spawn.endpoints).read_bytes())

@@ -1,7 +1,7 @@
 """What a launcher does next: the order of its pod against what runs. Level-triggered: asked again at every turn.
 
-Pure. Called by `launcher`; knows neither processes nor the coordinator. A life that died is started again only by an
-order with a later epoch or generation: whether, is not the launcher's to decide.
+Pure. Called by `launcher`; knows neither processes nor the coordinator. An incarnation that died is started again only
+by an order with a later epoch or generation: whether, is not the launcher's to decide.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ others, that have not registered, or are busy by their own report."""
 
 @dataclass(frozen=True, slots=True)
 class RankView:
-    """The latest life in one process slot."""
+    """The latest incarnation in one process slot."""
 
     rank: int
     epoch: int
@@ -35,7 +35,7 @@ class RankView:
     drain_asked_at: float | None = None
     """When SIGTERM was sent, in seconds of the launcher's clock."""
     killed: bool = False
-    """SIGKILL was sent; the life is not collected yet."""
+    """SIGKILL was sent; the incarnation is not collected yet."""
     stopped_seconds: float | None = None
     """For which it was seen to be stopped (SIGSTOP); None: it is not."""
 
@@ -71,7 +71,7 @@ class PodView:
 
 @dataclass(frozen=True, slots=True)
 class StartRank:
-    """Fork a new life."""
+    """Fork a new incarnation."""
 
     rank: int
 

@@ -55,7 +55,7 @@ _log = logging.getLogger("rljob_workers.launcher.pod")  # it runs as __main__
 
 
 class Pod:
-    """One life of the container."""
+    """One incarnation of the container."""
 
     def __init__(self, options: argparse.Namespace, bodies: Bodies) -> None:
         """Raises ValueError, with a sentence, for what is missing."""

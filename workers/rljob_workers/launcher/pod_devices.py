@@ -1,4 +1,4 @@
-"""The devices of a pod: dealt to its processes, and free of their last lives before a new life uses them.
+"""The devices of a pod: dealt to its processes, and free of their last incarnations before a new incarnation uses them.
 
 The launcher deals in the parent; the forked child makes it so before anything asks CUDA. A process is known by its
 number and its start, written beside the logs, so that a later launcher finds it. Where the driver uses other numbers
@@ -99,7 +99,7 @@ _GIB = 1 << 30
 
 
 class DeviceNotFree(RuntimeError):
-    """The last life of this process still holds memory of its devices."""
+    """The last incarnation of this process still holds memory of its devices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class Tenant:
 
 
 def take_over(name: str, devices: Sequence[str], logs: Path) -> None:
-    """The process `name` begins on `devices`. Blocks while its last life holds memory of any; raises DeviceNotFree."""
+    """The process `name` begins on `devices`. Blocks while its last incarnation holds memory of any: DeviceNotFree."""
     record = logs.parent / _FOLDER / f"{name}.json"
     before = _read(record)
     if before is not None and are_real(devices):
@@ -166,7 +166,7 @@ def _read(record: Path) -> Tenant | None:
     try:
         return Tenant(**json.loads(record.read_text()))
     except (FileNotFoundError, ValueError, TypeError):
-        return None  # the first life, or one whose machine went down while it wrote
+        return None  # the first incarnation, or one whose machine went down while it wrote
 
 
 def _write(record: Path, tenant: Tenant) -> None:

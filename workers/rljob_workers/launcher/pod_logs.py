@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rljob_api.wire.identity import Endpoints
-from rljob_api.wire.logs import BEGINS, RETAINED_LOG_CHARACTERS, LogTail, last_lives
+from rljob_api.wire.logs import BEGINS, RETAINED_LOG_CHARACTERS, LogTail, last_incarnations
 from rljob_workers.dcs.membership.coordinator_http import ChannelBroken, HttpChannel
 from rljob_workers.launcher.environment import LauncherState
 
@@ -187,11 +187,11 @@ class LogTails:
     """Of one pod."""
 
     def __init__(
-        self, folder: Path, endpoints: Endpoints, life: str, clock: Callable[[], float] = time.monotonic
+        self, folder: Path, endpoints: Endpoints, incarnation: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`life` is this container's: a pod that takes its place begins its logs again."""
+        """`incarnation` is this container's: a pod that takes its place begins its logs again."""
         self._folder = folder
-        self._life = life
+        self._incarnation = incarnation
         self._clock = clock
         self._channel = HttpChannel(endpoints.coordinator, endpoints.token, clock)
         self._sent: dict[str, tuple[int, int]] = {}
@@ -259,7 +259,7 @@ class LogTails:
             text = log.read(_READ_BYTES).decode(errors="replace").replace("\0", "")
         self._sent[path.name] = (found.st_size, found.st_mtime_ns)
         marks = BEGINS.findall(text)
-        life = f"{self._life} {marks[-1] if marks else ''}".strip()
-        newest = last_lives(text)[0][-RETAINED_LOG_CHARACTERS:]
-        tail = LogTail(name=path.name.removesuffix(".log"), life=life, text=newest)
+        incarnation = f"{self._incarnation} {marks[-1] if marks else ''}".strip()
+        newest = last_incarnations(text)[0][-RETAINED_LOG_CHARACTERS:]
+        tail = LogTail(name=path.name.removesuffix(".log"), incarnation=incarnation, text=newest)
         return tail.model_dump_json().encode()

@@ -1,4 +1,4 @@
-"""The ranks of a pod: forks lives, knows which live, names what a death was; and the rank's own side of the fork.
+"""The ranks of a pod: forks incarnations, knows which live, names what a death was; and the rank's side of the fork.
 
 Only `launcher` calls it; `plan` decides which rank is started or killed. A rank that lost the coordinator together with
 its launcher is held back, since others may explain it. Roles and torch are imported in the child only.
@@ -22,9 +22,9 @@ from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_CUT_OFF, EXIT_FENCED, EXIT_G
 from rljob_api.roles import TRAITS
 from rljob_api.wire.epochs import PodOrder, PodPhase
 from rljob_api.wire.failures import Failure, FailureKind
-from rljob_api.wire.identity import Life, RankKey
+from rljob_api.wire.identity import Incarnation, RankKey
 from rljob_api.wire.launchers import RankProcess
-from rljob_workers.dcs.errors import CoordinatorUnreachable, DamageReported, LifeOver
+from rljob_workers.dcs.errors import CoordinatorUnreachable, DamageReported, IncarnationOver
 from rljob_workers.dcs.membership.rank_context import RankContext, RankMemory
 from rljob_workers.launcher.environment import PodIdentity
 from rljob_workers.launcher.forking import RANK_OOM_SCORE, Child, Closable, Exit, fork_child, how_it_ended
@@ -87,10 +87,10 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _RankLife:
-    """The latest life in a slot."""
+class _RankIncarnation:
+    """The latest incarnation in a slot."""
 
-    life: Life
+    incarnation: Incarnation
     child: Child
     exit_code: int | None = None
     drain_asked_at: float | None = None
@@ -104,45 +104,45 @@ class _RankLife:
 class _HeldBack:
     """A failure that others may explain."""
 
-    row: _RankLife
+    row: _RankIncarnation
     failure: Failure
     due: float | None = None
     """None: the coordinator has not answered since."""
 
 
 class Ranks:
-    """Process slots and the latest life in each.
+    """Process slots and the latest incarnation in each.
 
-    The job defines how many there are: a slot begins with its first life.
+    The job defines how many there are: a slot begins with its first incarnation.
     """
 
     def __init__(self, identity: PodIdentity, logs: Path, clock: Callable[[], float], attended: AttendedClock) -> None:
         self._identity = identity
         self._logs = logs
         self._clock = clock
-        self._lives: dict[int, _RankLife] = {}
+        self._incarnations: dict[int, _RankIncarnation] = {}
         self._held_back: list[_HeldBack] = []
         self.contact = Contact(clock)
         self._attended = attended
         self._stopped_since: dict[int, float] = {}
         """Pid -> attended seconds when it was first seen to be stopped."""
         self.memories: defaultdict[int, RankMemory] = defaultdict(RankMemory)
-        """Rank -> what it shares with this launcher, through all its lives."""
+        """Rank -> what it shares with this launcher, through all its incarnations."""
         self.starts = 0
         """Lives so far."""
 
     @property
     def num_alive(self) -> int:
         """Ranks that run."""
-        return sum(row.exit_code is None for row in self._lives.values())
+        return sum(row.exit_code is None for row in self._incarnations.values())
 
     def num_ready(self, order: PodOrder) -> int:
         """Ranks that run as ordered, and have reported that they are Ready."""
         return sum(
             row.exit_code is None
-            and (row.life.epoch, row.life.generation) == (order.epoch, order.generation)
+            and (row.incarnation.epoch, row.incarnation.generation) == (order.epoch, order.generation)
             and self.memories[rank].is_ready
-            for rank, row in self._lives.items()
+            for rank, row in self._incarnations.items()
         )
 
     @property
@@ -152,9 +152,9 @@ class Ranks:
 
     def views(self) -> tuple[RankView, ...]:
         """As `plan` sees them."""
-        return tuple(self._view(rank, row) for rank, row in sorted(self._lives.items()))
+        return tuple(self._view(rank, row) for rank, row in sorted(self._incarnations.items()))
 
-    def _view(self, rank: int, row: _RankLife) -> RankView:
+    def _view(self, rank: int, row: _RankIncarnation) -> RankView:
         is_alive, pid, stopped_seconds = row.exit_code is None, row.child.pid, None
         if is_alive and is_stopped(pid):
             stopped_seconds = self._attended.seconds - self._stopped_since.setdefault(pid, self._attended.seconds)
@@ -162,8 +162,8 @@ class Ranks:
             self._stopped_since.pop(pid, None)
         return RankView(
             rank,
-            row.life.epoch,
-            row.life.generation,
+            row.incarnation.epoch,
+            row.incarnation.generation,
             is_alive,
             row.drain_asked_at,
             row.killed_since is not None,
@@ -176,59 +176,61 @@ class Ranks:
             RankProcess(
                 rank=rank,
                 pid=row.child.pid,
-                incarnation=row.life.incarnation,
-                epoch=row.life.epoch,
-                generation=row.life.generation,
+                incarnation=row.incarnation.id,
+                epoch=row.incarnation.epoch,
+                generation=row.incarnation.generation,
                 exit_code=row.exit_code,
                 cut_off=row.cut_off,
                 collectives=self.memories[rank].collectives or None,
                 is_within_collective=self.memories[rank].is_within_collective,
             )
-            for rank, row in sorted(self._lives.items())
+            for rank, row in sorted(self._incarnations.items())
         ]
 
     def start(self, context: RankContext, body: Callable[[RankContext], int], close: Sequence[Closable]) -> None:
         """Forks a rank that runs `body`; the child closes `close`, what the launcher holds."""
-        life = context.life
-        log = self._logs / f"{life.key}.log"
+        incarnation = context.incarnation
+        log = self._logs / f"{incarnation.key}.log"
 
         def live() -> int:
             see_only(context.devices)
-            take_over(str(life.key), context.devices, self._logs)
+            take_over(str(incarnation.key), context.devices, self._logs)
             return body(context)
 
-        context.memory.begin_life()
+        context.memory.begin_incarnation()
         self.starts += 1
         require_no_cuda()
         child = fork_child(live, log, on_terminate=context.drain.ask, close=close, oom_score=RANK_OOM_SCORE)
-        self._lives[life.key.rank] = _RankLife(life, child)
-        _log.info("%s: life %s of epoch %s runs as process %s", life.key, life.incarnation, life.epoch, child.pid)
+        self._incarnations[incarnation.key.rank] = _RankIncarnation(incarnation, child)
+        _log.info(
+            "%s: life %s of epoch %s runs as process %s", incarnation.key, incarnation.id, incarnation.epoch, child.pid
+        )
 
     def drain(self, rank: int) -> None:
         """SIGTERM, once."""
-        row = self._lives[rank]
+        row = self._incarnations[rank]
         row.child.terminate()
-        self._lives[rank] = replace(row, drain_asked_at=self._clock())
-        _log.info("%s: asked to drain", row.life.key)
+        self._incarnations[rank] = replace(row, drain_asked_at=self._clock())
+        _log.info("%s: asked to drain", row.incarnation.key)
 
     def kill(self, rank: int, why: str) -> None:
         """SIGKILL; `exited` collects it."""
-        row = self._lives[rank]
+        row = self._incarnations[rank]
         row.child.kill()
-        self._lives[rank] = replace(row, killed_since=why)
-        _log.info("%s: killed, since %s", row.life.key, why)
+        self._incarnations[rank] = replace(row, killed_since=why)
+        _log.info("%s: killed, since %s", row.incarnation.key, why)
 
     def exited(self, ended: Exit, order: PodOrder | None, now: float) -> Failure | None:
-        """Notes the end of a life. A failure, unless it left by itself with 0 or its end was wanted.
+        """Notes the end of an incarnation. A failure, unless it left by itself with 0 or its end was wanted.
 
         `now` is Unix time. Failures that others explain are held back: see `overdue`.
         """
-        slot = next((rank for rank, row in self._lives.items() if row.child.pid == ended.pid), None)
+        slot = next((rank for rank, row in self._incarnations.items() if row.child.pid == ended.pid), None)
         if slot is None:
             return None
         cut_off = ended.code == EXIT_CUT_OFF and self.contact.is_cut_off
-        row = self._lives[slot] = replace(self._lives[slot], exit_code=ended.code, cut_off=cut_off)
-        _log.info("%s: life %s %s", row.life.key, row.life.incarnation, how_it_ended(ended.code))
+        row = self._incarnations[slot] = replace(self._incarnations[slot], exit_code=ended.code, cut_off=cut_off)
+        _log.info("%s: life %s %s", row.incarnation.key, row.incarnation.id, how_it_ended(ended.code))
         if ended.code == 0 or _is_wanted(row, order):
             return None
         failure = self._failure(row, ended.code, now)
@@ -252,37 +254,37 @@ class Ranks:
                 patience = PATIENCE_SECONDS.get(held.row.exit_code or 0, CUT_OFF_PATIENCE_SECONDS)
                 held.due = self._clock() + patience
 
-    def _failure(self, row: _RankLife, code: int, now: float) -> Failure:
+    def _failure(self, row: _RankIncarnation, code: int, now: float) -> Failure:
         output = row.child.last_output()
         sentence = row.killed_since or (output.splitlines()[-1] if output else "it left no words")
         verb = "refuses its configuration" if code == EXIT_BAD_MANIFEST else how_it_ended(code)
         return Failure(
-            id=self._identity.failure_id(row.life.incarnation),
+            id=self._identity.failure_id(row.incarnation.id),
             kind=FailureKind.RANK_EXITED,
             pod=self._identity.pod,
-            rank=row.life.key.rank,
-            epoch=row.life.epoch,
-            generation=row.life.generation,
-            incarnation=row.life.incarnation,
+            rank=row.incarnation.key.rank,
+            epoch=row.incarnation.epoch,
+            generation=row.incarnation.generation,
+            incarnation=row.incarnation.id,
             exit_code=code,
             cut_off=row.cut_off,
-            message=f"{row.life.key} {verb}: {sentence}",
+            message=f"{row.incarnation.key} {verb}: {sentence}",
             last_words=output,
             at=now,
         )
 
 
-def _is_wanted(row: _RankLife, order: PodOrder | None) -> bool:
-    """Whether the pod was ordered to end this life; what it died of does not count then."""
+def _is_wanted(row: _RankIncarnation, order: PodOrder | None) -> bool:
+    """Whether the pod was ordered to end this incarnation; what it died of does not count then."""
     if order is None:
         return False
-    outdated = (row.life.epoch, row.life.generation) < (order.epoch, order.generation)
+    outdated = (row.incarnation.epoch, row.incarnation.generation) < (order.epoch, order.generation)
     return outdated or order.phase is PodPhase.DONE
 
 
 def live(context: RankContext) -> int:
-    """One life of a rank, from the fork to its exit code."""
-    spec, key = context.job.spec, context.life.key
+    """One incarnation of a rank, from the fork to its exit code."""
+    spec, key = context.job.spec, context.incarnation.key
     require_cuda()
     use_threads(rank_threads(spec, key.role))
     seed_everything(seed_of(spec.seed, key))
@@ -301,19 +303,19 @@ def until_broken(main: Callable[[RankContext], int], context: RankContext) -> in
     try:
         return until_fenced(main, context)
     except (GroupBroken, DamageReported) as broken:
-        sys.stderr.write(f"{context.life.key}: {broken}\n")
+        sys.stderr.write(f"{context.incarnation.key}: {broken}\n")
         return EXIT_GROUP_BROKEN
 
 
 def until_fenced(main: Callable[[RankContext], int], context: RankContext) -> int:
-    """Runs `main`; a life that is over by the answer of coordinator or queue leaves with a code of its own.
+    """Runs `main`; an incarnation that is over by the answer of coordinator or queue leaves with a code of its own.
 
     So does one that could reach them no more: it is started again once its launcher can.
     """
     try:
         return main(context)
-    except (LifeOver, Fenced) as over:
-        sys.stderr.write(f"{context.life.key}: this life is over: {over}\n")
+    except (IncarnationOver, Fenced) as over:
+        sys.stderr.write(f"{context.incarnation.key}: this life is over: {over}\n")
         return EXIT_FENCED
     except ControlRefused:
         raise  # a wrong password, or too many connections: no network is at fault
@@ -337,7 +339,7 @@ def use_threads(num_threads: int) -> None:
 
 
 def seed_of(job_seed: int, key: RankKey) -> int:
-    """A seed of 32 bits: the same for every life of a rank, another for every rank."""
+    """A seed of 32 bits: the same for every incarnation of a rank, another for every rank."""
     return int.from_bytes(hashlib.blake2b(f"{job_seed}/{key}".encode(), digest_size=4).digest(), "big")
 
 

@@ -143,7 +143,7 @@ def run_reference(rank: RankParts) -> None:
 
 
 def _run(rank: RankParts, task: Task, field: str, *, interval: int | None) -> None:
-    role = rank.context.life.key.role
+    role = rank.context.incarnation.key.role
     stream = TRAITS[role].stream
     assert stream is not None, f"{role} computes under weights that it follows"
     config = ForwardConfig(

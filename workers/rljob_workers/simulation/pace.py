@@ -11,7 +11,7 @@ from collections.abc import Callable
 from rljob_api.spec.simulation import SimulatedCost
 
 LONGEST_NAP_SECONDS = 0.25
-"""Between two signs of life."""
+"""Between two pulses."""
 
 
 CREDIT_SECONDS = 0.01
@@ -19,7 +19,7 @@ CREDIT_SECONDS = 0.01
 
 
 def no_progress() -> None:
-    """Nobody waits for a sign of life."""
+    """No wait is for a pulse."""
 
 
 class SimulatedPace:

@@ -297,7 +297,7 @@ def run_actor(rank: RankParts) -> None:
             context,
             session,
             policy_files(spec.model, tokenizer),
-            leader=incarnation_of_leader(group, context.life),
+            leader=incarnation_of_leader(group, context.incarnation),
             share=trainer.weight_share,
         )
         if restore.folder is None:

@@ -10,7 +10,7 @@ import time
 import torch
 
 from rljob_api.spec.restart import absence_seconds, collective_seconds
-from rljob_api.wire.identity import Life
+from rljob_api.wire.identity import Incarnation
 from rljob_api.wire.ranks import Rendezvous
 from rljob_workers.dcs.membership.coordinator_http import CoordinatorClient
 from rljob_workers.dcs.membership.rank_context import RankContext
@@ -36,8 +36,8 @@ def form_group(context: RankContext, session: RankSession) -> DataParallelGroup:
     """The data-parallel group of this rank's role; blocks, announced as busy, until every rank is there.
 
     Raises GroupNotComplete (who has not come in rendezvousTimeoutSeconds), GroupBroken (one that had come was lost),
-    LifeOver (the epoch moved on), CoordinatorUnreachable. Time in which a pod has not begun does not count: that is its
-    platform's.
+    IncarnationOver (the epoch moved on), CoordinatorUnreachable. Time in which a pod has not begun does not count: that
+    is its platform's.
     """
     if context.world_size == 1:
         return SingleRank()
@@ -91,20 +91,20 @@ class _Meeting:
                 raise GroupNotComplete(self._sentence())
 
     def _ask(self, wait: float) -> Rendezvous:
-        life = self._context.life
+        incarnation = self._context.incarnation
         path = (
-            f"/v1/rendezvous/{_group_name(self._context)}?epoch={life.epoch}&generation={life.generation}"
-            f"&wait={wait}&incarnation={life.incarnation}"
+            f"/v1/rendezvous/{_group_name(self._context)}?epoch={incarnation.epoch}&generation={incarnation.generation}"
+            f"&wait={wait}&incarnation={incarnation.id}"
         )
         deadline = time.monotonic() + absence_seconds(self._context.job.spec.restart_policy)
         return Rendezvous.model_validate_json(self._client.call("GET", path, None, deadline=deadline, wait=wait))
 
     def _sentence(self) -> str:
-        life = self._context.life
+        incarnation = self._context.incarnation
         return (
-            f"rendezvous of {self._context.world_size} ranks in epoch {life.epoch}, generation {life.generation}: "
-            f"{self._waits_for} did not come in {self._limit:g} s (restartPolicy.rendezvousTimeoutSeconds). "
-            "Its log says what it does."
+            f"rendezvous of {self._context.world_size} ranks in epoch {incarnation.epoch}, "
+            f"generation {incarnation.generation}: {self._waits_for} did not come in "
+            f"{self._limit:g} s (restartPolicy.rendezvousTimeoutSeconds). Its log says what it does."
         )
 
 
@@ -118,26 +118,26 @@ def gather_rows(group: DataParallelGroup, rows: torch.Tensor) -> list[torch.Tens
     return list(everyone.unbind(0))
 
 
-def incarnation_of_leader(group: DataParallelGroup, own: Life) -> str:
+def incarnation_of_leader(group: DataParallelGroup, own: Incarnation) -> str:
     """Incarnation of global rank 0: the folders of checkpoints are named by it. A collective."""
-    number = torch.tensor(int(own.incarnation, 16) if group.rank == 0 else 0)
+    number = torch.tensor(int(own.id, 16) if group.rank == 0 else 0)
     group.add_up(number, "who leads")
     return f"{number.item():012x}"
 
 
 def _group_name(context: RankContext) -> str:
-    return f"{context.life.key.role.value}-data-parallel"
+    return f"{context.incarnation.key.role.value}-data-parallel"
 
 
 def _host(context: RankContext, client: CoordinatorClient, timeout_seconds: float) -> HostedStore:
     hosted = host_store(context.endpoints.address, timeout_seconds=timeout_seconds)
-    life, name = context.life, _group_name(context)
+    incarnation, name = context.incarnation, _group_name(context)
     offer = Rendezvous(
         group=name,
-        epoch=life.epoch,
-        generation=life.generation,
+        epoch=incarnation.epoch,
+        generation=incarnation.generation,
         address=hosted.address,
-        incarnation=life.incarnation,
+        incarnation=incarnation.id,
     )
     deadline = time.monotonic() + absence_seconds(context.job.spec.restart_policy)
     client.call("PUT", f"/v1/rendezvous/{name}", offer, deadline=deadline)

@@ -17,7 +17,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from rljob_api.names import RolloutId, WeightVersion, partition_name
-from rljob_api.wire.identity import Life
+from rljob_api.wire.identity import Incarnation
 from rljob_api.wire.ranks import StepReport
 from rljob_workers import pipeline
 from rljob_workers.dcs.membership.session import RankSession
@@ -85,7 +85,7 @@ class RolloutTally:
         self.losses.append(result.loss)
         self.metrics = {**result.metrics, "grad_norm": result.grad_norm}
 
-    def report(self, life: Life, rollout_id: RolloutId, seconds: float) -> StepReport:
+    def report(self, incarnation: Incarnation, rollout_id: RolloutId, seconds: float) -> StepReport:
         """The step that trained the rollout, after `seconds`; all slices must have been added.
 
         The reward is the mean over the valid samples, the loss that over the steps taken (0 where all were skipped).
@@ -100,7 +100,7 @@ class RolloutTally:
             "token_staleness": float(staleness.sum() / lengths.sum().clamp(min=1.0)),
         }
         return StepReport(
-            life=life,
+            incarnation=incarnation,
             step=rollout_id,
             version=WeightVersion(rollout_id + 1),
             reward=float((rewards * valid).sum() / valid.sum().clamp(min=1.0)),
@@ -213,7 +213,7 @@ class Leader:
 
         `facts` as in FACTS, by rank.
         """
-        epoch = self._session.life.epoch
+        epoch = self._session.incarnation.epoch
         if self._samples is not None:
             name, per_group = partition_name(rollout_id), self._samples_per_prompt
             self._samples.append(
@@ -244,4 +244,4 @@ class Leader:
         """Reports the trained step, whose version is published."""
         now = time.monotonic()
         seconds, self._step_began = now - self._step_began, now
-        self._session.report_step(tally.report(self._session.life, rollout_id, seconds))
+        self._session.report_step(tally.report(self._session.incarnation, rollout_id, seconds))

@@ -16,7 +16,7 @@ import orjson
 from rljob_api.names import Epoch, RolloutId, WeightVersion
 from rljob_api.wire.checkpoints import CheckpointRecord
 from rljob_api.wire.epochs import RestorePoint
-from rljob_api.wire.identity import Endpoints, Life, WeightId
+from rljob_api.wire.identity import Endpoints, Incarnation, WeightId
 from rljob_api.wire.observation import QueueObservation, ServerState
 from rljob_workers.transfer_queue.admin_calls import AdminCalls
 from rljob_workers.transfer_queue.control.connection import Argument, ControlConnection
@@ -74,7 +74,7 @@ class QueueAdmin:
     """The coordinator's side of the queue.
 
     state = admin.open_server(highest_seq_seen)       at every start of the coordinator or of the control Redis
-    admin.raise_epoch(1, decision, reason, None)      opens epoch 1; then begin_life for every rank, and beats
+    admin.raise_epoch(1, decision, reason, None)      opens epoch 1; then begin_incarnation for every rank, and beats
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class QueueAdmin:
         tickets: bytes | None = None,
         left: Sequence[str] = (),
     ) -> RestorePoint:
-        """Fences all lives, opens lineage `epoch` at the recorded version c and restores the queue to it.
+        """Fences all incarnations, opens lineage `epoch` at the recorded version c and restores the queue to it.
 
         `record` is the record file and `tickets` the ticket table in its folder: used where the control Redis knows
         less (its tail, or all of it, was lost), and where it has recorded one of the folders in `left`, which are
@@ -154,27 +154,27 @@ class QueueAdmin:
             self._calls.lost = False
             return RestorePoint.model_validate_json(reply[0])
 
-    def begin_life(self, life: Life) -> None:
-        """Makes a life live; ends the earlier one of the same rank. Twice is once."""
+    def begin_incarnation(self, incarnation: Incarnation) -> None:
+        """Makes an incarnation live; ends the earlier one of the same rank. Twice is once."""
         self._calls.change(
-            "begin_life",
-            life.epoch,
-            life.incarnation,
-            str(life.key),
-            life.model_dump_json(),
-            waiting=f"{life.key} waits to begin its life",
+            "begin_incarnation",
+            incarnation.epoch,
+            incarnation.id,
+            str(incarnation.key),
+            incarnation.model_dump_json(),
+            waiting=f"{incarnation.key} waits to begin its life",
         )
 
-    def end_life(self, incarnation: str) -> None:
-        """Fences a life: its leases and tickets come back. Twice is once."""
-        self._calls.change("end_life", incarnation, waiting=f"incarnation {incarnation} waits to be ended")
+    def end_incarnation(self, incarnation: str) -> None:
+        """Fences an incarnation: its leases and tickets come back. Twice is once."""
+        self._calls.change("end_incarnation", incarnation, waiting=f"incarnation {incarnation} waits to be ended")
 
     def suspect(self, incarnation: str) -> None:
-        """The life died with tickets in work: they come back, their prompts become suspects. Before `end_life`."""
+        """It died with tickets in work: they return, prompts become suspects. Before `end_incarnation`."""
         self._calls.change("suspect", incarnation, waiting=f"incarnation {incarnation} died")
 
     def take_back(self, incarnation: str) -> int:
-        """Tickets of a life that goes on come back; returns how many. What the life makes of them is refused."""
+        """Tickets of an incarnation that goes on come back; returns how many. What it makes of them is refused."""
         [returned] = self._calls.change(
             "take_back", incarnation, waiting=f"tickets of incarnation {incarnation} come back"
         )
@@ -193,7 +193,7 @@ class QueueAdmin:
         self._calls.change("forget_aside", count, waiting="the coordinator has told of poison prompts")
 
     def beats(self, beats: Iterable[InWork]) -> None:
-        """Renews leases; a ticket that two beats in a row of its life do not list comes back."""
+        """Renews leases; a ticket that two beats in a row of its incarnation do not list comes back."""
         listed: list[Argument] = []
         for one in beats:
             listed += [one.incarnation, len(one.tickets), len(one.leases), *one.tickets, *one.leases]
@@ -207,32 +207,32 @@ class QueueAdmin:
             waiting="beats of ranks",
         )
 
-    def publish(self, life: Life, weight: WeightId, call_id: str) -> None:
+    def publish(self, incarnation: Incarnation, weight: WeightId, call_id: str) -> None:
         """Moves the published version on; raises Incomplete while train_{version - 1} has rows to train."""
         self._calls.change(
             "publish",
-            life.epoch,
-            life.incarnation,
+            incarnation.epoch,
+            incarnation.id,
             weight.lineage,
             weight.version,
             call_id,
-            waiting=f"{life.key} publishes {weight}",
+            waiting=f"{incarnation.key} publishes {weight}",
         )
 
     def record(
-        self, life: Life, weight: WeightId, folder: str, checksums: dict[str, str], call_id: str
+        self, incarnation: Incarnation, weight: WeightId, folder: str, checksums: dict[str, str], call_id: str
     ) -> CheckpointRecord:
         """Compare-and-set of the recorded checkpoint in the current epoch; c only grows."""
         reply = self._calls.change(
             "record",
-            life.epoch,
-            life.incarnation,
+            incarnation.epoch,
+            incarnation.id,
             weight.lineage,
             weight.version,
             orjson.dumps(folder),
             orjson.dumps(checksums),
             call_id,
-            waiting=f"{life.key} records {weight}",
+            waiting=f"{incarnation.key} records {weight}",
         )
         return CheckpointRecord.model_validate_json(reply[0])
 

@@ -21,7 +21,7 @@ from rljob_api.failpoints import failpoint
 from rljob_api.names import RolloutId, partition_name
 from rljob_api.spec.queue import Waiting
 from rljob_api.spec.training import ClaimPolicy
-from rljob_api.wire.identity import Endpoints, Life, WeightId
+from rljob_api.wire.identity import Endpoints, Incarnation, WeightId
 from rljob_workers.tensors.jagged import Column, Jagged, join
 from rljob_workers.transfer_queue.control.connection import (
     Argument,
@@ -129,7 +129,7 @@ class _Section:
 
 
 class TransferQueueClient:
-    """One life's access to the queue.
+    """One incarnation's access to the queue.
 
     tickets = queue.claim_tickets(holds, 32, timeout=0.2)    rollout: then put_groups, redraw or return_tickets
     batch = queue.claim(task, range(0, 10), 64, timeout=0.2) forward: then put under the lease, or release
@@ -140,7 +140,7 @@ class TransferQueueClient:
         self,
         endpoints: Endpoints,
         shape: QueueShape,
-        life: Life,
+        incarnation: Incarnation,
         *,
         waiting: Waiting = Waiting.NOTIFY,
         checksums: bool = False,
@@ -149,13 +149,13 @@ class TransferQueueClient:
         clock: Clock = time.monotonic,
         sleep: Sleep = time.sleep,
     ) -> None:
-        """Connects when first used. The life must have begun (`QueueAdmin.begin_life`).
+        """Connects when first used. The incarnation must have begun (`QueueAdmin.begin_incarnation`).
 
         `counters`: where the bytes that were put and got are counted.
         """
         self._shape = shape
-        self._life = life
-        self._name = str(life.key)
+        self._incarnation = incarnation
+        self._name = str(incarnation.key)
         self._timing = timing
         self._clock = clock
         self._sleep = sleep
@@ -165,8 +165,8 @@ class TransferQueueClient:
         )
         self._units = StorageUnits(
             endpoints.storage_units,
-            life.epoch,
-            life.incarnation,
+            incarnation.epoch,
+            incarnation.id,
             checksums=checksums,
             timing=timing,
             clock=clock,
@@ -181,7 +181,7 @@ class TransferQueueClient:
         self._waits = {task.name: Wait[NotReady](self._notices, task.name, clock) for task in shape.tasks}
         self._counters = {} if counters is None else counters
         self._calls = 0
-        self._chunk_ids = ChunkIds(life.incarnation)
+        self._chunk_ids = ChunkIds(incarnation.id)
         self._unconfirmed_leases: list[str] = []
         """Leases that the control Redis may have given without an answer: the next claim ends them."""
         self._explained: tuple[float, str, str] = (float("-inf"), "", "")
@@ -374,12 +374,12 @@ class TransferQueueClient:
         return self._clock() + self._timing.patience_seconds
 
     def _change(self, name: str, *args: Argument, waiting: str, deadline: float | None = None) -> list[Any]:
-        """Calls a function that changes something, in this life's name; repeated until there is an answer."""
+        """Calls a function that changes something, in this incarnation's name; repeated until there is an answer."""
         self._calls += 1
         reply = self._control.change(
             name,
-            self._life.epoch,
-            self._life.incarnation,
+            self._incarnation.epoch,
+            self._incarnation.id,
             self._calls,
             *args,
             deadline=self._deadline() if deadline is None else deadline,

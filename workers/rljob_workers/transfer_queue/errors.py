@@ -1,7 +1,7 @@
 """What the queue raises.
 
 QueueError
-├── Fenced               this life is over (older epoch, older incarnation): stop, write nothing
+├── Fenced               this incarnation is over (older epoch, older incarnation): stop, write nothing
 │   └── Replaced         raised to a queue admin: a later one, of another coordinator, has taken over
 ├── WrongEpoch           an epoch that is not above the current one cannot be opened
 ├── DeadWeight           a weight that is not alive cannot be published or recorded
@@ -34,7 +34,7 @@ class QueueError(Exception):
 
 
 class Fenced(QueueError):
-    """This life is over; the message has the reason."""
+    """This incarnation is over; the message has the reason."""
 
 
 class Replaced(Fenced):

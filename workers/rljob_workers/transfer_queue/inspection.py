@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from rljob_api.names import Epoch, Lineage, RolloutId, WeightVersion, partition_name
-from rljob_api.wire.identity import Life
+from rljob_api.wire.identity import Incarnation
 from rljob_api.wire.queue import LeaseStats, PartitionStats, QueueStats, TaskRows, TaskStats, TicketHolder, UnitStats
 from rljob_workers.transfer_queue.admin_calls import AdminCalls, Named
 from rljob_workers.transfer_queue.control.connection import Argument
@@ -109,12 +109,14 @@ class QueueInspection:
                 lease=lease.decode(),
                 task=task.decode(),
                 partition=partition_name(RolloutId(rollout_id)),
-                holder=_holder(life),
+                holder=_holder(incarnation),
                 rows=rows,
                 age_seconds=age / 1000,
                 expires_in_seconds=left / 1000,
             )
-            for lease, task, rollout_id, life, rows, age, left in (reply[at : at + 7] for at in range(0, len(reply), 7))
+            for lease, task, rollout_id, incarnation, rows, age, left in (
+                reply[at : at + 7] for at in range(0, len(reply), 7)
+            )
         ]
         return sorted(leases, key=lambda lease: -lease.age_seconds)
 
@@ -167,14 +169,14 @@ def unix_seconds(milliseconds: bytes) -> float | None:
     return int(milliseconds) / 1000 if milliseconds else None
 
 
-def _holder(life: bytes) -> str:
-    """A life that ended since the read has no name any more."""
-    return str(Life.model_validate_json(life).key) if life else "nobody"
+def _holder(incarnation: bytes) -> str:
+    """An incarnation that ended since the read has no name any more."""
+    return str(Incarnation.model_validate_json(incarnation).key) if incarnation else "nobody"
 
 
 def _holders(found: Sequence[Any]) -> list[TicketHolder]:
     pairs = zip(found[::2], found[1::2], strict=True)
-    held = [TicketHolder(holder=_holder(life), tickets=tickets) for life, tickets in pairs]
+    held = [TicketHolder(holder=_holder(incarnation), tickets=tickets) for incarnation, tickets in pairs]
     return sorted(held, key=lambda one: one.holder)
 
 

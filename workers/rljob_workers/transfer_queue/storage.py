@@ -60,9 +60,9 @@ Trouble: TypeAlias = StorageFull | StorageUnreachable
 
 
 class StorageUnits:
-    """All storage units of a job, for one life of a rank.
+    """All storage units of a job, for one incarnation of a rank.
 
-        units = StorageUnits(endpoints.storage_units, life.epoch, life.incarnation)
+        units = StorageUnits(endpoints.storage_units, incarnation.epoch, incarnation.incarnation)
         stored = units.store({"tokens": tokens, "rewards": rewards}, deadline=...)    then commit `stored`
         columns = units.fetch(claimed, deadline=...)                                  placements from a claim
 
@@ -92,7 +92,7 @@ class StorageUnits:
         self._timing = timing
         self._clock = clock
         self._sleep = sleep
-        # Several of these may serve one life: the random part keeps their keys apart.
+        # Several of these may serve one incarnation: the random part keeps their keys apart.
         self._key_prefix = f"{epoch}:{incarnation}:{secrets.token_hex(4)}"
         self._nonces = itertools.count()
         self._turns = itertools.count(int(incarnation[:6], 16))

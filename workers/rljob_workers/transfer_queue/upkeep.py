@@ -118,7 +118,7 @@ class Swept:
 
     chunks: int
     orphans: int
-    """Chunks of ended lives that no commit names; counted only once there is no more garbage."""
+    """Chunks of ended incarnations that no commit names; counted only once there is no more garbage."""
     partitions: int
     has_more: bool
     """Garbage that the next sweep can delete."""
@@ -149,10 +149,10 @@ class Sweeper:
         self._figures = figures
         self._openings = 0
         self._settled: dict[int, set[str]] = {}
-        """Unit -> keys of ended lives that this server had committed: no orphans, and never any more."""
+        """Unit -> keys of ended incarnations that this server had committed: no orphans, and never any more."""
 
     def sweep(self) -> Swept:
-        """Deletes bytes that nothing names: of dropped rows, of partitions before the record, of ended lives."""
+        """Deletes bytes that nothing names: of dropped rows, of partitions before the record, of ended incarnations."""
         with self._calls.lock:
             away = {unit for unit, reported in self._figures.items() if reported is None}
             num_chunks = num_partitions = 0
@@ -223,10 +223,11 @@ class Sweeper:
     # --- orphans ---------------------------------------------------------------------------------------------------
 
     def _sweep_orphans(self, away: set[int]) -> int:
-        """Chunks of lives that have ended, without a commit: nothing can commit them any more."""
+        """Chunks of incarnations that have ended, without a commit: nothing can commit them any more."""
         found = self._found(away)
-        # Read after the keys, so that a life that begins meanwhile is not taken for one that has ended (a later
-        # coordinator may begin one), and before the names, so that what an ended life has committed is named by then.
+        # Read after the keys, so that an incarnation that begins meanwhile is not taken for one that has ended (a later
+        # coordinator may begin one), and before the names, so that what an ended incarnation has committed is named by
+        # then.
         live = {name.decode() for name in self._calls.read("lives", waiting=_WAITING)}
         ended = {unit: {key for key in keys if key.split(":")[1] not in live} for unit, keys in found.items()}
         if self._openings != self._calls.openings:

@@ -61,7 +61,7 @@ class Contender(ABC):
         """Samples that run, stand still or wait in it."""
 
     def start(self) -> None:
-        """A life, from its first answer on."""
+        """An incarnation, from its first answer on."""
         pytest.skip("nobody here may start or kill it")
 
     def kill(self) -> None:
@@ -109,7 +109,7 @@ class TorchContender(Contender):
         del folder
         self._listener = open_listener()
         self.url = url_of(self._listener)
-        self._lives = contextlib.ExitStack()
+        self._incarnations = contextlib.ExitStack()
         self.start()
 
     def client(self) -> Engine:
@@ -120,8 +120,8 @@ class TorchContender(Contender):
         return int(info["num_running_reqs"]) + int(info.get("num_waiting_reqs", 0))
 
     def start(self) -> None:
-        life = engine_process(self._listener, talkative_model(), secrets.token_hex(6))
-        self._process = self._lives.enter_context(life)
+        incarnation = engine_process(self._listener, talkative_model(), secrets.token_hex(6))
+        self._process = self._incarnations.enter_context(incarnation)
         self.wait()
 
     def kill(self) -> None:
@@ -133,7 +133,7 @@ class TorchContender(Contender):
             self.start()
 
     def close(self) -> None:
-        self._lives.close()
+        self._incarnations.close()
         self._listener.close()
 
 
@@ -145,8 +145,8 @@ class SimContender(TorchContender):
     def start(self) -> None:
         simulation = SimulationSpec(generation=SimulatedCost(seconds_per_token=0.004))
         target = functools.partial(simulated.serve, simulation=simulation)
-        life = process_of(target, self._listener, talkative_model(), incarnation=secrets.token_hex(6))
-        self._process = self._lives.enter_context(life)
+        incarnation = process_of(target, self._listener, talkative_model(), incarnation=secrets.token_hex(6))
+        self._process = self._incarnations.enter_context(incarnation)
         self.wait()
 
 
@@ -174,11 +174,11 @@ class SglangContender(Contender):
         self.wait()
 
     def begin(self) -> None:
-        """A life, from its fork on."""
+        """An incarnation, from its fork on."""
         site = EngineSite(self._listener.getsockname()[1], (), self._own)
         settings = EngineSettings(talkative_model(), Dtype.FLOAT32, threads=1)
-        life = Start(settings, site, secrets.token_hex(6), self._identity, self.log)
-        self.pid = sglang_forks().start(life, self._listener)
+        incarnation = Start(settings, site, secrets.token_hex(6), self._identity, self.log)
+        self.pid = sglang_forks().start(incarnation, self._listener)
 
     @property
     def log(self) -> Path:

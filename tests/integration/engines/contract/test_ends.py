@@ -128,10 +128,10 @@ async def test_a_server_that_is_killed_in_an_update_holds_what_it_states(
     await require_true_name(engine, versions)
 
 
-async def test_an_answer_of_another_life_does_not_count(
+async def test_an_answer_of_another_incarnation_does_not_count(
     server: Contender, engine: Engine, versions: list[Weights]
 ) -> None:
-    """No one serves when the sample is asked for: the connection waits, and the next life answers it."""
+    """No one serves when the sample is asked for: the connection waits, and the next incarnation answers it."""
     await load(engine, versions[1].folder, 1)
     await draw(engine, params(4))
     server.kill()

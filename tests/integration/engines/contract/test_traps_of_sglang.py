@@ -24,7 +24,7 @@
 | parameters that are not said come from the model's own folder           | unit: everything_is_said                   |
 | log-probs in a stream come again with each event                        | unit: events_that_carry_all, and below     |
 | its scheduler's death takes a while to end it                           | test_ends: scheduler_that_is_killed        |
-| the next life answers on the old one's connections                      | test_ends: answer_of_another_life          |
+| the next incarnation answers on the old one's connections               | test_ends: answer_of_another_incarnation   |
 | forks of one process draw alike                                         | below                                      |
 | a killed one leaves a file in /dev/shm                                  | below                                      |
 | it closes idle connections after 5 s                                    | below                                      |

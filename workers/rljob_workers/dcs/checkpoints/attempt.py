@@ -26,7 +26,7 @@ from rljob_api.wire.checkpoints import (
     CheckpointRequest,
     PartWriter,
 )
-from rljob_api.wire.identity import Endpoints, Life, WeightId
+from rljob_api.wire.identity import Endpoints, Incarnation, WeightId
 from rljob_workers.dcs.checkpoints.on_disk import (
     CHECKSUMS_FILE,
     RECORDED_MARK,
@@ -89,7 +89,7 @@ class Place:
     """Where and as whom a rank writes."""
 
     root: Path
-    life: Life
+    incarnation: Incarnation
     endpoints: Endpoints
     gang: Gang
     describing: Mapping[str, bytes]
@@ -110,7 +110,7 @@ class Attempt:
     def __init__(self, place: Place, due: DuePart) -> None:
         self._place = place
         self._due = due
-        self._name = folder_name(due.weight.version, place.life.epoch, place.gang.leader)
+        self._name = folder_name(due.weight.version, place.incarnation.epoch, place.gang.leader)
         self._beside = place.root / partial_name(self._name)
 
     def carry_out(self) -> str | None:
@@ -136,7 +136,9 @@ class Attempt:
 
     def _begin(self, client: CoordinatorClient) -> None:
         place = self._place
-        request = CheckpointBegin(life=place.life, id=self._due.weight, folder=self._name, parts=list(place.gang.parts))
+        request = CheckpointBegin(
+            incarnation=place.incarnation, id=self._due.weight, folder=self._name, parts=list(place.gang.parts)
+        )
         client.call("POST", "/v1/checkpoints/begin", request, deadline=self._place.deadline())
         failpoint("checkpoint.begun")
 
@@ -164,7 +166,9 @@ class Attempt:
     def _report(self, client: CoordinatorClient, files: dict[str, str]) -> CheckpointAttempt:
         place = self._place
         part = CheckpointPart(writer=place.gang.own, files=files)
-        request = CheckpointPartRequest(life=place.life, id=self._due.weight, folder=self._name, part=part)
+        request = CheckpointPartRequest(
+            incarnation=place.incarnation, id=self._due.weight, folder=self._name, part=part
+        )
         return client.ask("POST", "/v1/checkpoints/parts", request, CheckpointAttempt, deadline=self._place.deadline())
 
     def _await_parts(
@@ -175,7 +179,9 @@ class Attempt:
         while not attempt.is_whole:
             left = began + seconds - time.monotonic()
             if left <= 0:
-                request = CheckpointGiveUp(life=self._place.life, folder=self._name, waited_seconds=seconds)
+                request = CheckpointGiveUp(
+                    incarnation=self._place.incarnation, folder=self._name, waited_seconds=seconds
+                )
                 client.call("POST", "/v1/checkpoints/give-up", request, deadline=self._place.deadline())
                 return None
             wait = min(POLL_SECONDS, left)
@@ -206,11 +212,11 @@ class Attempt:
     def _record(self, client: CoordinatorClient, digest: str) -> CheckpointRecord:
         failpoint("checkpoint.before_record")
         request = CheckpointRequest(
-            life=self._place.life,
+            incarnation=self._place.incarnation,
             id=self._due.weight,
             folder=self._name,
             checksums={CHECKSUMS_FILE: digest},
-            call_id=f"{self._place.life.incarnation}/record/{self._due.weight}",
+            call_id=f"{self._place.incarnation.id}/record/{self._due.weight}",
         )
         return client.ask("POST", "/v1/checkpoints", request, CheckpointRecord, deadline=self._place.deadline())
 
@@ -221,6 +227,6 @@ class Attempt:
 def settle(root: Path, record: CheckpointRecord) -> None:
     """What follows a record, before anything is deleted: its file and the folder's mark."""
     before = read_record(root)
-    if before is None or before.epoch <= record.epoch:  # else this life was stopped, and others have gone on
+    if before is None or before.epoch <= record.epoch:  # else this incarnation was stopped, and others have gone on
         write_record(root, record)
     (root / record.folder / RECORDED_MARK).touch()

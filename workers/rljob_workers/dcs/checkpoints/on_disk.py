@@ -96,7 +96,7 @@ class CheckpointFolder:
 
 
 def folder_name(version: int, epoch: int, incarnation: str) -> str:
-    """Bound to epoch and incarnation: no later life can write into it."""
+    """Bound to epoch and incarnation: no later incarnation can write into it."""
     return f"{version}-e{epoch}-{incarnation}"
 
 

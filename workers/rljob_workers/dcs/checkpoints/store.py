@@ -63,12 +63,12 @@ def build_checkpoint_store(
     `describing` are small files that go into every folder as they are. `leader` is the incarnation of global rank 0,
     None where that is this rank; `share` the part of the weights that this rank saves, if any.
     """
-    role = context.life.key.role
+    role = context.incarnation.key.role
     writers = tuple(PartWriter(role=role, rank=rank) for rank in range(context.world_size))
-    gang = Gang(leader or context.life.incarnation, writers, writers[context.global_rank])
+    gang = Gang(leader or context.incarnation.id, writers, writers[context.global_rank])
     policy = context.job.spec.restart_policy
     waits = parts_seconds(policy), absence_seconds(policy)
-    place = Place(context.checkpoint_dir, context.life, context.endpoints, gang, describing, *waits)
+    place = Place(context.checkpoint_dir, context.incarnation, context.endpoints, gang, describing, *waits)
     checkpoint = context.job.spec.checkpoint
     return CheckpointStore(place, session, share, Retention(checkpoint.keep, checkpoint.keep_every))
 
@@ -127,8 +127,8 @@ class CheckpointStore:
 
     def keep_reference(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
         """Makes this rank's part of a reference version durable."""
-        life = self._place.life
-        file = f"{version}-e{life.epoch}-{life.incarnation}.safetensors"
+        incarnation = self._place.incarnation
+        file = f"{version}-e{incarnation.epoch}-{incarnation.id}.safetensors"
         digest = write_synced(self._place.root / REFERENCE_FOLDER / file, safetensors_pieces(tensors))
         sync_folder(self._place.root / REFERENCE_FOLDER)
         with self._turn:
@@ -183,7 +183,7 @@ class CheckpointStore:
     def _report(self, folder: str, damage: CheckpointDamaged) -> None:
         """Raises DamageReported."""
         request = DamageRequest(
-            life=self._place.life,
+            incarnation=self._place.incarnation,
             folder=folder,
             file=str(damage.path.relative_to(self._place.root)),
             message=str(damage),
@@ -243,7 +243,7 @@ class CheckpointStore:
         with self._turn:
             current, due = self._reference, self._due
         in_use = [one for one in (current, None if due is None else due.reference) if one is not None]
-        prune(self._place.root, recorded, self._place.life.epoch, self._retention, in_use)
+        prune(self._place.root, recorded, self._place.incarnation.epoch, self._retention, in_use)
 
 
 def _opened(path: Path) -> Any:  # noqa: ANN401 - safetensors has no name for it

@@ -20,7 +20,7 @@ from rljob_api.wire.ranks import Beat, RankState
 from rljob_workers.dcs.coordinator.context import CoordinatorContext, Topic
 from rljob_workers.dcs.coordinator.epochs import Epochs
 from rljob_workers.dcs.coordinator.progress import Progress
-from rljob_workers.dcs.coordinator.rank_lives import RankLives, beat_interval_seconds
+from rljob_workers.dcs.coordinator.rank_incarnations import RankIncarnations, beat_interval_seconds
 from rljob_workers.dcs.coordinator.records import ROOM
 from rljob_workers.transfer_queue.errors import StorageUnreachable
 from rljob_workers.transfer_queue.upkeep import Dropped, LostChunks, LostRows, in_one_sentence
@@ -47,7 +47,7 @@ def replica_of(beat: Beat, age_seconds: float) -> Replica:
     """By its last beat, received so long ago."""
     announced = 0.0 if beat.busy is None else beat.busy.seconds
     return Replica(
-        beat.life.incarnation,
+        beat.incarnation.id,
         max(0.0, age_seconds - announced) + beat.still_seconds,
         is_idle=beat.state is RankState.READY and beat.holds is not None and not beat.tickets,
     )
@@ -62,12 +62,12 @@ def to_take_back(replicas: Iterable[Replica], limit_seconds: float) -> list[str]
 
 
 class HeldWork:
-    """Takes tickets back, at most once of each life between two versions of the weights.
+    """Takes tickets back, at most once of each incarnation between two versions of the weights.
 
     Were two slow replicas to get each other's work again and again, none of it would ever be done.
     """
 
-    def __init__(self, context: CoordinatorContext, ranks: RankLives) -> None:
+    def __init__(self, context: CoordinatorContext, ranks: RankIncarnations) -> None:
         self._context = context
         self._ranks = ranks
         self._taken_from: dict[str, WeightVersion | None] = {}
@@ -77,7 +77,7 @@ class HeldWork:
         """`silence_counts_from`: by the coordinator's clock; no silence before it counts."""
         limit = STILL_BEATS * beat_interval_seconds(self._context.job.spec.restart_policy)
         now = self._context.clock()
-        received = [one for one in self._ranks.beats.values() if one.beat.life.key.role is TICKET_ROLE]
+        received = [one for one in self._ranks.beats.values() if one.beat.incarnation.key.role is TICKET_ROLE]
         replicas = [replica_of(one.beat, now - max(one.at, silence_counts_from)) for one in received]
         self._forget_all_but([one.incarnation for one in replicas])
         for incarnation in to_take_back(replicas, limit):

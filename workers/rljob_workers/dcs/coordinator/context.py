@@ -49,7 +49,7 @@ class Refused(Exception):
 
 
 def fenced(message: str) -> Refused:
-    """The speaker's life is over."""
+    """The speaker's incarnation is over."""
     return Refused(CONFLICT, "Fenced", message)
 
 

@@ -29,7 +29,7 @@ from rljob_workers.dcs.coordinator.epochs import Epochs, note_job_to_come, runs_
 from rljob_workers.dcs.coordinator.launchers import Launchers
 from rljob_workers.dcs.coordinator.progress import Progress
 from rljob_workers.dcs.coordinator.queue_room import QueueRoom
-from rljob_workers.dcs.coordinator.rank_lives import Judged, RankLives, beat_interval_seconds
+from rljob_workers.dcs.coordinator.rank_incarnations import Judged, RankIncarnations, beat_interval_seconds
 from rljob_workers.dcs.coordinator.records import RankEntry
 from rljob_workers.dcs.coordinator.rendezvous import RendezvousTable
 from rljob_workers.dcs.coordinator.restoring import Restoring, SavedFolder
@@ -47,7 +47,7 @@ class Coordinator:
         self._saved = SavedFolder(checkpoint_dir)
         self.job_name = context.job.metadata.name
         self.epochs = Epochs(context)
-        self.ranks = RankLives(context, self.epochs)
+        self.ranks = RankIncarnations(context, self.epochs)
         self.launchers = Launchers(context, self.epochs, self.ranks)
         self.weights = Weights(context, self.epochs, self.ranks)
         self.progress = Progress(context, self.epochs, self.ranks)
@@ -144,7 +144,7 @@ class Coordinator:
 
     def _pod(self, hello: LauncherHello, silent_since: float) -> PodObservation:
         """As observed; no silence is counted from before `silent_since`."""
-        ranks = sorted(self.ranks.of_pod(hello.pod), key=lambda entry: entry.hello.life.key.rank)
+        ranks = sorted(self.ranks.of_pod(hello.pod), key=lambda entry: entry.hello.incarnation.key.rank)
         received = self.launchers.polls.get(hello.launcher)
         return PodObservation(
             pod=hello.pod,
@@ -161,16 +161,16 @@ class Coordinator:
         )
 
     def _rank(self, entry: RankEntry, silent_since: float) -> RankObservation:
-        life = entry.hello.life
-        received = self.ranks.beats.get(life.incarnation)
+        incarnation = entry.hello.incarnation
+        received = self.ranks.beats.get(incarnation.id)
         beat = None if received is None else received.beat
-        received_at = self.ranks.received_at(life.incarnation)
+        received_at = self.ranks.received_at(incarnation.id)
         busy = None if beat is None else beat.busy
         return RankObservation(
-            rank=life.key.rank,
-            incarnation=life.incarnation,
-            epoch=life.epoch,
-            generation=life.generation,
+            rank=incarnation.key.rank,
+            incarnation=incarnation.id,
+            epoch=incarnation.epoch,
+            generation=incarnation.generation,
             pid=entry.hello.pid,
             state=RankState.READY if entry.ready else RankState.STARTING,
             beat_age_seconds=self._age(received_at, silent_since),
@@ -186,7 +186,7 @@ class Coordinator:
     # --- ranks and launchers ---------------------------------------------------------------------------------------
 
     def register_rank(self, hello: RankHello) -> RankWelcome:
-        """Begins a life."""
+        """Begins an incarnation."""
         self.ranks.register(hello)
         return RankWelcome(
             restore=self.epochs.current.restore,
@@ -207,7 +207,7 @@ class Coordinator:
             self.ranks.check_beat(beat)
         except Refused as refused:
             return refused
-        pod = beat.life.key.pod
+        pod = beat.incarnation.key.pod
         return BeatAnswer(
             drain=self.epochs.drains(pod),
             published=self.weights.published(),

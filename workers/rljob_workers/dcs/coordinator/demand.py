@@ -1,7 +1,7 @@
 """Sums over the beats of all ranks: when the job last progressed, starved and idle seconds, skipped prompts.
 
-`rank_lives` feeds it in the coordinator's thread; status and metrics show it. In memory only: a restarted coordinator
-counts from zero and reports since when.
+`rank_incarnations` feeds it in the coordinator's thread; status and metrics show it. In memory only: a restarted
+coordinator counts from zero and reports since when.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ class Advance:
 
     def receive(self, beat: Beat) -> None:
         """Notes the beat of a living rank."""
-        name = beat.life.incarnation
+        name = beat.incarnation.id
         if beat.progress > self._known.get(name, 0):
             self._known[name] = beat.progress
             self._at = self._clock()
 
     def forget(self, incarnation: str) -> None:
-        """A life is over; what it did still counts."""
+        """An incarnation is over; what it did still counts."""
         self._known.pop(incarnation, None)
 
     def epoch_opened(self) -> None:
-        """All lives are over."""
+        """All incarnations are over."""
         self._known.clear()
 
     def age_seconds(self) -> float:
@@ -53,7 +53,7 @@ _SUMMED: dict[tuple[Role, str], str] = {
     (TICKET_ROLE, WITHHELD_SECONDS): "withheld_seconds",
     (TICKET_ROLE, PASSED_OVER): PASSED_OVER,
 }
-"""Role and counter of its ranks -> the sum over all lives."""
+"""Role and counter of its ranks -> the sum over all incarnations."""
 
 
 _EXPORTED = {
@@ -83,21 +83,21 @@ class Demand:
         self._since = wall()
         self._sums = dict.fromkeys(_SUMMED.values(), 0.0)
         self._reported: defaultdict[str, dict[str, float]] = defaultdict(dict)
-        """Incarnation -> what it reported last; counters only grow within a life."""
+        """Incarnation -> what it reported last; counters only grow within an incarnation."""
         self.at_step: DemandObservation | None = None
         """As of the end of the last step that was reported to this coordinator."""
 
     def receive(self, beat: Beat) -> None:
         """Notes the beat of a living rank. What the first one reports was before this coordinator, or is 0."""
-        reported = self._reported[beat.life.incarnation]
+        reported = self._reported[beat.incarnation.id]
         for (role, name), total in _SUMMED.items():
-            if beat.life.key.role is role:
+            if beat.incarnation.key.role is role:
                 value = beat.counters.get(name, 0.0)
                 self._sums[total] += max(0.0, value - reported.get(name, value))
                 reported[name] = value
 
     def forget(self, incarnation: str) -> None:
-        """A life is over; what it reported still counts."""
+        """An incarnation is over; what it reported still counts."""
         self._reported.pop(incarnation, None)
 
     def step_ended(self, step: int) -> None:
@@ -107,11 +107,11 @@ class Demand:
 
     @property
     def prompts_passed_over(self) -> float:
-        """Prompts that were too long, over all rollouts and their lives."""
+        """Prompts that were too long, over all rollouts and their incarnations."""
         return self._sums[PASSED_OVER]
 
     def epoch_opened(self) -> None:
-        """Steps are counted from the restored one on, by new lives."""
+        """Steps are counted from the restored one on, by new incarnations."""
         self.at_step = None
         self._reported.clear()
 

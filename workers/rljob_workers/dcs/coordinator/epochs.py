@@ -158,7 +158,7 @@ class Epochs:
     # --- orders that launchers have taken --------------------------------------------------------------------------
 
     def may_take(self, hello: LauncherHello, order: PodOrder) -> bool:
-        """A launcher that came back by itself gets no order that its earlier life took: the table decides first.
+        """A launcher that came back by itself gets no order that its earlier incarnation took: the table decides first.
 
         Another pod is a decision already: its uid is in the order.
         """
@@ -258,7 +258,7 @@ class Epochs:
         return LAST_STEP.put(report)
 
     def _forget_after(self, opened: OpenEpoch) -> list[Change]:
-        """What an epoch's end voids: its lives, its rendezvous, steps at or after the restored version."""
+        """What an epoch's end voids: its incarnations, its rendezvous, steps at or after the restored version."""
         store = self._context.store
         changes = [RANKS.drop(field) for field in store.rows(RANKS)]
         changes += [RENDEZVOUS.drop(field) for field in store.rows(RENDEZVOUS)]

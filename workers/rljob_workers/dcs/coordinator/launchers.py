@@ -16,7 +16,7 @@ from rljob_api.wire.launchers import LauncherAnswer, LauncherHello, LauncherPoll
 from rljob_api.wire.observation import EventKind
 from rljob_workers.dcs.coordinator.context import CoordinatorContext, Topic, fenced, not_found
 from rljob_workers.dcs.coordinator.epochs import Epochs, job_in_force
-from rljob_workers.dcs.coordinator.rank_lives import RankLives
+from rljob_workers.dcs.coordinator.rank_incarnations import RankIncarnations
 from rljob_workers.dcs.coordinator.records import ENDED_LAUNCHERS, PODS, Change, Derived
 
 
@@ -65,7 +65,7 @@ class ReceivedPoll:
 class Launchers:
     """Those that are registered, and those that wait for it."""
 
-    def __init__(self, context: CoordinatorContext, epochs: Epochs, ranks: RankLives) -> None:
+    def __init__(self, context: CoordinatorContext, epochs: Epochs, ranks: RankIncarnations) -> None:
         self._context = context
         self._epochs = epochs
         self._ranks = ranks
@@ -244,7 +244,7 @@ class Launchers:
         surplus = ended[: max(0, len(ended) + 1 - MAX_ENDED_LAUNCHERS)]
         changes = [ENDED_LAUNCHERS.put(hello.launcher, str(hello.pod))]
         changes += [ENDED_LAUNCHERS.drop(launcher) for launcher in surplus]
-        changes += [self._ranks.ended(entry.hello.life) for entry in self._ranks.of_pod(hello.pod)]
+        changes += [self._ranks.ended(entry.hello.incarnation) for entry in self._ranks.of_pod(hello.pod)]
         self._forget_received(hello.launcher)
         return changes
 

@@ -112,8 +112,8 @@ def _pod_samples(status: CoordinatorStatus) -> Iterator[Sample]:
 
 def _counter_samples(coordinator: Coordinator) -> Iterator[Sample]:
     for entry in coordinator.ranks.by_rank().values():
-        key = entry.hello.life.key
-        received = coordinator.ranks.beats.get(entry.hello.life.incarnation)
+        key = entry.hello.incarnation.key
+        received = coordinator.ranks.beats.get(entry.hello.incarnation.id)
         if received is None:
             continue
         labels = _rank_labels(key.role.value, key.replica, key.rank)

@@ -17,7 +17,7 @@ from rljob_workers.sockets import open_listener
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The whole life of the coordinator's container."""
+    """The whole incarnation of the coordinator's container."""
     signal.signal(signal.SIGTERM, lambda *_: os._exit(EXIT_TERMINATED))  # a first process has no default for it
     parser = argparse.ArgumentParser(prog="python -m rljob_workers.dcs.coordinator.pod")
     parser.add_argument("--host", default="0.0.0.0", help="address to listen on (default: all)")  # noqa: S104

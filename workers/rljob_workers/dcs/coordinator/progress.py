@@ -21,7 +21,7 @@ from rljob_api.wire.observation import EventKind
 from rljob_api.wire.ranks import Notice, NoticeKind, StepReport
 from rljob_workers.dcs.coordinator.context import CoordinatorContext, Topic, not_found
 from rljob_workers.dcs.coordinator.epochs import Epochs
-from rljob_workers.dcs.coordinator.rank_lives import RankLives
+from rljob_workers.dcs.coordinator.rank_incarnations import RankIncarnations
 from rljob_workers.dcs.coordinator.records import ACKNOWLEDGED, ATTEMPTS, FAILURES, GIVEN_UP, RECORD, Change
 from rljob_workers.dcs.membership.counters import PASSED_OVER
 
@@ -44,7 +44,7 @@ MOST_GIVEN_UP = 3
 class Progress:
     """Steps, checkpoints in work and recorded, failures."""
 
-    def __init__(self, context: CoordinatorContext, epochs: Epochs, ranks: RankLives) -> None:
+    def __init__(self, context: CoordinatorContext, epochs: Epochs, ranks: RankIncarnations) -> None:
         self._context = context
         self._epochs = epochs
         self._ranks = ranks
@@ -53,34 +53,34 @@ class Progress:
 
     def report_step(self, report: StepReport) -> None:
         """Takes a trained step in. The same step of the same epoch twice is one."""
-        self._ranks.check_life(report.life)
+        self._ranks.check_incarnation(report.incarnation)
         last = self._epochs.last_step
-        if last is not None and last.step > report.step and last.life.epoch == report.life.epoch:
+        if last is not None and last.step > report.step and last.incarnation.epoch == report.incarnation.epoch:
             return
         passed_over = {PASSED_OVER: self._ranks.demand.prompts_passed_over}
         report = report.model_copy(update={"metrics": {**report.metrics, **passed_over}})
         message = f"Step {report.step} was trained: reward {report.reward:.4f}, loss {report.loss:.4f}."
-        event = self._context.event(EventKind.STEP_TRAINED, report.life.epoch, message)
+        event = self._context.event(EventKind.STEP_TRAINED, report.incarnation.epoch, message)
         change = self._epochs.note_step(report)
         event = event.model_copy(update={"step": report})
         self._ranks.demand.step_ended(report.step)
-        self._context.emit_once("step", f"{report.life.epoch}:{report.step}", event, change)
+        self._context.emit_once("step", f"{report.incarnation.epoch}:{report.step}", event, change)
 
     def take_notice(self, notice: Notice) -> None:
         """Emits it. Twice is once where it was sent again: nothing else of its kind was emitted meanwhile."""
-        self._ranks.check_life(notice.life)
-        key = notice.life.key
-        event = self._context.event(NOTICED[notice.kind], notice.life.epoch, f"{key}: {notice.message}")
-        value = f"{notice.life.incarnation}: {notice.message}"
+        self._ranks.check_incarnation(notice.incarnation)
+        key = notice.incarnation.key
+        event = self._context.event(NOTICED[notice.kind], notice.incarnation.epoch, f"{key}: {notice.message}")
+        value = f"{notice.incarnation.id}: {notice.message}"
         self._context.emit_once(f"notice:{notice.kind}", value, event.model_copy(update={"pod": key.pod}))
 
     def record(self, request: CheckpointRequest) -> CheckpointRecord:
         """Records a checkpoint whose folder is durable; from here on it is what a restart begins with."""
-        self._ranks.check_life(request.life)
+        self._ranks.check_incarnation(request.incarnation)
         record = self._context.admin.record(
-            request.life, request.id, request.folder, request.checksums, request.call_id
+            request.incarnation, request.id, request.folder, request.checksums, request.call_id
         )
-        epoch = request.life.epoch
+        epoch = request.incarnation.epoch
         event = self._context.event(
             EventKind.RECORDED, epoch, f"Checkpoint {request.id} is recorded: {request.folder}."
         )
@@ -99,16 +99,16 @@ class Progress:
 
     def begin_attempt(self, request: CheckpointBegin) -> None:
         """The leader has begun a checkpoint; what came before it is over. Twice is once."""
-        self._ranks.check_life(request.life)
+        self._ranks.check_incarnation(request.incarnation)
         known = self._attempt(request.folder)
         parts = [] if known is None else known.parts
-        attempt = CheckpointAttempt(epoch=request.life.epoch, id=request.id, wanted=request.parts, parts=parts)
+        attempt = CheckpointAttempt(epoch=request.incarnation.epoch, id=request.id, wanted=request.parts, parts=parts)
         self._commit([*self._outdated(request), ATTEMPTS.put(request.folder, attempt)])
 
     def take_part(self, request: CheckpointPartRequest) -> CheckpointAttempt:
         """A rank has written its part; the attempt as it is with it. Twice is once."""
-        self._ranks.check_life(request.life)
-        known = self._attempt(request.folder) or CheckpointAttempt(epoch=request.life.epoch, id=request.id)
+        self._ranks.check_incarnation(request.incarnation)
+        known = self._attempt(request.folder) or CheckpointAttempt(epoch=request.incarnation.epoch, id=request.id)
         others = [part for part in known.parts if part.writer != request.part.writer]
         attempt = known.model_copy(update={"parts": [*others, request.part]})
         self._commit([ATTEMPTS.put(request.folder, attempt)])
@@ -125,7 +125,7 @@ class Progress:
 
     def give_up(self, request: CheckpointGiveUp) -> None:
         """Reports whose part is missing; the third time in a row the job fails by that name. Twice is once."""
-        self._ranks.check_life(request.life)
+        self._ranks.check_incarnation(request.incarnation)
         attempt = self._attempt(request.folder)
         if attempt is None:
             raise not_found(f"checkpoint {request.folder}: it was not begun.")
@@ -137,13 +137,13 @@ class Progress:
             f"Checkpoint {attempt.id} was given up: after {request.waited_seconds:.0f} s the part of {missing} was "
             "missing. The record before stands."
         )
-        event = self._context.event(EventKind.CHECKPOINT_GIVEN_UP, request.life.epoch, message)
+        event = self._context.event(EventKind.CHECKPOINT_GIVEN_UP, request.incarnation.epoch, message)
         over = attempt.model_copy(update={"given_up": True})
         self._context.emit_once(
             "given_up", request.folder, event, ATTEMPTS.put(request.folder, over), GIVEN_UP.put(count)
         )
         if count >= MOST_GIVEN_UP:
-            cause, role = f"checkpoints/{request.folder}", request.life.key.role
+            cause, role = f"checkpoints/{request.folder}", request.incarnation.key.role
             self.report_found(
                 FailureKind.REPORTED, role, cause, f"{count} checkpoints in a row were given up. {message}"
             )
@@ -154,7 +154,7 @@ class Progress:
             ATTEMPTS.drop(folder)
             for folder, attempt in self._context.store.rows(ATTEMPTS).items()
             if folder != request.folder
-            and (attempt.epoch != request.life.epoch or attempt.id.version <= request.id.version)
+            and (attempt.epoch != request.incarnation.epoch or attempt.id.version <= request.id.version)
         ]
 
     def _commit(self, changes: list[Change]) -> None:

@@ -97,7 +97,7 @@ class Cell(_Kind[T]):
 
 
 class OwnedPart(WireModel):
-    """A part and the incarnation of the life that staged it."""
+    """A part and the id of the incarnation that staged it."""
 
     part: WeightPart
     owner: str
@@ -163,7 +163,7 @@ class EpochJob(WireModel):
 
 
 class RankEntry(WireModel):
-    """A registered life."""
+    """A registered incarnation."""
 
     hello: RankHello
     ready: bool = False
@@ -183,7 +183,7 @@ class OfferEntry(WireModel):
 
     offer: WeightOffer
     owners: dict[str, str]
-    """Address -> incarnation of the life that serves it."""
+    """Address -> id of the incarnation that serves it."""
 
 
 PODS = Table("pods", LauncherHello)
@@ -191,7 +191,7 @@ PODS = Table("pods", LauncherHello)
 
 
 ENDED_LAUNCHERS = Table("ended_launchers", str)
-"""Launcher -> pod, of lives that are over."""
+"""Launcher -> pod, of incarnations that are over."""
 
 
 TAKEN = Table("taken", TakenOrder)
@@ -199,7 +199,7 @@ TAKEN = Table("taken", TakenOrder)
 
 
 RANKS = Table("ranks", RankEntry)
-"""Rank -> its current life."""
+"""Rank -> its current incarnation."""
 
 
 FAILURES = Table("failures", Failure)

@@ -1,26 +1,26 @@
 """Rendezvous: where and when the ranks of a gang find each other.
 
-Called by the coordinator in its thread. Bound to epoch and generation, so that ranks of different lives never meet;
-what a life that is over has offered counts for nothing. After a restart of the coordinator ranks come again;
-that all had is durable, since some of them may not ask again.
+Called by the coordinator in its thread. Bound to epoch and generation, so that ranks of different incarnations never
+meet; what an incarnation that is over has offered counts for nothing. After a restart of the coordinator ranks come
+again; that all had is durable, since some of them may not ask again.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 
-from rljob_api.wire.identity import Life, RankKey
+from rljob_api.wire.identity import Incarnation, RankKey
 from rljob_api.wire.ranks import Rendezvous
 from rljob_workers.dcs.coordinator.context import CoordinatorContext, Topic, fenced, wrong_epoch
 from rljob_workers.dcs.coordinator.epochs import Epochs
-from rljob_workers.dcs.coordinator.rank_lives import RankLives
+from rljob_workers.dcs.coordinator.rank_incarnations import RankIncarnations
 from rljob_workers.dcs.coordinator.records import RENDEZVOUS
 
 
 class RendezvousTable:
     """One address per group."""
 
-    def __init__(self, context: CoordinatorContext, epochs: Epochs, ranks: RankLives) -> None:
+    def __init__(self, context: CoordinatorContext, epochs: Epochs, ranks: RankIncarnations) -> None:
         self._context = context
         self._epochs = epochs
         self._ranks = ranks
@@ -30,17 +30,17 @@ class RendezvousTable:
     def offer(self, offered: Rendezvous) -> None:
         """Global rank 0 offers the address where it listens."""
         self._check_epoch(offered.group, offered.epoch)
-        self._life(offered.group, offered.incarnation)
+        self._incarnation(offered.group, offered.incarnation)
         self._context.store.commit([RENDEZVOUS.put(offered.group, offered)])
         self._context.notify(Topic.RENDEZVOUS)
 
-    def come(self, group: str, incarnation: str) -> None:
+    def come(self, group: str, id_: str) -> None:
         """A rank is there. With the last one the rendezvous is complete, whatever becomes of this coordinator."""
-        life = self._life(group, incarnation)
+        incarnation = self._incarnation(group, id_)
         self._come[group] &= set(self._ranks.living())
-        self._come[group].add(incarnation)
-        found = self._offered(group, life.epoch, life.generation)
-        if found is None or found.complete or self._missing(group, life):
+        self._come[group].add(id_)
+        found = self._offered(group, incarnation.epoch, incarnation.generation)
+        if found is None or found.complete or self._missing(group, incarnation):
             return
         self._context.store.commit([RENDEZVOUS.put(group, found.model_copy(update={"complete": True}))])
         self._context.notify(Topic.RENDEZVOUS)
@@ -51,18 +51,20 @@ class RendezvousTable:
         found = self._offered(group, epoch, generation)
         return found if found is not None and found.complete else None
 
-    def waits_for(self, group: str, incarnation: str) -> Rendezvous:
+    def waits_for(self, group: str, id_: str) -> Rendezvous:
         """Who is missing, for a rank that has come."""
-        life = self._life(group, incarnation)
-        missing = self._missing(group, life)
+        incarnation = self._incarnation(group, id_)
+        missing = self._missing(group, incarnation)
         pods = dict.fromkeys(key.pod for key in missing)
         return Rendezvous(
             group=group,
-            epoch=life.epoch,
-            generation=life.generation,
+            epoch=incarnation.epoch,
+            generation=incarnation.generation,
             address="",
             missing=[str(key) for key in missing],
-            absent=[str(pod) for pod in pods if not self._epochs.has_taken(pod, life.epoch, life.generation)],
+            absent=[
+                str(pod) for pod in pods if not self._epochs.has_taken(pod, incarnation.epoch, incarnation.generation)
+            ],
         )
 
     def _offered(self, group: str, epoch: int, generation: int) -> Rendezvous | None:
@@ -71,31 +73,32 @@ class RendezvousTable:
             return None
         return found if found.incarnation in self._ranks.living() else None
 
-    def _missing(self, group: str, life: Life) -> list[RankKey]:
-        """Ranks of the role of `life` whose present lives have not come; each must be of its epoch and generation."""
-        role = life.key.role
+    def _missing(self, group: str, incarnation: Incarnation) -> list[RankKey]:
+        """Ranks of the role of `incarnation` that have not come; each must be of its epoch and generation."""
+        role = incarnation.key.role
         topology = self._epochs.topology(role)
         wanted = [
             RankKey(role=role, replica=replica, rank=rank)
             for replica in range(topology.pods)
             for rank in range(topology.ranks_per_pod)
         ]
-        return [key for key in wanted if not self._has_come(group, key, life)]
+        return [key for key in wanted if not self._has_come(group, key, incarnation)]
 
-    def _has_come(self, group: str, key: RankKey, like: Life) -> bool:
+    def _has_come(self, group: str, key: RankKey, like: Incarnation) -> bool:
         entry = self._ranks.by_rank().get(str(key))
         if entry is None:
             return False
-        life = entry.hello.life
-        return (life.epoch, life.generation) == (like.epoch, like.generation) and life.incarnation in self._come[group]
+        incarnation = entry.hello.incarnation
+        return (incarnation.epoch, incarnation.generation) == (
+            like.epoch,
+            like.generation,
+        ) and incarnation.id in self._come[group]
 
-    def _life(self, group: str, incarnation: str) -> Life:
-        lives = (entry.hello.life for entry in self._ranks.by_rank().values())
-        found = next((life for life in lives if life.incarnation == incarnation), None)
+    def _incarnation(self, group: str, id_: str) -> Incarnation:
+        incarnations = (entry.hello.incarnation for entry in self._ranks.by_rank().values())
+        found = next((incarnation for incarnation in incarnations if incarnation.id == id_), None)
         if found is None:
-            raise fenced(
-                f"rendezvous {group}: {incarnation} is over: it died, was replaced or was told to restart. Exit."
-            )
+            raise fenced(f"rendezvous {group}: {id_} is over: it died, was replaced or was told to restart. Exit.")
         return found
 
     def _check_epoch(self, group: str, epoch: int) -> None:

@@ -43,7 +43,7 @@ from rljob_workers.dcs.checkpoints.on_disk import (
 from rljob_workers.dcs.coordinator.context import CoordinatorContext, bad_request, not_open
 from rljob_workers.dcs.coordinator.epochs import Choice, Epochs, SavedState
 from rljob_workers.dcs.coordinator.progress import Progress
-from rljob_workers.dcs.coordinator.rank_lives import RankLives
+from rljob_workers.dcs.coordinator.rank_incarnations import RankIncarnations
 from rljob_workers.dcs.coordinator.records import DAMAGED, RECORD
 from rljob_workers.dcs.errors import CheckpointDamaged, CheckpointUnreadable
 from rljob_workers.transfer_queue.types import is_table_of_draws
@@ -206,7 +206,12 @@ class Restoring:
     """Chooses; remembers what is damaged."""
 
     def __init__(
-        self, context: CoordinatorContext, epochs: Epochs, ranks: RankLives, progress: Progress, saved: SavedFolder
+        self,
+        context: CoordinatorContext,
+        epochs: Epochs,
+        ranks: RankIncarnations,
+        progress: Progress,
+        saved: SavedFolder,
     ) -> None:
         self._context = context
         self._epochs = epochs
@@ -216,7 +221,7 @@ class Restoring:
 
     def take_report(self, request: DamageRequest) -> None:
         """A rank has found damage in the folder that its epoch began with: the epoch ends. Twice is once."""
-        self._ranks.check_life(request.life)
+        self._ranks.check_incarnation(request.incarnation)
         begun_with = self._epochs.current.restore
         if request.folder != begun_with.folder:
             raise bad_request(f"folder: {request.folder} is not {begun_with.folder}, which this epoch began with.")

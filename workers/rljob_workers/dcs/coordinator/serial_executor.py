@@ -30,7 +30,7 @@ from rljob_workers.dcs.coordinator.context import (
     wrong_epoch,
 )
 from rljob_workers.dcs.coordinator.coordinator import Coordinator
-from rljob_workers.dcs.coordinator.rank_lives import Judged
+from rljob_workers.dcs.coordinator.rank_incarnations import Judged
 from rljob_workers.transfer_queue import errors as queue_errors
 
 T = TypeVar("T")
@@ -170,7 +170,7 @@ class Beats:
         self._work: asyncio.Task[None] | None = None
 
     async def answer(self, beat: Beat) -> BeatAnswer:
-        """Once it was carried out. Raises Refused for a life that is over, and where the control Redis is not open."""
+        """Once it is carried out; Refused for an incarnation that is over, or until the control Redis is open."""
         answered: asyncio.Future[BeatAnswer] = asyncio.get_running_loop().create_future()
         self._waiting.append((beat, answered))
         if self._work is None:

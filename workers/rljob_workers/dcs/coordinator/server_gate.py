@@ -19,7 +19,7 @@ from rljob_api.wire.observation import EventKind, ServerState
 from rljob_workers.dcs.coordinator.context import CoordinatorContext, Topic, not_open
 from rljob_workers.dcs.coordinator.epochs import Epochs, job_to_work_by, runs_alike
 from rljob_workers.dcs.coordinator.launchers import Launchers, SeqReport
-from rljob_workers.dcs.coordinator.rank_lives import RankLives
+from rljob_workers.dcs.coordinator.rank_incarnations import RankIncarnations
 from rljob_workers.dcs.coordinator.records import RUN_ID, SEQ_FLOOR
 
 
@@ -84,7 +84,7 @@ class ServerGate:
         context: CoordinatorContext,
         epochs: Epochs,
         launchers: Launchers,
-        ranks: RankLives,
+        ranks: RankIncarnations,
         patience: OpeningPatience,
     ) -> None:
         self._context = context

@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rljob_api.names import Stream
-from rljob_api.wire.identity import Life, WeightId
+from rljob_api.wire.identity import Incarnation, WeightId
 from rljob_api.wire.observation import EventKind
 from rljob_api.wire.weights import OfferedPart, PartRequest, SourceRequest, WeightOffer, WeightPart
 from rljob_workers.dcs.coordinator.context import CoordinatorContext, Topic, bad_request, dead
 from rljob_workers.dcs.coordinator.epochs import Epochs
-from rljob_workers.dcs.coordinator.rank_lives import RankLives
+from rljob_workers.dcs.coordinator.rank_incarnations import RankIncarnations
 from rljob_workers.dcs.coordinator.records import EPOCH, OFFERS, PARTS, RANKS, Derived, Gathering, OfferEntry, OwnedPart
 
 
@@ -60,14 +60,14 @@ class ShownOffer:
 class Weights:
     """Offers."""
 
-    def __init__(self, context: CoordinatorContext, epochs: Epochs, ranks: RankLives) -> None:
+    def __init__(self, context: CoordinatorContext, epochs: Epochs, ranks: RankIncarnations) -> None:
         self._context = context
         self._epochs = epochs
         self._ranks = ranks
         self._shown = Derived(context.store, [OFFERS, RANKS, EPOCH], self._show)
 
     def newest(self, stream: Stream) -> WeightOffer | None:
-        """The newest weight that is alive, with the sources whose lives are not over.
+        """The newest weight that is alive, with the sources whose incarnations are not over.
 
         None without any, and while a part of it has none: no receiver could come to have it all.
         """
@@ -98,31 +98,31 @@ class Weights:
 
     def take_part(self, request: PartRequest) -> None:
         """Takes a part in; the last one makes the weight visible, for Policy if the queue agrees. Twice is once."""
-        self._ranks.check_life(request.life)
-        part, life = request.part, request.life
+        self._ranks.check_incarnation(request.incarnation)
+        part, incarnation = request.part, request.incarnation
         if not self._epochs.current.is_alive(part.id):
             raise dead(f"{part.id} of {part.stream.value}: its lineage was left before this version. Do not offer it.")
         held = self._entry(part.stream)
         if held is not None and self._is_history(held, part):
             return
         try:
-            gathering = gathered(self._gathering(part.stream), part, life.incarnation, life.epoch)
+            gathering = gathered(self._gathering(part.stream), part, incarnation.id, incarnation.epoch)
         except ValueError as error:
             raise bad_request(str(error)) from error
         if gathering is None:
             return
         if gathering.is_whole and self._all_live(gathering):
-            self._publish(gathering, life)
+            self._publish(gathering, incarnation)
         else:
             self._context.store.commit([PARTS.put(part.stream.value, gathering)])
 
     def add_source(self, request: SourceRequest) -> None:
         """A receiver serves all parts of the newest weight too; no receiver asks for any other any more."""
-        self._ranks.check_life(request.life)
+        self._ranks.check_incarnation(request.incarnation)
         entry = self._entry(request.stream)
         if entry is None or entry.offer.id != request.id:
             return
-        owners = {**entry.owners, request.address: request.life.incarnation}
+        owners = {**entry.owners, request.address: request.incarnation.id}
         peers = [*(peer for peer in entry.offer.peers if peer != request.address), request.address]
         grown = OfferEntry(offer=entry.offer.model_copy(update={"peers": peers}), owners=owners)
         was_offered = self._is_offered(entry)
@@ -130,14 +130,16 @@ class Weights:
         if not was_offered:  # else no receiver waits for it: those that wait have it, and wait for a newer one
             self._context.notify(Topic.WEIGHTS)
 
-    def _publish(self, gathering: Gathering, life: Life) -> None:
+    def _publish(self, gathering: Gathering, incarnation: Incarnation) -> None:
         offer = gathering.offer()
         if offer.stream is Stream.POLICY:
             # One id, independent of the last owner: a coordinator that died after this asks again for the same thing.
             call_id = f"publish/{gathering.epoch}/{offer.id}/{offer.layout}"
-            self._context.admin.publish(life, offer.id, call_id)
+            self._context.admin.publish(incarnation, offer.id, call_id)
         entry = OfferEntry(offer=offer, owners={owned.part.address: owned.owner for owned in gathering.parts.values()})
-        event = self._context.event(EventKind.PUBLISHED, life.epoch, f"{offer.stream.value} {offer.id} can be pulled.")
+        event = self._context.event(
+            EventKind.PUBLISHED, incarnation.epoch, f"{offer.stream.value} {offer.id} can be pulled."
+        )
         changes = [OFFERS.put(offer.stream.value, entry), PARTS.drop(offer.stream.value)]
         self._context.emit_once(f"published:{offer.stream.value}", f"{offer.id}", event, *changes)
         self._context.notify(Topic.WEIGHTS)
@@ -154,7 +156,7 @@ class Weights:
         return all(owned.owner in living for owned in gathering.parts.values())
 
     def _is_offered(self, entry: OfferEntry) -> bool:
-        """Whether the weight is alive and every part of it has a source whose life is not over."""
+        """Whether the weight is alive and every part of it has a source whose incarnation is not over."""
         if not self._epochs.current.is_alive(entry.offer.id):
             return False
         living = self._ranks.living()

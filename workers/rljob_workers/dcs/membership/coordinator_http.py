@@ -23,7 +23,7 @@ from rljob_workers.dcs.errors import (
     CoordinatorRefused,
     CoordinatorUnreachable,
     DcsError,
-    LifeOver,
+    IncarnationOver,
     WeightDead,
     WeightIncomplete,
 )
@@ -218,8 +218,8 @@ PAUSE_SECONDS = 0.1
 
 
 _REFUSALS: dict[str, type[DcsError]] = {
-    "Fenced": LifeOver,
-    "WrongEpoch": LifeOver,
+    "Fenced": IncarnationOver,
+    "WrongEpoch": IncarnationOver,
     "Dead": WeightDead,
     "Incomplete": WeightIncomplete,
 }

@@ -38,7 +38,7 @@ COUNTERS: dict[str, str] = {
     "skipped_steps": "Optimizer steps whose loss or gradient was not finite.",
     **{f"withheld_{reason.value.lower()}": f"Times that a rank got no ticket: {reason.value}." for reason in Withheld},
 }
-"""Only grow within one life; exported as `rljob_rank_NAME_total`."""
+"""Only grow within one incarnation; exported as `rljob_rank_NAME_total`."""
 
 
 _OF_TICKETS = (

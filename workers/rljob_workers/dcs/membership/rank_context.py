@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rljob_api.spec import RLJob
-from rljob_api.wire.identity import Endpoints, Life
+from rljob_api.wire.identity import Endpoints, Incarnation
 
 _SEQ, _READY, _ENTERED, _WITHIN = range(4)
 
 
 class RankMemory:
-    """What the life in a rank's slot reports to its launcher, in memory that both share over a fork.
+    """What the incarnation in a rank's slot reports to its launcher, in memory that both share over a fork.
 
     The rank writes, its launcher reads. It outlives the rank: after the control Redis was restarted, `seen_seq` proves
     what had been answered; of ranks that broke up, the one with the fewest collectives did not come.
@@ -25,22 +25,22 @@ class RankMemory:
 
     @property
     def seen_seq(self) -> int:
-        """The highest `seq` of the control Redis that a life in this slot has seen."""
+        """The highest `seq` of the control Redis that an incarnation in this slot has seen."""
         return self._numbers[_SEQ]
 
     @property
     def is_ready(self) -> bool:
-        """Whether the present life can work."""
+        """Whether the present incarnation can work."""
         return self._numbers[_READY] != 0
 
     @property
     def collectives(self) -> int:
-        """Those that the present life has entered."""
+        """Those that the present incarnation has entered."""
         return self._numbers[_ENTERED]
 
     @property
     def is_within_collective(self) -> bool:
-        """Whether the present life has not come out of the last one."""
+        """Whether the present incarnation has not come out of the last one."""
         return self._numbers[_WITHIN] != 0
 
     def raise_seq(self, seq: int) -> None:
@@ -61,8 +61,8 @@ class RankMemory:
         """By the rank: all were there."""
         self._numbers[_WITHIN] = 0
 
-    def begin_life(self) -> None:
-        """By the launcher, before a life begins: `seen_seq` alone stays."""
+    def begin_incarnation(self) -> None:
+        """By the launcher, before an incarnation begins: `seen_seq` alone stays."""
         self._numbers[_READY] = self._numbers[_ENTERED] = self._numbers[_WITHIN] = 0
 
 
@@ -84,18 +84,18 @@ class DrainRequest:
 class RankContext:
     """Everything a rank process is given."""
 
-    life: Life
+    incarnation: Incarnation
     endpoints: Endpoints
     job: RLJob
     global_rank: int
     world_size: int
     launcher: str
-    """The life of the launcher that forked this rank (12 hex digits)."""
+    """The incarnation of the launcher that forked this rank (12 hex digits)."""
     engine_url: str | None
     """The engine server of this pod; None for roles without one."""
     memory: RankMemory
     engine_identity: Path | None = None
-    """Where the engine's launcher writes which life of it runs (`engines.incarnation`)."""
+    """Where the engine's launcher writes which incarnation of it runs (`engines.incarnation`)."""
     drain: DrainRequest = field(default_factory=DrainRequest)
     devices: tuple[str, ...] = ()
     """All that CUDA shows to this rank, by name; none: it computes on the CPU. Names that begin with `fake-` are of

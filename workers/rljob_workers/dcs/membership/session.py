@@ -73,11 +73,11 @@ class _BusyUntil:
 
 
 class RankSession:
-    """One life of a rank, as the coordinator knows it. Registers when made; raises LifeOver once fenced."""
+    """One incarnation of a rank, as the coordinator knows it. Registers when made; IncarnationOver when fenced."""
 
     def __init__(self, context: RankContext, clock: Callable[[], float] = time.monotonic) -> None:
         self.context = context
-        self.life = context.life
+        self.incarnation = context.incarnation
         self.counters: defaultdict[str, float] = defaultdict(float)
         """Counters and gauges of this rank for /metrics; names that the coordinator does not know are left out."""
         self._progress = 0
@@ -133,7 +133,7 @@ class RankSession:
 
         `waiting`: a sentence for what; None while working. `tickets`, `leases`: all that are in work; None
         leaves them as the last pulse had them (an unlisted one comes back). `still_seconds`: see `Beat`.
-        Raises LifeOver, CoordinatorUnreachable.
+        Raises IncarnationOver, CoordinatorUnreachable.
         """
         work = replace(self._work, waiting=waiting, still_seconds=still_seconds)
         if tickets is not None:
@@ -185,7 +185,7 @@ class RankSession:
 
     def notify(self, kind: NoticeKind, message: str) -> None:
         """Reports something that the job survives; becomes an event, durable when this returns."""
-        notice = Notice(life=self.life, kind=kind, message=message[:4096])
+        notice = Notice(incarnation=self.incarnation, kind=kind, message=message[:4096])
         self._client.call("POST", "/v1/notices", notice, deadline=self._patience())
 
     def report_failure(self, message: str, hopeless: Hopeless | None = None) -> None:
@@ -194,15 +194,15 @@ class RankSession:
         The job fails, by the name `hopeless` if there is one.
         """
         digest = hashlib.blake2b(message.encode(), digest_size=8).hexdigest()
-        key = self.life.key
+        key = self.incarnation.key
         failure = Failure(
-            id=f"reported/{self.life.incarnation}/{digest}",
+            id=f"reported/{self.incarnation.id}/{digest}",
             kind=FailureKind.REPORTED,
             pod=key.pod,
             rank=key.rank,
-            epoch=self.life.epoch,
-            generation=self.life.generation,
-            incarnation=self.life.incarnation,
+            epoch=self.incarnation.epoch,
+            generation=self.incarnation.generation,
+            incarnation=self.incarnation.id,
             message=message,
             hopeless=hopeless,
             at=time.time(),
@@ -217,7 +217,7 @@ class RankSession:
         return self._clock() + self._absence_seconds
 
     def _register(self) -> RankWelcome:
-        hello = RankHello(life=self.life, pid=os.getpid(), launcher=self.context.launcher)
+        hello = RankHello(incarnation=self.incarnation, pid=os.getpid(), launcher=self.context.launcher)
         try:
             return self._client.ask("POST", "/v1/ranks", hello, RankWelcome, deadline=self._patience())
         except BaseException:
@@ -232,7 +232,7 @@ class RankSession:
         busy = self._busy
         left = None if busy is None else busy.until - self._clock()
         return Beat(
-            life=self.life,
+            incarnation=self.incarnation,
             state=self._state,
             busy=Busy(what=busy.what, seconds=left) if busy is not None and left is not None and left > 0 else None,
             waiting=self._work.waiting,
@@ -286,6 +286,6 @@ class RankSession:
         silent = self._clock() - self._answered_at
         if silent > self._absence_seconds:
             raise CoordinatorUnreachable(
-                f"{self.life.key}: the coordinator at {self._client.url} has not answered a beat for {silent:.0f} s "
-                f"({why})."
+                f"{self.incarnation.key}: the coordinator at {self._client.url} has not answered a beat for "
+                f"{silent:.0f} s ({why})."
             )

@@ -154,7 +154,7 @@ class HostStagedPublisher(WeightPublisher):
     """Stages, serves, offers."""
 
     def __init__(self, context: RankContext, session: RankSession) -> None:
-        self._life = session.life
+        self._incarnation = session.incarnation
         self._chunk_bytes = context.job.spec.weight_sync.chunk_bytes
         self._client = CoordinatorClient(context.endpoints)
         self._server = ChunkServer(context.endpoints.address, context.endpoints.token)
@@ -185,7 +185,7 @@ class HostStagedPublisher(WeightPublisher):
             address=self._server.address,
             probe=probe,
         )
-        request = PartRequest(life=self._life, part=part)
+        request = PartRequest(incarnation=self._incarnation, part=part)
         self._client.call("POST", "/v1/weights/parts", request, deadline=deadline)
 
     def close(self) -> None:
@@ -198,18 +198,18 @@ class HostStagedReceiver(WeightReceiver):
     """Waits, pulls, verifies, serves on."""
 
     def __init__(self, context: RankContext, session: RankSession) -> None:
-        self._life = session.life
+        self._incarnation = session.incarnation
         self._token = context.endpoints.token
         self._timeout = float(context.job.spec.weight_sync.timeout_seconds)
         self._client = CoordinatorClient(context.endpoints)
         self._server = ChunkServer(context.endpoints.address, self._token)
         self._announcements = HttpChannel(context.endpoints.coordinator, context.endpoints.token)
-        self._chance = random.Random(self._life.incarnation)
-        self._folder = Path(context.endpoints.weights_dir) / f"{self._life.key}"
-        # What an earlier life of this rank left may be read by the engine still: only its open file stays.
+        self._chance = random.Random(self._incarnation.id)
+        self._folder = Path(context.endpoints.weights_dir) / f"{self._incarnation.key}"
+        # What an earlier incarnation of this rank left may be read by the engine still: only its open file stays.
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
-        self._pulls = PodPulls(Path(context.endpoints.weights_dir), self._life.key.pod, self._timeout)
+        self._pulls = PodPulls(Path(context.endpoints.weights_dir), self._incarnation.key.pod, self._timeout)
         self._staged: dict[Stream, list[Path]] = {stream: [] for stream in Stream}
 
     def await_newer(
@@ -318,7 +318,9 @@ class HostStagedReceiver(WeightReceiver):
         staged.append(folder)
         while len(staged) > RETAINED_FOLDERS:
             shutil.rmtree(staged.pop(0), ignore_errors=True)
-        request = SourceRequest(life=self._life, stream=offer.stream, id=offer.id, address=self._server.address)
+        request = SourceRequest(
+            incarnation=self._incarnation, stream=offer.stream, id=offer.id, address=self._server.address
+        )
         with contextlib.suppress(ChannelBroken):  # not waited for: a missing peer costs speed only
             body = request.model_dump_json().encode()
             self._announcements.begin("POST", "/v1/weights/sources", body, timeout=ATTEMPT_SECONDS)

@@ -51,7 +51,7 @@ class WeightPublisher(ABC):
 
         The weight is visible to receivers once all its parts were reported. `tensors` are host copies that the caller
         does not change any more. The same part twice is one. `probe` is what engines must answer then; any part may
-        bring it. `deadline` is monotonic seconds. Raises LifeOver (fenced),
+        bring it. `deadline` is monotonic seconds. Raises IncarnationOver (fenced),
         WeightDead, WeightIncomplete, CoordinatorUnreachable.
         """
 

@@ -24,7 +24,7 @@ from rljob_workers.engines.sglang.model_folder import Shapes, model_shapes
 
 
 @dataclass(frozen=True, slots=True)
-class LifeFile:
+class IncarnationFile:
     """The file that the launcher replaces before each start."""
 
     path: Path | None
@@ -36,7 +36,7 @@ class LifeFile:
         return None if self.path is None else read_identity(self.path).incarnation
 
     def require(self, asked: str | None) -> None:
-        """EngineGone where another life than `asked` serves now."""
+        """EngineGone where another incarnation than `asked` serves now."""
         found = self.read()
         if found != asked:
             raise EngineGone(
@@ -196,7 +196,7 @@ _RESERVED_FOR_OUTPUT = 5
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """Of one life."""
+    """Of one incarnation."""
 
     incremental: bool
     """A stream has each token once."""

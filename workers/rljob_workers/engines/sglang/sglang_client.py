@@ -29,7 +29,7 @@ from rljob_workers.engines.base import (
     all_or_none,
     sampling_fields,
 )
-from rljob_workers.engines.sglang.connection import Connection, LifeFile, ServerFacts, ask_facts
+from rljob_workers.engines.sglang.connection import Connection, IncarnationFile, ServerFacts, ask_facts
 from rljob_workers.engines.sglang.weight_update import (
     Gate,
     Recalled,
@@ -156,9 +156,9 @@ class SglangEngine(Engine):
     prompts_per_request = 1
 
     def __init__(self, url: str, identity_file: Path | None) -> None:
-        """Nothing is sent yet. `identity_file`: see `life`; None for a server that no launcher of ours started."""
+        """Nothing is sent yet. `identity_file`: see `incarnation`; None if no launcher of ours started it."""
         self._connection = Connection(url)
-        self._life = LifeFile(identity_file, self._connection.url)
+        self._incarnation = IncarnationFile(identity_file, self._connection.url)
         self._gate = Gate()
         self._pace = Pace()
         self._known: tuple[str | None, ServerFacts] | None = None
@@ -169,7 +169,7 @@ class SglangEngine(Engine):
         self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], *, progress: Callable[[int], None]
     ) -> list[Generation]:
         """See `Engine.generate`."""
-        async with self._one_life(_soon()) as (facts, _):
+        async with self._one_incarnation(_soon()) as (facts, _):
             for prompt, one in zip(prompts, params, strict=True):
                 _require_known_tokens(prompt, facts)
                 _require_room(prompt, one, facts)
@@ -186,7 +186,7 @@ class SglangEngine(Engine):
         self, folder: Path, weight: WeightId, interruption: Interruption, *, deadline: float
     ) -> None:
         """See `Engine.update_weights`."""
-        async with self._one_life(deadline) as (facts, require_same_life):
+        async with self._one_incarnation(deadline) as (facts, require_same_incarnation):
             await require_fit(folder, facts.shapes)
             async with self._gate.closed():
                 if interruption is Interruption.DRAIN:
@@ -195,12 +195,12 @@ class SglangEngine(Engine):
                     self._gate.recall()  # they would read prefixes under the label of the weights that cached them
                 self._label = label_of(weight)
                 await replace_weights(
-                    self._connection, folder, self._label, interruption, require_same_life, deadline=deadline
+                    self._connection, folder, self._label, interruption, require_same_incarnation, deadline=deadline
                 )
 
     async def score(self, tokens: Sequence[int], *, deadline: float) -> list[float]:
         """See `Engine.score`. Nothing of the prefix cache is read."""
-        async with self._one_life(deadline) as (facts, _), self._gate.passed():
+        async with self._one_incarnation(deadline) as (facts, _), self._gate.passed():
             _require_known_tokens(tokens, facts)
             body = {
                 "input_ids": list(tokens),
@@ -279,26 +279,26 @@ class SglangEngine(Engine):
         return building.sample()
 
     @asynccontextmanager
-    async def _one_life(self, deadline: float) -> AsyncIterator[tuple[ServerFacts, Callable[[], None]]]:
+    async def _one_incarnation(self, deadline: float) -> AsyncIterator[tuple[ServerFacts, Callable[[], None]]]:
         """Everything within is of one incarnation of the server, or EngineGone; with a check of that for in between."""
-        asked = self._life.read()
-        require_same_life = functools.partial(self._life.require, asked)
+        asked = self._incarnation.read()
+        require_same_incarnation = functools.partial(self._incarnation.require, asked)
         facts = await self._facts_of(asked, deadline)
         try:
-            yield facts, require_same_life
+            yield facts, require_same_incarnation
         except EngineGone:
             self._known = None
             raise
-        require_same_life()
+        require_same_incarnation()
 
     async def _facts(self, deadline: float) -> ServerFacts:
-        return await self._facts_of(self._life.read(), deadline)
+        return await self._facts_of(self._incarnation.read(), deadline)
 
-    async def _facts_of(self, life: str | None, deadline: float) -> ServerFacts:
-        if self._known is None or self._known[0] != life:
+    async def _facts_of(self, incarnation: str | None, deadline: float) -> ServerFacts:
+        if self._known is None or self._known[0] != incarnation:
             facts = await ask_facts(self._connection, deadline=deadline)
-            self._life.require(life)
-            self._known = (life, facts)
+            self._incarnation.require(incarnation)
+            self._known = (incarnation, facts)
         return self._known[1]
 
 

@@ -151,7 +151,7 @@ async def replace_weights(
     folder: Path,
     label: str,
     interruption: Interruption,
-    require_same_life: Callable[[], None],
+    require_same_incarnation: Callable[[], None],
     *,
     deadline: float,
 ) -> None:
@@ -166,7 +166,7 @@ async def replace_weights(
             "abort_all_requests": False,
         }
         await connection.post("/update_weights_from_disk", update, deadline=deadline)
-        require_same_life()
+        require_same_incarnation()
         await rename(connection, label, deadline=deadline)
 
 

@@ -1,7 +1,7 @@
 """Which samples run at once, pauses and updates: what every server of the dialect does, whatever makes its tokens.
 
 Base of the torch engine's scheduler and of the simulated one. Used by the model loop's thread only. Knows neither HTTP
-nor threads, nor how a token is computed. Life of a sample:
+nor threads, nor how a token is computed. Course of a sample:
 
     submit -> waiting -> admit -> running -> drawn a token per step -> stop | length | abort -> its batch's row
     weights change while it runs: its tokens stay, and a weight mark is set

@@ -259,7 +259,7 @@ def _shape_of(shape: tuple[int, ...] | None) -> str:
 
 
 ROUND_BYTES = 1 << 30
-"""Of the tensors that are gathered in one go: signs of life have a limit, which the size of a model must not exceed."""
+"""Of the tensors that are gathered in one go: pulses have a limit, which the size of a model must not exceed."""
 
 
 def assign(sizes: Mapping[str, int], world: int) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Lives of ranks: registration, beats, readiness of their roles, ends, and the fencing of earlier lives.
+"""Incarnations of ranks: registration, beats, readiness of their roles, ends, and the fencing of earlier incarnations.
 
 The coordinator calls it in its thread. Registrations are durable; beats are in memory only, are received again after a
 restart of the coordinator, and ages count from its start.
@@ -15,7 +15,7 @@ from rljob_api.roles import TRAITS
 from rljob_api.spec.restart import RestartPolicySpec
 from rljob_api.wire.epochs import DesiredState, PodOrder
 from rljob_api.wire.failures import Failure, FailureKind
-from rljob_api.wire.identity import Life, PodKey
+from rljob_api.wire.identity import Incarnation, PodKey
 from rljob_api.wire.launchers import LauncherHello
 from rljob_api.wire.observation import EventKind
 from rljob_api.wire.ranks import Beat, BeatAnswer, RankHello, RankState
@@ -28,9 +28,9 @@ from rljob_workers.transfer_queue.admin import InWork
 
 @dataclass(frozen=True, slots=True)
 class RankStanding:
-    """A registered rank: whose life it is and whether it reported that it is Ready."""
+    """A registered rank: whose incarnation it is and whether it reported that it is Ready."""
 
-    life: Life
+    incarnation: Incarnation
     ready: bool
 
 
@@ -40,7 +40,7 @@ def readiness_mark(
     ranks_per_pod: Mapping[str, int],
     ranks: Mapping[str, RankStanding],
 ) -> str | None:
-    """Names the Ready state of a role: one mark per set of lives; None while any rank is missing.
+    """Names the Ready state of a role: one mark per set of incarnations; None while any rank is missing.
 
     Every pod of the role that is wanted counts: it must be registered (`ranks_per_pod` has it) and each of its ranks
     must be Ready in the wanted epoch and generation. A role without pods is never Ready.
@@ -50,25 +50,25 @@ def readiness_mark(
         return None
     incarnations: list[str] = []
     for order in orders:
-        ready = _ready_lives(order, ranks_per_pod.get(str(order.pod), 0), ranks)
+        ready = _ready_incarnations(order, ranks_per_pod.get(str(order.pod), 0), ranks)
         if ready is None:
             return None
         incarnations += ready
     return f"{desired.epoch}:" + ",".join(sorted(incarnations))
 
 
-def _ready_lives(order: PodOrder, num_ranks: int, ranks: Mapping[str, RankStanding]) -> list[str] | None:
+def _ready_incarnations(order: PodOrder, num_ranks: int, ranks: Mapping[str, RankStanding]) -> list[str] | None:
     """Incarnations of the pod's ranks if all are Ready."""
-    lives: list[str] = []
+    incarnations: list[str] = []
     for rank in range(num_ranks):
         standing = ranks.get(f"{order.pod}.{rank}")
         if standing is None or not standing.ready:
             return None
-        life = standing.life
-        if life.epoch != order.epoch or life.generation != order.generation:
+        incarnation = standing.incarnation
+        if incarnation.epoch != order.epoch or incarnation.generation != order.generation:
             return None
-        lives.append(life.incarnation)
-    return lives or None
+        incarnations.append(incarnation.id)
+    return incarnations or None
 
 
 BEAT_SHARE = 1 / 6
@@ -96,8 +96,8 @@ class ReceivedBeat:
     at: float
 
 
-class RankLives:
-    """The current life of each rank."""
+class RankIncarnations:
+    """The current incarnation of each rank."""
 
     def __init__(self, context: CoordinatorContext, epochs: Epochs) -> None:
         self._context = context
@@ -111,123 +111,130 @@ class RankLives:
         store = context.store
         self._by_pod = Derived(store, [RANKS], self._grouped_by_pod)
         self._living = Derived(
-            store, [RANKS], lambda: frozenset(entry.hello.life.incarnation for entry in self.by_rank().values())
+            store, [RANKS], lambda: frozenset(entry.hello.incarnation.id for entry in self.by_rank().values())
         )
         self.seen_seq = 0
         """Highest seq of the control Redis that one of them has reported."""
 
     def by_rank(self) -> Mapping[str, RankEntry]:
-        """Rank -> its current life."""
+        """Rank -> its current incarnation."""
         return self._context.store.rows(RANKS)
 
     def living(self) -> Collection[str]:
-        """The incarnations of all current lives."""
+        """The ids of all current incarnations."""
         return self._living()
 
     def register(self, hello: RankHello) -> None:
-        """Takes a life in and ends the earlier one of the same rank."""
-        life = hello.life
+        """Takes an incarnation in and ends the earlier one of the same rank."""
+        incarnation = hello.incarnation
         launcher = self._launcher_in_place(hello)
-        earlier = self._context.store.get(RANKS, str(life.key))
-        if earlier is not None and earlier.hello.life == life:
+        earlier = self._context.store.get(RANKS, str(incarnation.key))
+        if earlier is not None and earlier.hello.incarnation == incarnation:
             return
-        if earlier is not None and earlier.hello.life.generation > life.generation:
-            raise fenced(f"{life.key} {life.incarnation} is of generation {life.generation}; a later one lives. Exit.")
+        if earlier is not None and earlier.hello.incarnation.generation > incarnation.generation:
+            raise fenced(
+                f"{incarnation.key} {incarnation.id} is of generation {incarnation.generation}; "
+                "a later one lives. Exit."
+            )
         if earlier is not None:
-            self.end(earlier.hello.life)
-        self._epochs.note_taken(launcher, life.epoch, life.generation)
-        self._context.admin.begin_life(life)
+            self.end(earlier.hello.incarnation)
+        self._epochs.note_taken(launcher, incarnation.epoch, incarnation.generation)
+        self._context.admin.begin_incarnation(incarnation)
         entry = RankEntry(hello=hello)
-        self._context.store.commit([RANKS.put(str(life.key), entry)])
-        self._began[life.incarnation] = self._context.clock()
+        self._context.store.commit([RANKS.put(str(incarnation.key), entry)])
+        self._began[incarnation.id] = self._context.clock()
 
     def receive_beat(self, beat: Beat) -> None:
         """Notes a beat. Needs no Redis, so that a restart of it lets no rank appear dead."""
-        self.beats[beat.life.incarnation] = ReceivedBeat(beat, self._context.clock())
+        self.beats[beat.incarnation.id] = ReceivedBeat(beat, self._context.clock())
         self.seen_seq = max(self.seen_seq, beat.seen_seq)
 
     def check_beat(self, beat: Beat) -> None:
-        """Raises for a life that is over, and forgets its beat."""
+        """Raises for an incarnation that is over, and forgets its beat."""
         try:
-            self.check_life(beat.life)
+            self.check_incarnation(beat.incarnation)
         except Refused:
-            self.beats.pop(beat.life.incarnation, None)
+            self.beats.pop(beat.incarnation.id, None)
             raise
 
     def renew(self, beats: Sequence[Beat]) -> None:
         """Renews the tickets and leases of living ranks, and notices who is Ready."""
-        self._context.admin.beats([InWork(beat.life.incarnation, beat.tickets, beat.leases) for beat in beats])
+        self._context.admin.beats([InWork(beat.incarnation.id, beat.tickets, beat.leases) for beat in beats])
         for beat in beats:
             self.advance.receive(beat)
             self.demand.receive(beat)
             self._notice_ready(beat)
 
     def _notice_ready(self, beat: Beat) -> None:
-        entry = self._context.store.get(RANKS, str(beat.life.key))
+        entry = self._context.store.get(RANKS, str(beat.incarnation.key))
         if beat.state is RankState.READY and entry is not None and not entry.ready:
             ready = entry.model_copy(update={"ready": True})
-            self._context.store.commit([RANKS.put(str(beat.life.key), ready)])
-            self.emit_readiness(beat.life.key.role)
+            self._context.store.commit([RANKS.put(str(beat.incarnation.key), ready)])
+            self.emit_readiness(beat.incarnation.key.role)
 
-    def check_life(self, life: Life) -> RankEntry:
-        """The entry of a current life; raises for one that is over."""
+    def check_incarnation(self, incarnation: Incarnation) -> RankEntry:
+        """The entry of a current incarnation; raises for one that is over."""
         epoch = self._epochs.current.restore.epoch
-        if life.epoch != epoch:
-            raise wrong_epoch(f"{life.key} {life.incarnation} is of epoch {life.epoch}; epoch {epoch} is open. Exit.")
-        entry = self._context.store.get(RANKS, str(life.key))
-        if entry is None or entry.hello.life.incarnation != life.incarnation:
-            raise fenced(f"{life.key} {life.incarnation} is over: it died, was replaced or was told to restart. Exit.")
+        if incarnation.epoch != epoch:
+            raise wrong_epoch(
+                f"{incarnation.key} {incarnation.id} is of epoch {incarnation.epoch}; epoch {epoch} is open. Exit."
+            )
+        entry = self._context.store.get(RANKS, str(incarnation.key))
+        if entry is None or entry.hello.incarnation.id != incarnation.id:
+            raise fenced(
+                f"{incarnation.key} {incarnation.id} is over: it died, was replaced or was told to restart. Exit."
+            )
         return entry
 
     def epoch_opened(self) -> None:
-        """All lives of before are over, and their queue has forgotten them."""
+        """All incarnations of before are over, and their queue has forgotten them."""
         self.beats.clear()
         self._began.clear()
         self.advance.epoch_opened()
         self.demand.epoch_opened()
 
-    def end(self, life: Life) -> None:
-        """Ends a life in the queue: its tickets and leases come back. Twice is once."""
-        self._context.admin.end_life(life.incarnation)
-        self.beats.pop(life.incarnation, None)
-        self.advance.forget(life.incarnation)
-        self.demand.forget(life.incarnation)
-        self._began.pop(life.incarnation, None)
+    def end(self, incarnation: Incarnation) -> None:
+        """Ends an incarnation in the queue: its tickets and leases come back. Twice is once."""
+        self._context.admin.end_incarnation(incarnation.id)
+        self.beats.pop(incarnation.id, None)
+        self.advance.forget(incarnation.id)
+        self.demand.forget(incarnation.id)
+        self._began.pop(incarnation.id, None)
 
-    def ended(self, life: Life) -> Change:
-        """Ends a current life; the change that takes it off the register, which the caller commits."""
-        self.end(life)
-        return RANKS.drop(str(life.key))
+    def ended(self, incarnation: Incarnation) -> Change:
+        """Ends a current incarnation; the change that takes it off the register, which the caller commits."""
+        self.end(incarnation)
+        return RANKS.drop(str(incarnation.key))
 
     def end_outdated(self) -> None:
-        """Ends the lives that the orders have left behind (an in-place restart)."""
+        """Ends the incarnations that the orders have left behind (an in-place restart)."""
         changes = [
-            self.ended(entry.hello.life)
+            self.ended(entry.hello.incarnation)
             for order in self._epochs.desired.pods
             for entry in self.of_pod(order.pod)
-            if entry.hello.life.generation < order.generation
+            if entry.hello.incarnation.generation < order.generation
         ]
         if changes:
             self._context.store.commit(changes)
 
     def bury(self, failure: Failure) -> list[Change]:
-        """What a failure means for lives: prompts in work become suspects, the dead hold nothing any more."""
+        """What a failure means for incarnations: prompts in work become suspects, the dead hold nothing any more."""
         changes: list[Change] = []
         for entry in self.of_pod(failure.pod):
-            if not concerns(failure, entry.hello.life):
+            if not concerns(failure, entry.hello.incarnation):
                 continue
             if TRAITS[failure.pod.role].draws_tickets:
-                self._context.admin.suspect(entry.hello.life.incarnation)
+                self._context.admin.suspect(entry.hello.incarnation.id)
             if failure.kind is not FailureKind.ENGINE_EXITED:
-                changes.append(self.ended(entry.hello.life))
+                changes.append(self.ended(entry.hello.incarnation))
         return changes
 
     def emit_readiness(self, role: Role) -> None:
-        """Emits RoleReady once for every set of lives that made the role Ready."""
+        """Emits RoleReady once for every set of incarnations that made the role Ready."""
         desired = self._epochs.desired
         # As the job has it: a launcher registers before it knows the job of its first order.
         ranks_per_pod = dict.fromkeys(self._context.store.rows(PODS), self._epochs.topology(role).ranks_per_pod)
-        standings = {rank: RankStanding(entry.hello.life, entry.ready) for rank, entry in self.by_rank().items()}
+        standings = {rank: RankStanding(entry.hello.incarnation, entry.ready) for rank, entry in self.by_rank().items()}
         mark = readiness_mark(role, desired, ranks_per_pod, standings)
         if mark is None:
             return
@@ -237,31 +244,33 @@ class RankLives:
         self._context.emit_once(f"ready:{role.value}", mark, event.model_copy(update={"pod": pod}))
 
     def of_pod(self, pod: PodKey) -> Sequence[RankEntry]:
-        """The current lives of a pod."""
+        """The current incarnations of a pod."""
         return self._by_pod().get(pod, ())
 
     def _grouped_by_pod(self) -> dict[PodKey, list[RankEntry]]:
         grouped: defaultdict[PodKey, list[RankEntry]] = defaultdict(list)
         for entry in self.by_rank().values():
-            grouped[entry.hello.life.key.pod].append(entry)
+            grouped[entry.hello.incarnation.key.pod].append(entry)
         return dict(grouped)
 
     def _launcher_in_place(self, hello: RankHello) -> LauncherHello:
         """A rank may begin only in the open epoch, in the ordered generation, under the pod's current launcher."""
-        life = hello.life
+        incarnation = hello.incarnation
         epoch = self._epochs.current.restore.epoch
-        if life.epoch != epoch:
-            raise wrong_epoch(f"{life.key} {life.incarnation} is of epoch {life.epoch}; epoch {epoch} is open. Exit.")
-        order = self._epochs.order_of(life.key.pod)
-        if order is not None and order.epoch == epoch and life.generation < order.generation:
+        if incarnation.epoch != epoch:
+            raise wrong_epoch(
+                f"{incarnation.key} {incarnation.id} is of epoch {incarnation.epoch}; epoch {epoch} is open. Exit."
+            )
+        order = self._epochs.order_of(incarnation.key.pod)
+        if order is not None and order.epoch == epoch and incarnation.generation < order.generation:
             raise fenced(
-                f"{life.key} {life.incarnation} is of generation {life.generation}; {order.generation} is "
+                f"{incarnation.key} {incarnation.id} is of generation {incarnation.generation}; {order.generation} is "
                 "ordered. Exit."
             )
-        launcher = self._context.store.get(PODS, str(life.key.pod))
+        launcher = self._context.store.get(PODS, str(incarnation.key.pod))
         if launcher is None or launcher.launcher != hello.launcher:
             raise fenced(
-                f"{life.key} {life.incarnation}: its launcher {hello.launcher} is not the pod's current one. Exit."
+                f"{incarnation.key} {incarnation.id}: its launcher {hello.launcher} is not the pod's current one. Exit."
             )
         return launcher
 
@@ -272,12 +281,16 @@ class RankLives:
         return max((at for at in times if at is not None), default=None)
 
 
-def concerns(failure: Failure, life: Life) -> bool:
-    """Whether a failure is about this life: a launcher's loss is about all of its pod, an engine's about its rank."""
-    if failure.kind is FailureKind.REPORTED or failure.epoch != life.epoch or failure.generation != life.generation:
+def concerns(failure: Failure, incarnation: Incarnation) -> bool:
+    """Whether a failure is about this incarnation: a launcher's loss is about its pod, an engine's about its rank."""
+    if (
+        failure.kind is FailureKind.REPORTED
+        or failure.epoch != incarnation.epoch
+        or failure.generation != incarnation.generation
+    ):
         return False
     if failure.kind is FailureKind.LAUNCHER_LOST:
         return True
     if failure.kind is FailureKind.ENGINE_EXITED:
-        return failure.engine == life.key.rank
-    return failure.incarnation == life.incarnation
+        return failure.engine == incarnation.key.rank
+    return failure.incarnation == incarnation.id

@@ -1,8 +1,9 @@
 """Short lives of the operator, within the test's process: each dies of a write, and the next knows nothing of it.
 
-A life is the operator's own reconciler, cache and watches against the real API server and the job's real coordinator.
-Death is an exception that no one catches: from then on the life can write nothing more, as if it had been killed. It
-costs a tenth of a process's start, so that a job can be brought up with a death after each of its writes.
+An incarnation is the operator's own reconciler, cache and watches against the real API server and the job's real
+coordinator. Death is an exception that no one catches: from then on the incarnation can write nothing more, as if it
+had been killed. It costs a tenth of a process's start, so that a job can be brought up with a death after each of its
+writes.
 """
 
 import asyncio
@@ -47,7 +48,7 @@ _ASK_SECONDS = 120
 
 
 class Killed(BaseException):
-    """The life is over. No `except Exception` of the operator catches it."""
+    """The incarnation is over. No `except Exception` of the operator catches it."""
 
 
 def survives_all(_: str) -> bool:
@@ -63,7 +64,7 @@ class Spared:
     times: int
 
     def __call__(self, what: str) -> bool:
-        """Whether a life survives this write of its."""
+        """Whether an incarnation survives this write of its."""
         if what != self.name or self.times == 0:
             return False
         self.times -= 1
@@ -71,8 +72,8 @@ class Spared:
 
 
 @dataclass
-class Life:
-    """What one life wrote, and whether it lived to see what the test waits for."""
+class Incarnation:
+    """What one incarnation wrote, and whether it lived to see what the test waits for."""
 
     survives: Callable[[str], bool]
     """Asked about every write that was carried out."""
@@ -93,35 +94,35 @@ class Life:
 
 
 class _MortalApi(Api):
-    """The API server, for as long as the life lasts."""
+    """The API server, for as long as the incarnation lasts."""
 
-    def __init__(self, client: ApiClient, metrics: Metrics, life: Life) -> None:
+    def __init__(self, client: ApiClient, metrics: Metrics, incarnation: Incarnation) -> None:
         super().__init__(client, metrics, lambda: None)
-        self._life = life
+        self._incarnation = incarnation
 
     async def _write(self, verb: str, method: str, *rest: Any, **named: Any) -> Object:
         resource, path = rest[:2]
         subresource = path.rpartition("/")[2] if path.endswith("/status") else ""
-        with self._life.write(f"{verb} {resource.kind} {subresource}".strip()):
+        with self._incarnation.write(f"{verb} {resource.kind} {subresource}".strip()):
             return await super()._write(verb, method, *rest, **named)
 
 
 class _MortalTransport:
-    """To the coordinator, for as long as the life lasts."""
+    """To the coordinator, for as long as the incarnation lasts."""
 
-    def __init__(self, transport: CoordinatorTransport, life: Life) -> None:
+    def __init__(self, transport: CoordinatorTransport, incarnation: Incarnation) -> None:
         self._transport = transport
-        self._life = life
+        self._incarnation = incarnation
 
     async def send(self, method: str, path: str, body: str | None, timeout: float, most_bytes: int) -> bytes:
         if method == "GET":
             return await self._transport.send(method, path, body, timeout, most_bytes)
-        with self._life.write(f"{method} {path}"):
+        with self._incarnation.write(f"{method} {path}"):
             return await self._transport.send(method, path, body, timeout, most_bytes)
 
 
-class Lives:
-    """The operator of one job, from life to life."""
+class Incarnations:
+    """The operator of one job, from incarnation to incarnation."""
 
     def __init__(self, kubeconfig: str, namespace: str, name: str) -> None:
         self._kubeconfig = kubeconfig
@@ -130,24 +131,24 @@ class Lives:
         self._options = OperatorOptions.model_validate({**file, "coordinatorAccess": "Proxy"})
 
     def die_at_every_write(self, holds: Holds, *, seconds: float) -> list[str]:
-        """Lives until something holds of the RLJob; the writes that a life died of, one a life.
+        """Lives until something holds of the RLJob; the writes that an incarnation died of, one an incarnation.
 
-        A life that dies of the same write as the one before is followed by one that survives this write once more: so
-        progress that every new life reports first does not keep them all from what comes after it.
+        An incarnation that dies of the same write as the one before is followed by one that survives this write once
+        more: so progress that every new incarnation reports first does not keep them all from what comes after it.
         """
         deaths: list[str] = []
 
-        async def lives(client: ApiClient) -> None:
+        async def incarnations(client: ApiClient) -> None:
             spared = Spared("", 0)
-            while not (life := await self._live(client, spared, holds)).reached:
-                deaths.append(life.writes[-1])
+            while not (incarnation := await self._live(client, spared, holds)).reached:
+                deaths.append(incarnation.writes[-1])
                 spared = Spared(deaths[-1], _in_a_row(deaths) - 1)
 
-        self._run(lives, seconds, deaths)
+        self._run(incarnations, seconds, deaths)
         return deaths
 
     def live(self, holds: Holds, *, seconds: float) -> list[str]:
-        """One life that nothing ends before something holds; what it wrote until then."""
+        """One incarnation that nothing ends before something holds; what it wrote until then."""
         writes: list[str] = []
 
         async def one(client: ApiClient) -> None:
@@ -184,40 +185,42 @@ class Lives:
         finally:
             _drop_connections()
 
-    async def _live(self, client: ApiClient, survives: Callable[[str], bool], holds: Holds) -> Life:
-        life, metrics = Life(survives), Metrics()
-        api = _MortalApi(client, metrics, life)
+    async def _live(self, client: ApiClient, survives: Callable[[str], bool], holds: Holds) -> Incarnation:
+        incarnation, metrics = Incarnation(survives), Metrics()
+        api = _MortalApi(client, metrics, incarnation)
         cache = Cache(lambda key, cause: None)
         informers = self._informers(api, cache, metrics)
         watches = [asyncio.create_task(informer.run()) for informer in informers]
         coordinators = JobCoordinators(
-            lambda key, token: _MortalTransport(ProxyTransport(api, key, token), life),
+            lambda key, token: _MortalTransport(ProxyTransport(api, key, token), incarnation),
             lambda key, cause: None,
             metrics,
         )
         world = OperatorContext(api, cache, coordinators, metrics, self._options, Platform(pod_monitors=False), "test")
         try:
             await asyncio.gather(*(informer.synced.wait() for informer in informers))
-            await self._work(Reconciler(world), api, cache, life, holds)
+            await self._work(Reconciler(world), api, cache, incarnation, holds)
         except Killed:
-            return life
+            return incarnation
         finally:
             for task in watches:
                 task.cancel()
             await asyncio.gather(*watches, return_exceptions=True)
             await coordinators.close_all()
-        return life
+        return incarnation
 
     def _informers(self, api: Api, cache: Cache, metrics: Metrics) -> list[Informer]:
         kinds = [resource for resource in owned_kinds(Platform()) if resource is not SECRETS]
         namespace = self._key.namespace
         return [Informer(api, kind, namespace, LABEL_JOB, cache, metrics) for kind in (PODS, *kinds)]
 
-    async def _work(self, reconciler: Reconciler, api: Api, cache: Cache, life: Life, holds: Holds) -> None:
+    async def _work(
+        self, reconciler: Reconciler, api: Api, cache: Cache, incarnation: Incarnation, holds: Holds
+    ) -> None:
         while True:
             try:
                 if holds(await self._read(api, cache)):
-                    life.reached = True
+                    incarnation.reached = True
                     return
                 again = await reconciler.turn(self._key)
             except (AdapterError, CoordinatorError):
@@ -239,7 +242,7 @@ class Lives:
 
 
 def _in_a_row(deaths: list[str]) -> int:
-    """How many of the last lives died of the same write."""
+    """How many of the last incarnations died of the same write."""
     return sum(1 for _ in takewhile(lambda death: death == deaths[-1], reversed(deaths)))
 
 
