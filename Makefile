@@ -95,6 +95,7 @@ lint: install ## Style, types, layers, and that generated files are as generated
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/check_names.py
 	$(BIN)/rljob crd | diff -u $(CRD) - || { echo '$(CRD) is not what the models say: run make crd' >&2; exit 1; }
 	cmp $(CRD) $(CHART_CRD) || { echo '$(CHART_CRD) is not what the models say: run make crd' >&2; exit 1; }
 	$(BIN)/python -m helm.dashboards build/dashboards

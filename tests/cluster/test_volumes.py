@@ -107,7 +107,7 @@ def test_a_class_that_does_not_grow_is_reported_and_keeps_nothing_else_from_goin
     assert job.is_true("Accepted")
 
 
-def test_what_becomes_of_the_claim_may_change_while_the_job_lives(kubectl: Kubectl) -> None:
+def test_what_becomes_of_the_claim_may_change_while_the_job_exists(kubectl: Kubectl) -> None:
     job = apply(kubectl, "goes")
     claim(job, "to stay", lambda found: "ownerReferences" not in found["metadata"])
     uid = job.object()["metadata"]["uid"]

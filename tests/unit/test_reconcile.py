@@ -35,7 +35,7 @@ class Server:
         self.objects: dict[str, Json] = {}
         self.written: list[tuple[str, str]] = []
         self.events: list[Json] = []
-        self.words = "hostNetwork: expected a truth value."
+        self.texts = "hostNetwork: expected a truth value."
         """What a rehearsal is refused with."""
         self.rehearsed = 0
 
@@ -56,7 +56,7 @@ class Server:
     async def rehearse(self, resource: Resource, namespace: str, body: Json) -> None:
         self.rehearsed += 1
         if status := self.refuses("rehearse", resource.path(namespace, body["metadata"]["name"])):
-            raise refusal("rehearse", status, "Invalid", self.words)
+            raise refusal("rehearse", status, "Invalid", self.texts)
 
     async def apply_new(self, resource: Resource, namespace: str, name: str, body: Json) -> Json:
         return self._write("apply", resource.path(namespace, name), body)
@@ -232,7 +232,7 @@ def server_sets() -> list[str]:
 
 def test_what_a_policy_refuses_may_be_taken_later_and_is_no_fault_of_the_spec() -> None:
     server = Server(refuses_actor)
-    server.words = "ValidatingAdmissionPolicy 'x' with binding 'y' denied request: not today"
+    server.texts = "ValidatingAdmissionPolicy 'x' with binding 'y' denied request: not today"
     Turns(server, RLJobStatus(), has_objects=False).turn()
     assert any(verb == "apply" for verb, _ in server.written)
 

@@ -114,8 +114,8 @@ def role_of(environ: Mapping[str, str]) -> Role:
     try:
         return Role(text)
     except ValueError:
-        words = ", ".join(role.value for role in Role)
-        raise ValueError(f"RLJOB_ROLE: {text!r} is not a role. Use one of {words}.") from None
+        known = ", ".join(role.value for role in Role)
+        raise ValueError(f"RLJOB_ROLE: {text!r} is not a role. Use one of {known}.") from None
 
 
 def of_role(pod: PodKey, role: Role, pod_uid: str) -> PodKey:

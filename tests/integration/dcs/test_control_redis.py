@@ -120,7 +120,7 @@ def test_a_lost_tail_is_found_by_a_coordinator_that_died_with_it(
     eventually(lambda: world.status().server is ServerState.LOST, "ControlStateLost")
 
 
-def test_a_resumed_run_is_opened_though_no_launcher_of_before_lives(world: World) -> None:
+def test_a_resumed_run_is_opened_though_no_earlier_launcher_runs(world: World) -> None:
     world.begin()
     world.register(Role.ACTOR)
     world.kill()

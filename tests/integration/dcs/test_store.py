@@ -111,7 +111,7 @@ class WrittenThrough(RuleBasedStateMachine):
         assert known(self.store) == before
 
     @rule()
-    def begin_anew(self) -> None:
+    def begin_again(self) -> None:
         """The coordinator's process was replaced."""
         self.store = Store(self.admin)
         self.store.load()
@@ -129,7 +129,7 @@ class WrittenThrough(RuleBasedStateMachine):
         self.admin.flushall()
         self.store.load()
         assert (self.store.last_event, self.store.events_after(0).events) == (last, [])
-        self.begin_anew()
+        self.begin_again()
 
     @invariant()
     def memory_is_what_a_fresh_read_gives(self) -> None:

@@ -170,7 +170,7 @@ def test_a_change_that_comes_after_its_admin_has_opened_again_is_refused(make_jo
     job.admin.open_server(0)
     with pytest.raises(Fenced, match=f"call {calls} of {name} comes after its call {calls + 1}"):
         job.admin._control.change(
-            "end_incarnation",
+            "end_life",
             name,
             calls,
             job.incarnations[job.actor].id,

@@ -302,7 +302,7 @@ QWEN2 = {"model_type": "qwen2", "sliding_window": 64}
 
 
 @pytest.mark.parametrize(
-    ("fields", "changes", "is_told"),
+    ("fields", "changes", "is_reported"),
     [
         pytest.param(MISTRAL, {"spec.rollout.sampling.maxNewTokens": 100}, True, id="answers"),
         pytest.param(MISTRAL, {"spec.rollout.maxPromptTokens": 60}, True, id="with their prompts"),

@@ -51,8 +51,8 @@ def test_roles_do_not_share_numbers() -> None:
 
 
 UIDS = st.sampled_from("abcdefgh")
-LIVES = st.one_of(st.just(""), UIDS.map(lambda uid: f"{uid}/0"))
-MEMBERS = st.lists(st.tuples(LIVES, LIVES), max_size=5)
+INCARNATIONS = st.one_of(st.just(""), UIDS.map(lambda uid: f"{uid}/0"))
+MEMBERS = st.lists(st.tuples(INCARNATIONS, INCARNATIONS), max_size=5)
 CANDIDATES = st.lists(
     st.builds(pod, UIDS, st.floats(0, 9), going=st.booleans()), max_size=8, unique_by=lambda candidate: candidate.uid
 )

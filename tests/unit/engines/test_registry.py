@@ -32,7 +32,7 @@ def test_an_engine_is_started_with_what_the_spec_states_of_its_role() -> None:
     assert settings_of(spec, Role.ROLLOUT) == wanted
 
 
-def test_the_torch_engine_is_forked_and_lives_whatever_it_answers() -> None:
+def test_the_torch_engine_is_forked_and_stays_whatever_it_answers() -> None:
     backend = backend_of(SPEC)
     assert isinstance(backend.command(settings_of(SPEC, Role.ROLLOUT), SITE), Fork)
     assert backend.ready.path == "/health"

@@ -50,7 +50,7 @@ def test_what_was_missed_is_made_up_for_and_the_rest_is_not_read_again() -> None
     assert RLJOBS.path("ns", "same") not in api.asked
 
 
-def test_a_job_that_comes_during_the_list_or_lives_elsewhere_stays() -> None:
+def test_a_job_that_comes_during_the_list_or_is_elsewhere_stays() -> None:
     cache = Cache(lambda key, cause: None)
     cache.put_job(make_job("elsewhere", 1, namespace="other"))
     cache.put_job(make_job("again", 1, uid="first"))

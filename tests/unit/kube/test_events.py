@@ -42,7 +42,7 @@ class Recorded:
         self.server = server or Server()
         self._events = Events(cast(Api, self.server), "me", lambda: self.now)
 
-    def say(self, message: str, times: int = 1, once: str = "") -> None:
+    def emit(self, message: str, times: int = 1, once: str = "") -> None:
         async def all_of_them() -> None:
             for _ in range(times):
                 await self._events.emit(KEY, RAW, warning("ObjectRefused", message), once)
@@ -52,28 +52,28 @@ class Recorded:
 
 def test_a_sentence_that_repeats_costs_nothing_until_it_is_written() -> None:
     reported = Recorded()
-    reported.say("refused", times=2 * EMIT_RATE.burst)
-    reported.say("something else")
+    reported.emit("refused", times=2 * EMIT_RATE.burst)
+    reported.emit("something else")
     assert reported.server.messages == ["refused", "something else"]
     assert reported.server.counts == []
     reported.now += REPEAT_SECONDS
-    reported.say("refused")
+    reported.emit("refused")
     assert reported.server.counts == [2 * EMIT_RATE.burst + 1]
 
 
 def test_a_job_that_states_ever_more_is_cut_short() -> None:
     reported = Recorded()
     for number in range(EMIT_RATE.burst + 10):
-        reported.say(f"{number}")
+        reported.emit(f"{number}")
     assert len(reported.server.messages) == EMIT_RATE.burst
 
 
 def test_what_happened_once_is_reported_once_by_all_incarnations_of_the_operator_together() -> None:
     first = Recorded()
-    first.say("epoch 2", once="e2")
+    first.emit("epoch 2", once="e2")
     for incarnation in (first, Recorded(first.server)):
-        incarnation.say("epoch 2, in other words", once="e2")
-    first.say("epoch 3", once="e3")
-    first.say("whatever repeats")
-    Recorded(first.server).say("whatever repeats")
+        incarnation.emit("epoch 2, in other words", once="e2")
+    first.emit("epoch 3", once="e3")
+    first.emit("whatever repeats")
+    Recorded(first.server).emit("whatever repeats")
     assert first.server.messages == ["epoch 2", "epoch 3", "whatever repeats", "whatever repeats"]

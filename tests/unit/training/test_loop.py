@@ -190,13 +190,13 @@ def test_ranks_go_on_together_and_leave_together_where_no_weights_have_moved(
 
 def test_what_is_agreed_is_what_all_can_and_any_must() -> None:
     meeting = Meeting(3)
-    text = [RankVote(True, False, 2), RankVote(False, False, 0), RankVote(True, True, 5)]
+    votes = [RankVote(True, False, 2), RankVote(False, False, 0), RankVote(True, True, 5)]
     answers: dict[int, Any] = {}
 
-    def say(rank: int) -> None:
-        answers[rank] = agree(Threads(rank, meeting), text[rank], "a slice")
+    def vote(rank: int) -> None:
+        answers[rank] = agree(Threads(rank, meeting), votes[rank], "a slice")
 
-    threads = [threading.Thread(target=say, args=(rank,)) for rank in range(3)]
+    threads = [threading.Thread(target=vote, args=(rank,)) for rank in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -157,7 +157,7 @@ class QueueAdmin:
     def begin_incarnation(self, incarnation: Incarnation) -> None:
         """Makes an incarnation live; ends the earlier one of the same rank. Twice is once."""
         self._calls.change(
-            "begin_incarnation",
+            "begin_life",
             incarnation.epoch,
             incarnation.id,
             str(incarnation.key),
@@ -167,7 +167,7 @@ class QueueAdmin:
 
     def end_incarnation(self, incarnation: str) -> None:
         """Fences an incarnation: its leases and tickets come back. Twice is once."""
-        self._calls.change("end_incarnation", incarnation, waiting=f"incarnation {incarnation} waits to be ended")
+        self._calls.change("end_life", incarnation, waiting=f"incarnation {incarnation} waits to be ended")
 
     def suspect(self, incarnation: str) -> None:
         """It died with tickets in work: they return, prompts become suspects. Before `end_incarnation`."""
