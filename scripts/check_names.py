@@ -1,7 +1,7 @@
 """Keeps private words out of names: modules, classes, functions, parameters, fields and variables, tests' too.
 
-`python scripts/check_names.py`, from the root of the repository; `make lint` runs it. Names each with its place and what
-the field says instead, and exits with 1. Names on the wire and in other libraries' formats stay: ALLOWED.
+`python scripts/check_names.py`, from the root of the repository; `make lint` runs it. Prints each with its line and the
+field's name for it, and exits with 1. Names on the wire and in other libraries' formats stay: ALLOWED.
 """
 
 import ast
@@ -79,7 +79,7 @@ def defined(tree: ast.AST) -> Iterator[tuple[str, int]]:
 def main() -> int:
     """0 where no name has a private word."""
     command = ["git", "ls-files", "-z", "*.py"]
-    listed = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout  # noqa: S607 (git of PATH)
+    listed = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout
     found = []
     for path in filter(None, listed.split("\0")):
         names = [(Path(path).stem, 1), *defined(ast.parse(Path(path).read_text()))]
