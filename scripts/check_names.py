@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-WORDS = {
+FIELD_NAMES = {
     "told": "reported",
     "retold": "replayed",
     "tell": "report",
@@ -84,9 +84,9 @@ def main() -> int:
     for path in filter(None, listed.split("\0")):
         names = [(Path(path).stem, 1), *defined(ast.parse(Path(path).read_text()))]
         for name, line in names:
-            private = [part for part in parts(name) if part in WORDS]
+            private = [part for part in parts(name) if part in FIELD_NAMES]
             if private and name not in ALLOWED:
-                found.append(f"{path}:{line}: {name}: for {private[0]!r} the field says {WORDS[private[0]]}")
+                found.append(f"{path}:{line}: {name}: for {private[0]!r} the field says {FIELD_NAMES[private[0]]}")
     sys.stderr.writelines(f"{line}\n" for line in dict.fromkeys(found))
     return 1 if found else 0
 

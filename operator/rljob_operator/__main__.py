@@ -1,4 +1,4 @@
-"""`python -m rljob_operator --config FILE`: one replica of the operator, until it is told to stop."""
+"""`python -m rljob_operator --config FILE`: one replica of the operator, until a signal stops it."""
 
 import argparse
 import asyncio
@@ -36,7 +36,7 @@ class _JsonLines(logging.Formatter):
 
 
 def main() -> int:
-    """Exit codes: 0 told to stop, 1 the lease or the process is lost, 64 the options are wrong."""
+    """Exit codes: 0 stopped by a signal, 1 the lease or the process is lost, 64 the options are wrong."""
     parser = _Arguments(prog="rljob-operator", description="The operator of RLJobs.")
     parser.add_argument("--config", type=Path, help="YAML file with the options; without it all are as by default")
     parser.add_argument("--log-format", choices=("text", "json"), default="json")

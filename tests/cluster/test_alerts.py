@@ -12,7 +12,7 @@ from tests.cluster.chart.helm import objects, only, render
 from tests.cluster.harness.machine import prometheus_programs
 from tests.unit.helm.exported import asked_by
 
-# Whoever brings the cluster up has helm on the path.
+# Bringing the cluster up puts helm on the path.
 pytestmark = pytest.mark.usefixtures("cluster")
 
 SCENARIOS = Path(__file__).parent / "monitoring/alerts.test.yaml"

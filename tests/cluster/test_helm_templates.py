@@ -9,7 +9,7 @@ import yaml
 from rljob_operator.options import CoordinatorAccess, OperatorOptions
 from tests.cluster.chart.helm import CHART, HERE, Object, helm, objects, only, refusal, render
 
-# Whoever brings the cluster up has helm on the path.
+# Bringing the cluster up puts helm on the path.
 pytestmark = pytest.mark.usefixtures("cluster")
 
 SHAPES: dict[str, tuple[str, ...]] = {

@@ -14,7 +14,7 @@ from rljob_operator.build.parts import Owner, Platform
 from rljob_operator.options import OperatorOptions, WorkloadOptions
 from tests.cluster.chart.helm import render
 
-# Whoever brings the cluster up has helm on the path.
+# Bringing the cluster up puts helm on the path.
 pytestmark = pytest.mark.usefixtures("cluster")
 
 ROOT = Path(__file__).parents[2]

@@ -1,4 +1,4 @@
-"""Whoever waits says for what: what a real cluster refuses, does not have, or cannot start, is the reason of Ready.
+"""Each wait is named: what a real cluster refuses, does not have, or cannot start, is the reason of Ready.
 
 The jobs here never run: each is kept by something else, and no one waits for a limit. They are of one namespace and one
 operator, each of a name of its own; their workers sleep.

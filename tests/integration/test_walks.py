@@ -12,10 +12,10 @@ import pytest
 
 SCRIPT = Path(__file__).parents[2] / "scripts/count-walks"
 BUDGET = {
-    "sample": {"files": 57, "calls": 265},
-    "weight": {"files": 44, "calls": 115},
-    "reference": {"files": 108, "calls": 600},
-    "actor": {"files": 130, "calls": 720},
+    "sample": {"files": 52, "calls": 165},
+    "weight": {"files": 40, "calls": 100},
+    "reference": {"files": 102, "calls": 480},
+    "actor": {"files": 122, "calls": 585},
 }
 
 

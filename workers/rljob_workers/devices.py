@@ -28,7 +28,7 @@ def group_backend(device: torch.device) -> str:
 def moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """A host tensor on `device`; on the CPU itself.
 
-    The copy comes by pinned memory, in the order of what is computed next: nobody waits for it, and the caller may
+    The copy comes by pinned memory, in the order of what is computed next; the CPU does not wait, and the caller may
     change `tensor` at once.
     """
     if device.type == "cpu":

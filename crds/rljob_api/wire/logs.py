@@ -16,7 +16,7 @@ LOGS_DIR = "logs"
 """In the run folder: of a run on one machine whole logs, on a cluster the last part of each."""
 RETAINED_LOG_CHARACTERS = 1 << 16
 """Of each log, the newest so many are retained on a cluster."""
-LOG_NAME = r"^(actor|rollout|actor_fwd|reference|advantages)-\d{1,6}\.(\d{1,4}|engine(\.\d{1,4})?)$"
+LOG_NAME = rf"^({'|'.join(Role)})-\d{{1,6}}\.(\d{{1,4}}|engine(\.\d{{1,4}})?)$"
 """Of a rank or an engine, without the suffix."""
 BEGINS = re.compile(r"^=== new life at .* ===$", re.MULTILINE)
 """The line before the first of each incarnation of a rank or engine."""

@@ -15,6 +15,7 @@ from rljob_operator.core.decision import Decision, RestartGlobal, Step, Suspend,
 from rljob_operator.core.derived_status import with_derived
 from rljob_operator.core.drain import actor_saves_first, drain, drained_at, stopping
 from rljob_operator.core.ends import ending, ends_at, is_over, limited
+from rljob_operator.core.gang_release import given_back, released_at
 from rljob_operator.core.infrastructure import counted, due_at, forgotten, restarts
 from rljob_operator.core.liveness import overdue_in
 from rljob_operator.core.membership import pods, with_one_generation
@@ -25,7 +26,7 @@ from rljob_operator.core.outcome import applied, replaced
 from rljob_operator.core.progress import refresh, stalled, stalls_at
 from rljob_operator.core.reachability import no_contact_counts_at, not_asked, reached
 from rljob_operator.core.readiness import settled, too_late, too_late_at
-from rljob_operator.core.restart import given_back, released_at, restart
+from rljob_operator.core.restart import restart
 from rljob_operator.core.scaling import is_owed, leaves_at, scaled
 from rljob_operator.core.start import continued, entered
 

@@ -1,7 +1,6 @@
-"""Restart policies: the restart table with the user's failure rules, requested restarts, gang release, control state.
+"""Restart policies: the restart table with the user's failure rules, requested restarts, control state.
 
-Requested restarts and changed specs never count. A gang without room for a lost pod gives all its pods back, else two
-jobs could hold for ever what the other needs. An epoch of the coordinator below the one that was opened means a lost
+Requested restarts and changed specs never count. An epoch of the coordinator below the one that was opened means a lost
 tail of the control state; one above it, or the same under another decision, means a lost status: both open a new
 epoch. Pure.
 """
@@ -11,13 +10,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from rljob_api.names import Role, Scope
-from rljob_api.roles import TRAITS, Grouping
+from rljob_api.roles import TRAITS
 from rljob_api.spec.restart import FailureRuleSpec, RestartPolicySpec, RestartRequestSpec, RuleAction
 from rljob_api.status import RLJobStatus
 from rljob_api.wire.observation import ServerState
 from rljob_operator.core.decision import Cause, Fail, RestartGlobal, RestartInPlace
+from rljob_operator.core.gang_release import released
 from rljob_operator.core.membership import remaining
-from rljob_operator.core.observed import Observed, PodFact, PodState
+from rljob_operator.core.observed import Observed
 from rljob_operator.core.reasons import Reason
 
 _SIGNAL_BASE = 128
@@ -47,7 +47,7 @@ def restart(
         _control_state(observed, status)
         or _spec_change(observed, status)
         or _failed_or_requested(observed, status, causes, now)
-        or _released(observed, status, now)
+        or released(observed, status, now)
     )
 
 
@@ -162,63 +162,6 @@ def _requested(
 
 def _sentence(request: RestartRequestSpec) -> str:
     return f"a restart was requested ({request.id})" + (f": {request.reason}" if request.reason else "")
-
-
-def _released(observed: Observed, status: RLJobStatus, now: float) -> RestartGlobal | None:
-    """The restart in which a job lets go of all of its pods."""
-    at = released_at(observed, status)
-    if at is None or now < at:
-        return None
-    unplaced = _unplaced(observed, status)
-    first = min(unplaced, key=lambda fact: fact.started_at)
-    waited = now - first.started_at
-    message = (
-        f"there has been no room for pod {first.pod} for {waited:.0f} s, without which the job cannot train; it gives "
-        "its other pods back and waits as a whole (scheduling.gang)"
-    )
-    ids = tuple(f"release/{fact.incarnation}" for fact in unplaced)
-    return RestartGlobal(Reason.GANG_RELEASED, message, role=first.pod.role, ids=ids, counts=False, releases=True)
-
-
-def released_at(observed: Observed, status: RLJobStatus) -> float | None:
-    """When the job gives its pods back; None while it can train, or has none."""
-    patience = observed.release_after_seconds
-    if patience is None or not any(
-        _holds(observed.facts.get(key)) for key, pod in remaining(status) if pod.incarnation
-    ):
-        return None
-    since = [fact.started_at for fact in _unplaced(observed, status)]
-    return min(since) + patience if since else None
-
-
-def given_back(observed: Observed, status: RLJobStatus) -> RLJobStatus:
-    """`status`, once no pod is there any more, without the mark that prevents others from being made.
-
-    The scheduler counts pods that are on their way out: with them a new one would be one of a whole gang, alone.
-    """
-    if not status.restart.releasing or observed.num_worker_pods:
-        return status
-    return status.model_copy(update={"restart": status.restart.model_copy(update={"releasing": False})})
-
-
-def _unplaced(observed: Observed, status: RLJobStatus) -> list[PodFact]:
-    """Pods without a node, of roles that can do nothing without them: a gang without one, another role without all."""
-    found: list[PodFact] = []
-    for role in status.roles:
-        keys = [key for key, _ in remaining(status) if key.role is role.name]
-        waiting = [fact for key in keys if (fact := observed.facts.get(key)) is not None and _waits(fact)]
-        is_gang = TRAITS[role.name].grouping is Grouping.GANG
-        if waiting and (is_gang or len(waiting) == len(keys)):
-            found += waiting
-    return found
-
-
-def _waits(fact: PodFact) -> bool:
-    return fact.state is PodState.PENDING and not fact.placed
-
-
-def _holds(fact: PodFact | None) -> bool:
-    return fact is not None and fact.placed and fact.state is not PodState.EXITED
 
 
 def _control_state(observed: Observed, status: RLJobStatus) -> RestartGlobal | None:

@@ -77,7 +77,7 @@ def text_of(job: RunningJob, reason: str) -> list[dict[str, Any]]:
 
 
 def the_drain_outlives_restarts(job: RunningJob) -> None:
-    """Whoever asked for it still wants it when a process dies."""
+    """The request stands when a process dies."""
     reported = len(text_of(job, "QueueDraining"))
     assert facts(job, "drain") == {"kind": "result", "drained": True}
     drained = facts(job, "stats")

@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from rljob_cli.main import SUBCOMMANDS
+
 ROOT = Path(__file__).parents[3]
 
 STARTED_BY = {
     "rljob run": "tests/integration/run/job.py::start",
     "rljob validate": "tests/cluster/test_commands.py::test_a_bad_manifest_ends_rljob_validate_with_64",
     "rljob render": "tests/cluster/test_commands.py::test_an_example_and_what_render_makes_of_it_are_accepted",
+    "rljob reward": "tests/unit/cli/test_checks.py::test_the_command_shows_what_answers_are_worth",
     "rljob audit": "tests/unit/cli/test_audit_command.py::test_a_whole_log_holds",
     "rljob queue stats": "tests/cluster/test_quickstart.py::test_the_quickstart_succeeds_by_the_commands_of_its_page",
     "rljob queue check": "tests/cluster/test_quickstart.py::test_the_quickstart_succeeds_by_the_commands_of_its_page",
@@ -39,6 +42,7 @@ STARTED_BY = {
     "scripts/draw_timeline.py": (
         "tests/integration/run/test_folder.py::test_a_job_trains_to_its_end_and_is_then_finished"
     ),
+    "scripts/check_names.py": "tests/integration/test_check_names.py::check",
     "scripts/gpu-wheels": "tests/integration/bench/test_gpu_without_gpu.py::test_every_package_has_its_version",
     "scripts/images": "tests/cluster/test_images.py::test_the_worker_image_runs_a_job_by_itself",
     "scripts/install": "Makefile::install",
@@ -64,7 +68,7 @@ STARTED_BY = {
 help in `make test`, and run in `make test-long`."""
 
 _OURS = re.compile(
-    r"\brljob (?:run|validate|render|audit|queue \w+|restart|clone|logs|samples|crd|docs)\b"
+    rf"\brljob (?:queue \w+|{'|'.join(name for name in SUBCOMMANDS if name != 'queue')})\b"
     r"|(?<=-m )(?:tests|rljob_\w+)[\w.]*\w"
     r"|(?<![\w/])(?:scripts|tests/cluster/node)/[\w.-]*\w"
 )

@@ -75,7 +75,7 @@ class _Lines(PromptSource):
         return 0
 
     def at(self, index: int) -> Prompt:
-        """Nobody asks: rows are read in turn."""
+        """Rows are read in turn."""
         raise NotImplementedError(f"row {index} of a trial")
 
     def rows(self) -> Iterator[_Row]:

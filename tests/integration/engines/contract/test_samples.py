@@ -128,7 +128,7 @@ async def test_progress_reports_each_token_once(server: Contender, engine: Engin
 async def test_progress_is_reported_while_tokens_are_made(
     server: Contender, engine: Engine, versions: list[Weights]
 ) -> None:
-    """Whoever waits for a long answer sees it grow: word comes again and again before its end."""
+    """A long answer is seen to grow: word comes again and again before its end."""
     await load(engine, versions[1].folder, 1)
     running = await Running(engine, params(900, num_samples=server.crowd)).began()
     first = running.num_tokens

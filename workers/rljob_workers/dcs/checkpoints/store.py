@@ -167,7 +167,7 @@ class CheckpointStore:
     def verified(self, folder: str, rank: int = 0, world: int = 1) -> Path:
         """The path of a recorded folder; of its files, those that fall to `rank` of `world` are what was written.
 
-        The reference version that the folder names is one of them. Whoever reads waits until all ranks have verified
+        The reference version that the folder names is one of them. The reader waits until all ranks have verified
         their files. Raises CheckpointUnreadable, and DamageReported: the coordinator knows of it when that is raised.
         """
         root = self._place.root
