@@ -48,7 +48,7 @@ async def read_at_most(answer: aiohttp.ClientResponse, most_bytes: int) -> bytes
 
 
 def what_came_back(error: Exception, timeout: float, connect_timeout: float) -> str:
-    """What became of a question that has no answer, in problem that stay the same as long as it does."""
+    """What became of a question that has no answer, in a sentence that stays the same as long as it does."""
     match error:
         case aiohttp.ConnectionTimeoutError():
             return f"no connection within {connect_timeout:g} s"

@@ -1,15 +1,16 @@
 """What the DCS raises.
 
 DcsError
-├── IncarnationOver                 this rank or launcher is fenced (older epoch, later incarnation): stop, write
-nothing ├── WeightDead               the weight is not alive (its lineage was left before this version) ├──
-WeightIncomplete         a version is published while rows of its rollout are untrained ├── CoordinatorUnreachable   the
-coordinator has not answered within the deadline (who waited for what) ├── CoordinatorRefused       the coordinator
-refuses, with its sentence ├── WeightTimeout            no source gave the whole weight within the deadline ├──
-CorruptWeights           a chunk does not match its checksum, from every source ├── CheckpointDamaged        a
-checkpoint folder is incomplete or does not match its checksums │   └── DamageReported       the same, and the
-coordinator chooses the folder that the next epoch begins with └── CheckpointUnreadable     the storage of the
-checkpoints gives an error: nothing is known of the bytes
+├── IncarnationOver          this rank or launcher is fenced (older epoch, later incarnation): stop, write nothing
+├── WeightDead               the weight is not alive (its lineage was left before this version)
+├── WeightIncomplete         a version is published while rows of its rollout are untrained
+├── CoordinatorUnreachable   the coordinator has not answered within the deadline (who waited for what)
+├── CoordinatorRefused       the coordinator refuses, with its sentence
+├── WeightTimeout            no source gave the whole weight within the deadline
+├── CorruptWeights           a chunk does not match its checksum, from every source
+├── CheckpointDamaged        a checkpoint folder is incomplete or does not match its checksums
+│   └── DamageReported       the same, and the coordinator chooses the folder that the next epoch begins with
+└── CheckpointUnreadable     the storage of the checkpoints gives an error: nothing is known of the bytes
 """
 
 from pathlib import Path

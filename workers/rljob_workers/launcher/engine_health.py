@@ -132,7 +132,7 @@ class EngineParts:
 
     def lost(self, server: int) -> str | None:
         """Which part has died since the last check, for a sentence; None: all that were seen are there. Never waits."""
-        if self._pattern is None or not _incarnations(stat_of(server)):
+        if self._pattern is None or not _is_alive(stat_of(server)):
             return None  # with the server all of them go: its own end is what is reported
         gone = next((pid for pid in self._seen if not _is_living_child(pid, server)), None)
         if gone is not None:
@@ -144,10 +144,10 @@ class EngineParts:
 def _is_living_child(pid: int, server: int) -> bool:
     """By its own stat. A list of children may lack one that lives, while another or a thread of the server ends."""
     stat = stat_of(pid)
-    return stat is not None and _incarnations(stat) and int(stat[PARENT]) == server
+    return stat is not None and _is_alive(stat) and int(stat[PARENT]) == server
 
 
-def _incarnations(stat: list[str] | None) -> bool:
+def _is_alive(stat: list[str] | None) -> bool:
     return stat is not None and stat[STATE] not in _ENDED
 
 

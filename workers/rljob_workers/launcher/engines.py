@@ -170,7 +170,7 @@ class EngineKeeper:
         self._has_lost_a_part = False
         self._unwanted: str | None = None
         self.starts = 0
-        """Lives so far."""
+        """Incarnations so far."""
 
     @property
     def pid(self) -> int | None:

@@ -39,7 +39,7 @@ class EngineFacts:
     state: EngineState | None = None
     """None: not started yet, or not wanted any more."""
     starts: int = 0
-    """Lives so far."""
+    """Incarnations so far."""
 
 
 @dataclass(frozen=True, slots=True)

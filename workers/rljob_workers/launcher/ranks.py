@@ -129,7 +129,7 @@ class Ranks:
         self.memories: defaultdict[int, RankMemory] = defaultdict(RankMemory)
         """Rank -> what it shares with this launcher, through all its incarnations."""
         self.starts = 0
-        """Lives so far."""
+        """Incarnations so far."""
 
     @property
     def num_alive(self) -> int:
