@@ -14,7 +14,7 @@ import pytest
 from rljob_api.cluster import checkpoint_claim_name
 from tests.cluster.harness.definition import install_definition
 from tests.cluster.harness.earlier import check_out
-from tests.cluster.harness.kubectl import Kubectl
+from tests.cluster.harness.kubectl import Kubectl, Object
 from tests.cluster.harness.machine import Cluster, Node
 from tests.cluster.harness.operator import OperatorProcess
 from tests.cluster.harness.rljob import ClusterJob, gated_rewards, make_job, slowed
@@ -54,6 +54,30 @@ def test_an_upgrade_and_a_rollback_touch_no_pod_whatever_has_become_of_its_job(
         with OperatorProcess(cluster, namespace, tmp_path / "back", sources=release):
             restart_a_rank(job, 2)
             assert [standing(each) for each in (job, *ended)] == began
+            (gate / "go").touch()
+            report = job.assert_succeeded()
+    assert report.problems == []
+    assert job.status()["restart"]["globalRestarts"] == 0
+
+
+@pytest.mark.long
+def test_a_job_of_the_release_before_loses_a_pod_and_gets_another_replica_under_this_operator(
+    cluster: Cluster, node: Node, kubectl: Kubectl, namespace: str, tmp_path: Path, release: Path
+) -> None:
+    """New pods run what the job began with, and meet its coordinator; then the earlier operator goes on with it."""
+    install_definition(cluster.kubeconfig)
+    with gated_rewards() as gate:
+        job = ClusterJob(kubectl, slowed(make_job(rollout={"numRollouts": 120}, restartPolicy=PATIENT), "gated", gate))
+        with OperatorProcess(cluster, namespace, tmp_path / "first", sources=release):
+            job.apply().wait_epoch_ready(1)
+            (advantages,) = job.pods(role="advantages")
+        with OperatorProcess(cluster, namespace, tmp_path / "upgraded"):
+            kubectl("delete", "pod", advantages["metadata"]["name"], "--wait=false")
+            job.wait("another pod of advantages to be ready", lambda: is_another(job, advantages) and is_ready(job))
+            kubectl("scale", f"rlj/{job.name}", "--replicas=2")
+            job.wait("a second rollout to be ready", lambda: len(job.pods(role="rollout")) == 2 and is_ready(job))
+            assert all(str(release / "workers") in json.dumps(pod["spec"]) for pod in job.pods())
+        with OperatorProcess(cluster, namespace, tmp_path / "back", sources=release):
             (gate / "go").touch()
             report = job.assert_succeeded()
     assert report.problems == []
@@ -117,6 +141,17 @@ def claims(job: ClusterJob) -> dict[str, tuple[list[str], dict[str, str]]]:
         for each in job.kubectl.all("persistentvolumeclaim", f"rljob.dev/job={job.name}")
         if each["metadata"]["name"] == checkpoint_claim_name(job.name)
     }
+
+
+def is_another(job: ClusterJob, pod: Object) -> bool:
+    """Whether another pod than `pod` is the one of its role."""
+    uids = {each["metadata"]["uid"] for each in job.pods(role="advantages")}
+    return bool(uids) and pod["metadata"]["uid"] not in uids
+
+
+def is_ready(job: ClusterJob) -> bool:
+    """Whether the job is Ready with each of its pods."""
+    return job.is_true("Ready") and all(row["ready"] == row["replicas"] for row in job.status()["roles"])
 
 
 def standing(job: ClusterJob) -> tuple[object, ...]:
