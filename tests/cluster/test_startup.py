@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rljob_api.cluster import LABEL_JOB
 from tests.cluster.harness.definition import install_definition
 from tests.cluster.harness.gpus import asks_for, pretended_gpus
 from tests.cluster.harness.kubectl import Kubectl, Object
@@ -57,7 +58,7 @@ def scheduled(kubectl: Kubectl, pod: str) -> bool:
 
 def runs_but_for_rollouts(job: ClusterJob) -> bool:
     """Whether each pod of the job, its infrastructure too, runs its container: no mount of it can fail any more."""
-    pods = job.kubectl.all("pods", f"rljob.dev/job={job.name}")
+    pods = job.kubectl.all("pods", f"{LABEL_JOB}={job.name}")
     others = [pod for pod in pods if pod["metadata"]["labels"].get("rljob.dev/role") != "rollout"]
     return all(pod["status"]["phase"] == "Running" for pod in others)
 

@@ -7,11 +7,13 @@ after a rollback of the operator it is today's as well.
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from rljob_api.cluster import checkpoint_claim_name
+from rljob_api.cluster import LABEL_JOB, checkpoint_claim_name
 from tests.cluster.harness.definition import install_definition
 from tests.cluster.harness.earlier import check_out
 from tests.cluster.harness.kubectl import Kubectl, Object
@@ -36,13 +38,20 @@ def release(tmp_path: Path) -> Path:
         pytest.skip(str(error))
 
 
+@contextmanager
+def long_job(cluster: Cluster, kubectl: Kubectl) -> Iterator[tuple[ClusterJob, Path]]:
+    """Not applied yet; it trains slowly until its folder has a file `go`."""
+    install_definition(cluster.kubeconfig)
+    with gated_rewards() as gate:
+        manifest = make_job(rollout={"numRollouts": 120}, restartPolicy=PATIENT)
+        yield ClusterJob(kubectl, slowed(manifest, "gated", gate)), gate
+
+
 @pytest.mark.long
 def test_an_upgrade_and_a_rollback_touch_no_pod_whatever_has_become_of_its_job(
     cluster: Cluster, node: Node, kubectl: Kubectl, namespace: str, tmp_path: Path, release: Path
 ) -> None:
-    install_definition(cluster.kubeconfig)
-    with gated_rewards() as gate:
-        job = ClusterJob(kubectl, slowed(make_job(rollout={"numRollouts": 120}, restartPolicy=PATIENT), "gated", gate))
+    with long_job(cluster, kubectl) as (job, gate):
         with OperatorProcess(cluster, namespace, tmp_path / "first", sources=release):
             ended = [succeeded(kubectl), failed(kubectl)]
             job.apply().wait_epoch_ready(1)
@@ -65,9 +74,7 @@ def test_a_job_of_the_release_before_loses_a_pod_and_gets_another_replica_under_
     cluster: Cluster, node: Node, kubectl: Kubectl, namespace: str, tmp_path: Path, release: Path
 ) -> None:
     """New pods run what the job began with, and meet its coordinator; then the earlier operator goes on with it."""
-    install_definition(cluster.kubeconfig)
-    with gated_rewards() as gate:
-        job = ClusterJob(kubectl, slowed(make_job(rollout={"numRollouts": 120}, restartPolicy=PATIENT), "gated", gate))
+    with long_job(cluster, kubectl) as (job, gate):
         with OperatorProcess(cluster, namespace, tmp_path / "first", sources=release):
             job.apply().wait_epoch_ready(1)
             (advantages,) = job.pods(role="advantages")
@@ -160,7 +167,7 @@ def standing(job: ClusterJob) -> tuple[object, ...]:
     restarts = {
         pod["metadata"]["uid"]: [each["restartCount"] for each in pod["status"]["containerStatuses"]] for pod in pods
     }
-    workloads = job.kubectl.all("deployment,statefulset", f"rljob.dev/job={job.name}")
+    workloads = job.kubectl.all("deployment,statefulset", f"{LABEL_JOB}={job.name}")
     versions = {each["metadata"]["uid"]: str(each["metadata"]["generation"]) for each in workloads}
     return job.status()["phase"], job.epoch(), restarts, versions, claims(job)
 

@@ -195,7 +195,7 @@ class Ends:
 
     def of(self, name: str, pod: PodView) -> tuple[float, ...]:
         """Its ends, oldest first, with the one that is seen now."""
-        incarnation = f"{pod.uid}/{pod.restarts}"
+        incarnation = incarnation_of(pod)
         known = self._seen.get(name)
         if known is None:
             ends: tuple[float, ...] = ()
