@@ -16,10 +16,10 @@ from rljob_api.names import Epoch, Role
 from rljob_api.wire.epochs import EpochRequest, PodPhase
 from rljob_api.wire.failures import FailureKind
 from rljob_api.wire.observation import CoordinatorEvent, EventKind, EventPage, ServerState
-from rljob_api.wire.ranks import NoticeKind, StepReport
+from rljob_api.wire.ranks import NoticeKind
 from rljob_workers.dcs.errors import IncarnationOver
 from rljob_workers.dcs.membership.counters import PASSED_OVER
-from tests.integration.dcs.world import PATIENCE_SECONDS, World, eventually
+from tests.integration.dcs.world import PATIENCE_SECONDS, World, eventually, make_step_report
 
 
 def test_it_is_ready_when_the_control_redis_is_open(world: World) -> None:
@@ -241,17 +241,7 @@ def test_a_reported_failure_is_one_whatever_its_message_is_repeated(world: World
 def test_a_step_is_reported_once_and_shown(world: World) -> None:
     world.begin()
     rank = world.rank(Role.ACTOR)
-    report = StepReport(
-        incarnation=rank.incarnation,
-        step=0,
-        version=1,
-        reward=0.5,
-        loss=1.0,
-        staleness=0,
-        samples=4,
-        tokens=40,
-        seconds=1.0,
-    )
+    report = make_step_report(rank, 0)
     rank.report_step(report)
     rank.report_step(report)
     world.restart()

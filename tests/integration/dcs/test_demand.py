@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from rljob_api.names import Role
-from rljob_api.wire.ranks import StepReport
 from rljob_workers.dcs.membership.counters import LOOP_SECONDS, STARVED_SECONDS, WITHHELD_SECONDS
 from rljob_workers.dcs.membership.session import RankSession
+from tests.integration.dcs.world import make_step_report
 
 from .world import ROLES, World
 
@@ -17,19 +17,7 @@ def report(rank: RankSession, **counters: float) -> None:
 
 
 def report_step(rank: RankSession, step: int) -> None:
-    rank.report_step(
-        StepReport(
-            incarnation=rank.incarnation,
-            step=step,
-            version=step + 1,
-            reward=0.5,
-            loss=1.0,
-            staleness=0,
-            samples=4,
-            tokens=40,
-            seconds=1.0,
-        )
-    )
+    rank.report_step(make_step_report(rank, step))
 
 
 def test_status_has_the_sums_of_the_last_step_and_metrics_those_of_now(world: World) -> None:

@@ -21,6 +21,7 @@ from rljob_api.wire.failures import Failure, FailureAcknowledgement, FailureKind
 from rljob_api.wire.identity import Endpoints, Incarnation, PodKey, RankKey
 from rljob_api.wire.launchers import LauncherAnswer, LauncherHello, LauncherPoll
 from rljob_api.wire.observation import CoordinatorEvent, CoordinatorStatus, EventKind, EventPage
+from rljob_api.wire.ranks import StepReport
 from rljob_workers.dcs.coordinator.context import CoordinatorContext
 from rljob_workers.dcs.coordinator.records import Store
 from rljob_workers.dcs.membership.coordinator_http import CoordinatorClient
@@ -251,3 +252,18 @@ class World:
 
 def read_json(path: Path) -> Any:
     return json.loads(path.read_text())
+
+
+def make_step_report(rank: RankSession, step: int) -> StepReport:
+    """What the actor's first rank reports of a step of four samples."""
+    return StepReport(
+        incarnation=rank.incarnation,
+        step=step,
+        version=step + 1,
+        reward=0.5,
+        loss=1.0,
+        staleness=0,
+        samples=4,
+        tokens=40,
+        seconds=1.0,
+    )
