@@ -1,73 +1,43 @@
-"""The pipeline as data: the columns of a row, and which task reads and writes which of them.
+"""The pipeline as data: which task reads and writes which column of a row, derived from the job.
 
-The coordinator gives the queue its shape from here; the roles take the names of their tasks and columns. Imports no
-torch and no role.
+The coordinator gives the queue its shape from here; the roles take the names of their tasks. Imports no torch and no
+role.
 """
 
 from rljob_api.roles import TRAITS
 from rljob_api.spec import RLJobSpec
 from rljob_api.spec.training import ClaimPolicy
+from rljob_workers.tensors.columns import Column
 from rljob_workers.transfer_queue.types import QueueShape, Task, TaskKind
 
-TOKENS = "tokens"
+GENERATED = (
+    Column.TOKENS,
+    Column.RESPONSE_LENGTHS,
+    Column.LOSS_MASKS,
+    Column.ROLLOUT_LOG_PROBS,
+    Column.REWARDS,
+    Column.VALID,
+    Column.FINISH_REASONS,
+    Column.VERSION_SPANS,
+)
+"""Written by the rollout under its ticket."""
 
 
-RESPONSE_LENGTHS = "response_lengths"
-
-
-LOSS_MASKS = "loss_masks"
-
-
-ROLLOUT_LOG_PROBS = "rollout_log_probs"
-
-
-REWARDS = "rewards"
-
-
-VALID = "valid"
-"""1 element a row: 0 where the sample could not be scored, so that nothing may be learnt from it."""
-
-
-FINISH_REASONS = "finish_reasons"
-"""1 element a row, as in `rollout.groups.FINISH_CODES`."""
-
-
-VERSION_SPANS = "version_spans"
-"""[spans, 4] a row: lineage and version of the weight, first token and the one after the last."""
-
-
-LOG_PROBS = "log_probs"
-
-
-REF_LOG_PROBS = "ref_log_probs"
-
-
-ADVANTAGES = "advantages"
-
-
-GENERATED_FIELDS = (
-    TOKENS,
-    RESPONSE_LENGTHS,
-    LOSS_MASKS,
-    ROLLOUT_LOG_PROBS,
-    REWARDS,
-    VALID,
-    FINISH_REASONS,
-    VERSION_SPANS,
+ACTOR_LOG_PROBS = Task(
+    "actor_log_probs", TaskKind.FORWARD, (Column.TOKENS, Column.RESPONSE_LENGTHS), (Column.LOG_PROBS,)
 )
 
 
-ACTOR_LOG_PROBS = Task("actor_log_probs", TaskKind.FORWARD, (TOKENS, RESPONSE_LENGTHS), (LOG_PROBS,))
-
-
-REFERENCE_LOG_PROBS = Task("ref_log_probs", TaskKind.FORWARD, (TOKENS, RESPONSE_LENGTHS), (REF_LOG_PROBS,))
+REFERENCE_LOG_PROBS = Task(
+    "ref_log_probs", TaskKind.FORWARD, (Column.TOKENS, Column.RESPONSE_LENGTHS), (Column.REF_LOG_PROBS,)
+)
 
 
 COMPUTE_ADVANTAGES = Task(
     "compute_advantages_and_returns",
     TaskKind.FORWARD,
-    (REWARDS, RESPONSE_LENGTHS, VALID),
-    (ADVANTAGES,),
+    (Column.REWARDS, Column.RESPONSE_LENGTHS, Column.VALID),
+    (Column.ADVANTAGES,),
     ClaimPolicy.GROUP,
 )
 
@@ -78,9 +48,9 @@ _FORWARD = (ACTOR_LOG_PROBS, COMPUTE_ADVANTAGES, REFERENCE_LOG_PROBS)
 ACTOR_TRAIN = "actor_train"
 
 
-def fields_of(spec: RLJobSpec) -> tuple[str, ...]:
+def columns_of(spec: RLJobSpec) -> tuple[str, ...]:
     """The columns that a row of this job gets in the end: what is generated, and what its roles compute."""
-    return (*GENERATED_FIELDS, *(field for task in _forward_tasks(spec) for field in task.writes))
+    return (*GENERATED, *(column for task in _forward_tasks(spec) for column in task.writes))
 
 
 def actor_train(spec: RLJobSpec) -> Task:
@@ -89,8 +59,8 @@ def actor_train(spec: RLJobSpec) -> Task:
     Without actor_fwd it makes its own log-probs (`training.loop.Proximal`). The reference's are read by the KL term:
     where its coefficient is 0 a reference goes on serving rows as it comes to them, and no task waits for it.
     """
-    unread = set() if spec.algorithm.kl.coefficient > 0 else {REF_LOG_PROBS}
-    needs = tuple(field for field in fields_of(spec) if field not in unread)
+    unread = set() if spec.algorithm.kl.coefficient > 0 else {Column.REF_LOG_PROBS}
+    needs = tuple(column for column in columns_of(spec) if column not in unread)
     return Task(ACTOR_TRAIN, TaskKind.TRAINING, needs, policy=spec.training.claim_policy)
 
 
@@ -108,6 +78,6 @@ def queue_shape(spec: RLJobSpec) -> QueueShape:
         num_rollouts=spec.rollout.num_rollouts,
         max_prompt_kills=spec.rollout.max_prompt_kills,
         max_attempts=spec.rollout.max_attempts,
-        generated_fields=GENERATED_FIELDS,
+        generated_fields=GENERATED,
         tasks=(*_forward_tasks(spec), actor_train(spec)),
     )

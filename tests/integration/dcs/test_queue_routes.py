@@ -12,7 +12,7 @@ from rljob_api.wire.identity import WeightId
 from rljob_api.wire.observation import EventKind
 from rljob_api.wire.queue import DrainRequest, DrainState, QueueCheck, QueuePeek, QueueStats, Tickets
 from rljob_workers.dcs.membership.session import RankSession
-from rljob_workers.pipeline import GENERATED_FIELDS, queue_shape
+from rljob_workers.pipeline import GENERATED, queue_shape
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.types import Batch, GroupRows, NotReady, Ticket, Withheld
@@ -32,7 +32,7 @@ class Rollout:
         shape = queue_shape(world.job.spec)
         self.queue = TransferQueueClient(world.endpoints, shape, self.session.incarnation)
         self._rows = [torch.arange(3, dtype=torch.int32)] * shape.samples_per_prompt
-        self._kinds = dict.fromkeys(GENERATED_FIELDS, torch.float32) | {"tokens": torch.int32}
+        self._kinds = dict.fromkeys(GENERATED, torch.float32) | {"tokens": torch.int32}
 
     def tickets(self, limit: int) -> list[Ticket]:
         answer = self.queue.claim_tickets(HELD, limit, 0)

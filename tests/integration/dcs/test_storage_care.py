@@ -16,7 +16,7 @@ from rljob_workers.dcs.coordinator.background_care import EMIT_SECONDS, SHORTAGE
 from rljob_workers.dcs.coordinator.coordinator import Coordinator
 from rljob_workers.dcs.coordinator.queue_room import STATS_SECONDS, STATS_SHARE
 from rljob_workers.dcs.coordinator.server_gate import ON_ONE_MACHINE
-from rljob_workers.pipeline import GENERATED_FIELDS, queue_shape
+from rljob_workers.pipeline import GENERATED, queue_shape
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.admin import QueueAdminTiming
 from rljob_workers.transfer_queue.admin_calls import Named
@@ -75,7 +75,7 @@ class WatchedStorage:
         tickets = self.queue.claim_tickets(HELD, number, 0)
         assert isinstance(tickets, list), tickets
         rows = [torch.arange(3, dtype=torch.int32)] * self.job.spec.rollout.samples_per_prompt
-        kinds = dict.fromkeys(GENERATED_FIELDS, torch.float32) | {"tokens": torch.int32}
+        kinds = dict.fromkeys(GENERATED, torch.float32) | {"tokens": torch.int32}
         columns = {field: Jagged.from_rows([row.to(kind) for row in rows]) for field, kind in kinds.items()}
         weights = [HELD] * len(rows)
         assert all(self.queue.put_groups([GroupRows(ticket, columns, weights, weights) for ticket in tickets]))

@@ -12,6 +12,7 @@ from rljob_workers.data.prompts import Prompt
 from rljob_workers.engines.base import FinishReason, Generation, Sample, VersionSpan
 from rljob_workers.rewards.base import Answer, Score
 from rljob_workers.rollout.groups import GeneratedGroup, ScoreStage, Unscored
+from rljob_workers.tensors.columns import Column
 from rljob_workers.transfer_queue.types import GroupRows, Ticket
 from tests.weights import weight
 
@@ -51,14 +52,14 @@ def test_rows_hold_prompt_and_response_and_who_made_them() -> None:
     assert isinstance(first, GroupRows)
     assert isinstance(second, GroupRows)
     assert (first.ticket, second.ticket.id) == (TICKET, 12)
-    assert set(first.columns) == set(pipeline.GENERATED_FIELDS)
-    assert [row.tolist() for row in first.columns[pipeline.TOKENS].rows()] == [[4] * 4 + [40], [4] * 4 + [40, 40]]
-    assert [row.tolist() for row in second.columns[pipeline.TOKENS].rows()] == [[2, 2, 20], [2, 2, 20, 20]]
-    assert first.columns[pipeline.RESPONSE_LENGTHS].values.tolist() == [1, 2]
-    assert [row.tolist() for row in first.columns[pipeline.LOSS_MASKS].rows()] == [[1], [1, 1]]
-    assert [row.tolist() for row in first.columns[pipeline.ROLLOUT_LOG_PROBS].rows()] == [[-0.5], [-1.0, -1.0]]
-    assert first.columns[pipeline.REWARDS].values.tolist() == [0.0, 1.0]
-    assert [first.columns[name].values.dtype for name in pipeline.GENERATED_FIELDS] == [
+    assert set(first.columns) == set(pipeline.GENERATED)
+    assert [row.tolist() for row in first.columns[Column.TOKENS].rows()] == [[4] * 4 + [40], [4] * 4 + [40, 40]]
+    assert [row.tolist() for row in second.columns[Column.TOKENS].rows()] == [[2, 2, 20], [2, 2, 20, 20]]
+    assert first.columns[Column.RESPONSE_LENGTHS].values.tolist() == [1, 2]
+    assert [row.tolist() for row in first.columns[Column.LOSS_MASKS].rows()] == [[1], [1, 1]]
+    assert [row.tolist() for row in first.columns[Column.ROLLOUT_LOG_PROBS].rows()] == [[-0.5], [-1.0, -1.0]]
+    assert first.columns[Column.REWARDS].values.tolist() == [0.0, 1.0]
+    assert [first.columns[name].values.dtype for name in pipeline.GENERATED] == [
         torch.int32,
         torch.int64,
         torch.uint8,
@@ -68,11 +69,11 @@ def test_rows_hold_prompt_and_response_and_who_made_them() -> None:
         torch.uint8,
         torch.int32,
     ]
-    assert [first.columns[name].values.tolist() for name in (pipeline.VALID, pipeline.FINISH_REASONS)] == [
+    assert [first.columns[name].values.tolist() for name in (Column.VALID, Column.FINISH_REASONS)] == [
         [1, 1],
         [0, 0],
     ]
-    assert [row.tolist() for row in first.columns[pipeline.VERSION_SPANS].rows()] == [
+    assert [row.tolist() for row in first.columns[Column.VERSION_SPANS].rows()] == [
         [[1, 2, 0, 1]],
         [[1, 2, 0, 1], [1, 3, 1, 2]],
     ]
@@ -98,8 +99,8 @@ def test_a_sample_without_a_score_is_a_row_that_is_not_valid() -> None:
     three = replace(three, generation=Generation((*three.generation.samples, three.generation.samples[0])))
     (rows,) = ScoreStage(PartlyScored(2), decode).run([three])
     assert isinstance(rows, GroupRows)
-    assert rows.columns[pipeline.VALID].values.tolist() == [1, 1, 0]
-    assert rows.columns[pipeline.REWARDS].values.tolist() == [1.0, 1.0, 0.0]
+    assert rows.columns[Column.VALID].values.tolist() == [1, 1, 0]
+    assert rows.columns[Column.REWARDS].values.tolist() == [1.0, 1.0, 0.0]
 
 
 @pytest.mark.parametrize("num_valid", [0, 1])

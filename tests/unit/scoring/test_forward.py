@@ -18,6 +18,7 @@ from rljob_workers import pipeline
 from rljob_workers.dcs.weights.transport import StagedWeights
 from rljob_workers.scoring.forward import ForwardConfig, ForwardLoop
 from rljob_workers.telemetry.timeline import Timeline
+from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
 from tests.unit.api.manifests import changed
 
@@ -55,7 +56,7 @@ def test_results_state_by_which_weights_they_were_made() -> None:
     class Batch:
         rollout_id = 0
         rows = range(len(ROWS))
-        columns: ClassVar = dict.fromkeys((pipeline.TOKENS, pipeline.RESPONSE_LENGTHS), Jagged.from_rows(ROWS))
+        columns: ClassVar = dict.fromkeys((Column.TOKENS, Column.RESPONSE_LENGTHS), Jagged.from_rows(ROWS))
 
     meets = MagicMock()  # the session, the queue, the model and the rest that a replica works with
     weights = [WeightId(lineage=1, version=version) for version in (0, 1)]
@@ -75,12 +76,12 @@ def make_job(**roles: object) -> RLJob:
 def test_the_actor_waits_for_the_reference_only_where_there_is_one() -> None:
     without, having = pipeline.queue_shape(make_job().spec), pipeline.queue_shape(make_job(reference={}).spec)
     names = {task.name: task for task in having.tasks}
-    assert pipeline.REF_LOG_PROBS in names["actor_train"].needs
+    assert Column.REF_LOG_PROBS in names["actor_train"].needs
     assert {field for task in having.tasks for field in task.writes} | set(having.generated_fields) >= set(
         names["actor_train"].needs
     ), "a field that nobody writes would be waited for in vain"
     assert [task.name for task in without.tasks] == [task.name for task in having.tasks if task.name != "ref_log_probs"]
-    assert all(pipeline.REF_LOG_PROBS not in task.needs for task in without.tasks)
+    assert all(Column.REF_LOG_PROBS not in task.needs for task in without.tasks)
 
 
 def test_roles_that_a_job_does_not_have_are_not_present() -> None:

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from rljob_api.names import RolloutId
-from rljob_workers import pipeline
 from rljob_workers.engines.base import FINISH_CODES
+from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.types import Batch
 
@@ -36,18 +36,16 @@ def make_batch(
         groups=np.array(groups, dtype=np.uint32),
         oldest_versions=np.array(versions, dtype=np.int64),
         columns={
-            pipeline.REWARDS: Jagged.scalars(torch.tensor(rewards, dtype=torch.float32)),
-            pipeline.RESPONSE_LENGTHS: Jagged.scalars(torch.tensor(lengths, dtype=torch.int64)),
-            pipeline.LOSS_MASKS: Jagged.from_lengths(
-                torch.ones(sum(lengths), dtype=torch.uint8), torch.tensor(lengths)
-            ),
-            pipeline.VALID: Jagged.scalars(torch.tensor(valid or [1] * len(groups), dtype=torch.uint8)),
-            pipeline.FINISH_REASONS: Jagged.scalars(
+            Column.REWARDS: Jagged.scalars(torch.tensor(rewards, dtype=torch.float32)),
+            Column.RESPONSE_LENGTHS: Jagged.scalars(torch.tensor(lengths, dtype=torch.int64)),
+            Column.LOSS_MASKS: Jagged.from_lengths(torch.ones(sum(lengths), dtype=torch.uint8), torch.tensor(lengths)),
+            Column.VALID: Jagged.scalars(torch.tensor(valid or [1] * len(groups), dtype=torch.uint8)),
+            Column.FINISH_REASONS: Jagged.scalars(
                 torch.tensor(
                     [FINISH_CODES[reason] for reason in finish_reasons or ["stop"] * len(groups)], dtype=torch.uint8
                 )
             ),
-            pipeline.VERSION_SPANS: Jagged.from_rows(
+            Column.VERSION_SPANS: Jagged.from_rows(
                 [torch.tensor([(1, *span) for span in row], dtype=torch.int32) for row in of_rows]
             ),
         },

@@ -21,6 +21,7 @@ from rljob_workers.models.blob import write_blob
 from rljob_workers.models.building import initial_state
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.telemetry.timeline import Timeline
+from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_forward_model, build_trainer
 from rljob_workers.trainers.base import ForwardModel, Trainer, TrainRows
@@ -68,9 +69,9 @@ def test_the_actor_waits_for_what_somebody_writes_and_it_reads(
     (train,) = (task for task in shape.tasks if task.kind is TaskKind.TRAINING)
     written = {field for task in shape.tasks for field in task.writes}
     assert set(train.needs) <= written | set(shape.generated_fields), "it would wait in vain"
-    assert (pipeline.LOG_PROBS in train.needs) == (actor_fwd is not None)
-    assert (pipeline.REF_LOG_PROBS in train.needs) == (coefficient > 0)
-    assert (pipeline.REF_LOG_PROBS in written) == (reference is not None)
+    assert (Column.LOG_PROBS in train.needs) == (actor_fwd is not None)
+    assert (Column.REF_LOG_PROBS in train.needs) == (coefficient > 0)
+    assert (Column.REF_LOG_PROBS in written) == (reference is not None)
 
 
 @dataclass
@@ -122,21 +123,21 @@ class Queue:
 
 
 def as_batch(rows: TrainRows, numbers: list[int], forward: ForwardModel | None) -> Batch:
-    columns = {
-        pipeline.TOKENS: rows.tokens,
-        pipeline.RESPONSE_LENGTHS: Jagged.scalars(rows.response_lengths),
-        pipeline.LOSS_MASKS: rows.loss_masks,
-        pipeline.ROLLOUT_LOG_PROBS: rows.rollout_log_probs,
-        pipeline.ADVANTAGES: rows.advantages,
-        pipeline.REWARDS: Jagged.scalars(torch.zeros(len(numbers))),
-        pipeline.VALID: Jagged.scalars(torch.ones(len(numbers), dtype=torch.uint8)),
-        pipeline.FINISH_REASONS: Jagged.scalars(torch.zeros(len(numbers), dtype=torch.uint8)),
-        pipeline.VERSION_SPANS: Jagged.scalars(torch.zeros(len(numbers), 4, dtype=torch.int32)),
+    columns: dict[str, Jagged] = {
+        Column.TOKENS: rows.tokens,
+        Column.RESPONSE_LENGTHS: Jagged.scalars(rows.response_lengths),
+        Column.LOSS_MASKS: rows.loss_masks,
+        Column.ROLLOUT_LOG_PROBS: rows.rollout_log_probs,
+        Column.ADVANTAGES: rows.advantages,
+        Column.REWARDS: Jagged.scalars(torch.zeros(len(numbers))),
+        Column.VALID: Jagged.scalars(torch.ones(len(numbers), dtype=torch.uint8)),
+        Column.FINISH_REASONS: Jagged.scalars(torch.zeros(len(numbers), dtype=torch.uint8)),
+        Column.VERSION_SPANS: Jagged.scalars(torch.zeros(len(numbers), 4, dtype=torch.int32)),
     }
     if rows.ref_log_probs is not None:
-        columns[pipeline.REF_LOG_PROBS] = rows.ref_log_probs
+        columns[Column.REF_LOG_PROBS] = rows.ref_log_probs
     if forward is not None:
-        columns[pipeline.LOG_PROBS] = forward.log_probs(rows.tokens, rows.response_lengths, TEMPERATURE)
+        columns[Column.LOG_PROBS] = forward.log_probs(rows.tokens, rows.response_lengths, TEMPERATURE)
     groups = np.array(numbers, dtype=np.uint32) // 4
     return Batch(RolloutId(0), np.array(numbers, np.uint32), groups, np.zeros(len(numbers), np.int64), columns)
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from rljob_api.generations import FILE
 from rljob_api.names import RolloutId
-from rljob_workers import pipeline
 from rljob_workers.telemetry.sample_logs import GenerationLog
+from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.training.reporting import GenerationSampler, places_to_log
 from rljob_workers.transfer_queue.types import Batch
@@ -51,8 +51,8 @@ def trained_batch() -> Batch:
     )
     columns = {
         **batch.columns,
-        pipeline.TOKENS: Jagged.from_rows([torch.tensor([ord(char) for char in text]) for text in ("abxyz", "abq")]),
-        pipeline.ADVANTAGES: Jagged.from_rows([torch.full((3,), 1.5), torch.zeros(1)]),
+        Column.TOKENS: Jagged.from_rows([torch.tensor([ord(char) for char in text]) for text in ("abxyz", "abq")]),
+        Column.ADVANTAGES: Jagged.from_rows([torch.full((3,), 1.5), torch.zeros(1)]),
     }
     return Batch(batch.rollout_id, batch.rows, batch.groups, batch.oldest_versions, columns)
 

@@ -19,7 +19,6 @@ import xxhash
 
 from rljob_api.spec import RLJobSpec
 from rljob_api.wire.identity import WeightId
-from rljob_workers import pipeline
 from rljob_workers.data.prompts import Prompt
 from rljob_workers.engines.base import (
     FINISH_CODES,
@@ -37,6 +36,7 @@ from rljob_workers.rewards.base import Answer, Score
 from rljob_workers.rollout.admission import PromptedTicket
 from rljob_workers.rollout.engine_access import RankEngine, watched
 from rljob_workers.telemetry.timeline import Timeline
+from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.types import GroupRows, Ticket
 
@@ -164,17 +164,17 @@ def group_rows(
         [token for sample in samples for token in (*prompt_ids, *sample.output_ids)], dtype=torch.int32
     )
     log_probs = torch.tensor([value for sample in samples for value in sample.log_probs], dtype=torch.float32)
-    columns = {
-        pipeline.TOKENS: Jagged.from_lengths(tokens, response_lengths + len(prompt_ids)),
-        pipeline.RESPONSE_LENGTHS: Jagged.scalars(response_lengths),
-        pipeline.LOSS_MASKS: Jagged.from_lengths(torch.ones(sum(lengths), dtype=torch.uint8), response_lengths),
-        pipeline.ROLLOUT_LOG_PROBS: Jagged.from_lengths(log_probs, response_lengths),
-        pipeline.REWARDS: Jagged.scalars(torch.tensor([score.reward for score in scores], dtype=torch.float32)),
-        pipeline.VALID: Jagged.scalars(torch.tensor([score.failure is None for score in scores], dtype=torch.uint8)),
-        pipeline.FINISH_REASONS: Jagged.scalars(
+    columns: dict[str, Jagged] = {
+        Column.TOKENS: Jagged.from_lengths(tokens, response_lengths + len(prompt_ids)),
+        Column.RESPONSE_LENGTHS: Jagged.scalars(response_lengths),
+        Column.LOSS_MASKS: Jagged.from_lengths(torch.ones(sum(lengths), dtype=torch.uint8), response_lengths),
+        Column.ROLLOUT_LOG_PROBS: Jagged.from_lengths(log_probs, response_lengths),
+        Column.REWARDS: Jagged.scalars(torch.tensor([score.reward for score in scores], dtype=torch.float32)),
+        Column.VALID: Jagged.scalars(torch.tensor([score.failure is None for score in scores], dtype=torch.uint8)),
+        Column.FINISH_REASONS: Jagged.scalars(
             torch.tensor([FINISH_CODES[sample.finish_reason] for sample in samples], dtype=torch.uint8)
         ),
-        pipeline.VERSION_SPANS: _spans(samples),
+        Column.VERSION_SPANS: _spans(samples),
     }
     oldest: list[WeightId] = [sample.spans[0].weight for sample in samples]
     newest: list[WeightId] = [sample.spans[-1].weight for sample in samples]

@@ -21,6 +21,7 @@ from rljob_workers.dcs.weights.transport import StagedWeights, WeightReceiver
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.rank_loop import TURN_SECONDS, Draining, RankParts, RowServer, idle_until_ordered
 from rljob_workers.telemetry.timeline import Timeline
+from rljob_workers.tensors.columns import Column
 from rljob_workers.trainers import build_forward_model
 from rljob_workers.trainers.base import ForwardModel
 from rljob_workers.transfer_queue.client import TransferQueueClient
@@ -126,7 +127,7 @@ class ForwardLoop:
 
     def _work(self, batch: Batch) -> None:
         """Beats after every micro-batch: that keeps the lease, however long the whole batch takes."""
-        tokens, response_lengths = batch.columns[pipeline.TOKENS], batch.columns[pipeline.RESPONSE_LENGTHS].values
+        tokens, response_lengths = batch.columns[Column.TOKENS], batch.columns[Column.RESPONSE_LENGTHS].values
         with self._timeline.span(self._config.task, r=batch.rollout_id, rows=len(batch.rows)):
             log_probs = self._model.log_probs(tokens, response_lengths, self._config.temperature, self._session.pulse)
             self._queue.put(batch, {self._config.field: log_probs}, weight=self._held)
@@ -134,12 +135,12 @@ class ForwardLoop:
 
 def run_actor_fwd(rank: RankParts) -> None:
     """Serves log-probs of the policy until the pod drains."""
-    _run(rank, pipeline.ACTOR_LOG_PROBS, pipeline.LOG_PROBS, interval=1)
+    _run(rank, pipeline.ACTOR_LOG_PROBS, Column.LOG_PROBS, interval=1)
 
 
 def run_reference(rank: RankParts) -> None:
     """Serves log-probs of the reference until the pod drains."""
-    _run(rank, pipeline.REFERENCE_LOG_PROBS, pipeline.REF_LOG_PROBS, interval=rank.spec.training.ref_update_interval)
+    _run(rank, pipeline.REFERENCE_LOG_PROBS, Column.REF_LOG_PROBS, interval=rank.spec.training.ref_update_interval)
 
 
 def _run(rank: RankParts, task: Task, field: str, *, interval: int | None) -> None:

@@ -29,6 +29,7 @@ from rljob_workers.models.building import policy_files
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.rank_loop import Draining, LostTime, RankParts, count_claim, idle_until_ordered
 from rljob_workers.telemetry.timeline import Timeline
+from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_trainer, load_version_0, tensors_of_version_0
 from rljob_workers.trainers.base import Trainer, TrainRows
@@ -56,7 +57,7 @@ class Proximal(Enum):
 
 def proximal_of(spec: RLJobSpec) -> Proximal:
     """What a job does: actor_fwd where it has one, else what its optimizer steps allow."""
-    if pipeline.LOG_PROBS in pipeline.fields_of(spec):
+    if Column.LOG_PROBS in pipeline.columns_of(spec):
         return Proximal.QUEUE
     return Proximal.STEP if spec.has_one_optimizer_step else Proximal.ROLLOUT
 
@@ -263,21 +264,21 @@ def train_rows(batch: Batch, truncated: Truncated, log_probs: Jagged | None = No
     """
     columns = batch.columns
     return TrainRows(
-        tokens=columns[pipeline.TOKENS],
-        response_lengths=columns[pipeline.RESPONSE_LENGTHS].values,
+        tokens=columns[Column.TOKENS],
+        response_lengths=columns[Column.RESPONSE_LENGTHS].values,
         loss_masks=loss_masks(batch, truncated),
-        log_probs=columns.get(pipeline.LOG_PROBS, log_probs),
-        rollout_log_probs=columns[pipeline.ROLLOUT_LOG_PROBS],
-        advantages=columns[pipeline.ADVANTAGES],
-        ref_log_probs=columns.get(pipeline.REF_LOG_PROBS),
+        log_probs=columns.get(Column.LOG_PROBS, log_probs),
+        rollout_log_probs=columns[Column.ROLLOUT_LOG_PROBS],
+        advantages=columns[Column.ADVANTAGES],
+        ref_log_probs=columns.get(Column.REF_LOG_PROBS),
         row_numbers=torch.from_numpy(batch.rows.astype(np.int64)),
     )
 
 
 def loss_masks(batch: Batch, truncated: Truncated) -> Jagged:
     """The masks of the batch, with 0 throughout the rows that nothing may be learnt from."""
-    masks = batch.columns[pipeline.LOSS_MASKS]
-    learnt = batch.columns[pipeline.VALID].values.bool()
+    masks = batch.columns[Column.LOSS_MASKS]
+    learnt = batch.columns[Column.VALID].values.bool()
     if truncated is Truncated.MASK:
         learnt = learnt & ~is_truncated(batch)
     return Jagged(masks_of_rows(masks.values, masks.offsets.diff(), learnt), masks.offsets)

@@ -19,12 +19,12 @@ from transformers import PreTrainedTokenizerBase
 from rljob_api.names import RolloutId, WeightVersion, partition_name
 from rljob_api.wire.identity import Incarnation
 from rljob_api.wire.ranks import StepReport
-from rljob_workers import pipeline
 from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.engines.base import FINISH_CODES, FINISH_LENGTH
 from rljob_workers.models.tokenizers import TextDecoder, text_decoder
 from rljob_workers.rank_loop import RankParts
 from rljob_workers.telemetry.sample_logs import GenerationLog, LoggedGeneration, SampleLog, SpanOfVersion, TrainedSample
+from rljob_workers.tensors.columns import Column
 from rljob_workers.trainers.base import OptimizerStepResult
 from rljob_workers.transfer_queue.dataset import TrainingSlice
 from rljob_workers.transfer_queue.types import Batch
@@ -34,7 +34,7 @@ _FINISH_REASONS = {code: reason for reason, code in FINISH_CODES.items()}
 
 def is_truncated(batch: Batch) -> torch.Tensor:
     """Whether the response of each row was cut off, [rows] bool."""
-    return batch.columns[pipeline.FINISH_REASONS].values == FINISH_LENGTH
+    return batch.columns[Column.FINISH_REASONS].values == FINISH_LENGTH
 
 
 FACTS = ("row", "group", "oldest_version", "reward", "response_length", "valid", "truncated", "token_staleness")
@@ -48,9 +48,9 @@ def slice_facts(batch: Batch) -> torch.Tensor:
         torch.from_numpy(batch.rows.astype(np.float64)),
         torch.from_numpy(batch.groups.astype(np.float64)),
         torch.from_numpy(batch.oldest_versions.astype(np.float64)),
-        batch.columns[pipeline.REWARDS].values.double(),
-        batch.columns[pipeline.RESPONSE_LENGTHS].values.double(),
-        batch.columns[pipeline.VALID].values.double(),
+        batch.columns[Column.REWARDS].values.double(),
+        batch.columns[Column.RESPONSE_LENGTHS].values.double(),
+        batch.columns[Column.VALID].values.double(),
         is_truncated(batch).double(),
         _token_staleness(batch),
     )
@@ -59,7 +59,7 @@ def slice_facts(batch: Batch) -> torch.Tensor:
 
 def _token_staleness(batch: Batch) -> torch.Tensor:
     """[rows] float64."""
-    spans = batch.columns[pipeline.VERSION_SPANS]
+    spans = batch.columns[Column.VERSION_SPANS]
     _, versions, starts, ends = spans.values.double().unbind(1)
     num_spans = spans.offsets.diff()
     row_of_span = torch.arange(len(num_spans)).repeat_interleave(num_spans)
@@ -145,12 +145,12 @@ class GenerationSampler:
 
     def _logged(self, rollout_id: RolloutId, epoch: int, batch: Batch, places: list[int]) -> Iterator[LoggedGeneration]:
         columns = batch.columns
-        rows = [columns[pipeline.TOKENS].row(place).tolist() for place in places]
-        lengths = [int(columns[pipeline.RESPONSE_LENGTHS].values[place]) for place in places]
+        rows = [columns[Column.TOKENS].row(place).tolist() for place in places]
+        lengths = [int(columns[Column.RESPONSE_LENGTHS].values[place]) for place in places]
         cuts = [len(row) - length for row, length in zip(rows, lengths, strict=True)]
         texts = self._decode([part for row, cut in zip(rows, cuts, strict=True) for part in (row[:cut], row[cut:])])
         for number, place in enumerate(places):
-            advantages = columns[pipeline.ADVANTAGES].row(place)
+            advantages = columns[Column.ADVANTAGES].row(place)
             yield LoggedGeneration(
                 rollout=rollout_id,
                 epoch=epoch,
@@ -160,11 +160,11 @@ class GenerationSampler:
                 response=texts[2 * number + 1],
                 prompt_tokens=cuts[number],
                 response_tokens=lengths[number],
-                finish_reason=_FINISH_REASONS[int(columns[pipeline.FINISH_REASONS].values[place])],
-                reward=float(columns[pipeline.REWARDS].values[place]),
-                valid=bool(columns[pipeline.VALID].values[place]),
+                finish_reason=_FINISH_REASONS[int(columns[Column.FINISH_REASONS].values[place])],
+                reward=float(columns[Column.REWARDS].values[place]),
+                valid=bool(columns[Column.VALID].values[place]),
                 advantage=float(advantages[0]) if len(advantages) else 0.0,
-                versions=[SpanOfVersion(*span) for span in columns[pipeline.VERSION_SPANS].row(place).tolist()],
+                versions=[SpanOfVersion(*span) for span in columns[Column.VERSION_SPANS].row(place).tolist()],
             )
 
 

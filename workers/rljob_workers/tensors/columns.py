@@ -1,0 +1,55 @@
+"""Every column that a row may have: its name in the queue, its dtype, and over what it runs.
+
+For all that carry, read or write rows. Which task writes and which reads a column is `pipeline`'s. Imports no torch.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, StrEnum
+
+
+class Over(Enum):
+    """What a column has one element for."""
+
+    ROW = "row"
+    TOKENS = "tokens"
+    """Prompt and response."""
+    RESPONSE = "response"
+    """The tokens after the prompt, those that a tool wrote included."""
+    SPANS = "spans"
+    """Runs of tokens that one version of the weights made."""
+
+
+class Column(StrEnum):
+    """One column; as a string it is its name in the queue, which never changes its meaning."""
+
+    over: Over
+    dtype: str
+    """As torch and numpy name it."""
+    inner: tuple[int, ...]
+    """Shape of one element."""
+
+    TOKENS = "tokens", Over.TOKENS, "int32"
+    RESPONSE_LENGTHS = "response_lengths", Over.ROW, "int64"
+    LOSS_MASKS = "loss_masks", Over.RESPONSE, "uint8"
+    """1: the model drew the token."""
+    ROLLOUT_LOG_PROBS = "rollout_log_probs", Over.RESPONSE, "float32"
+    """The engine's, under the versions that made the tokens."""
+    REWARDS = "rewards", Over.ROW, "float32"
+    VALID = "valid", Over.ROW, "uint8"
+    """0 where the sample could not be scored, so that nothing may be learnt from it."""
+    FINISH_REASONS = "finish_reasons", Over.ROW, "uint8"
+    """As in `engines.base.FINISH_CODES`."""
+    VERSION_SPANS = "version_spans", Over.SPANS, "int32", (4,)
+    """Lineage and version of the weight, first token of the response and the one after the last."""
+    LOG_PROBS = "log_probs", Over.RESPONSE, "float32"
+    """Of the proximal policy: version r for rows of `train_r`."""
+    REF_LOG_PROBS = "ref_log_probs", Over.RESPONSE, "float32"
+    ADVANTAGES = "advantages", Over.RESPONSE, "float32"
+
+    def __new__(cls, name: str, over: Over, dtype: str, inner: tuple[int, ...] = ()) -> Column:
+        """A member is its name."""
+        member = str.__new__(cls, name)
+        member._value_ = name
+        member.over, member.dtype, member.inner = over, dtype, inner
+        return member
