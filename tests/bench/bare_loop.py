@@ -35,6 +35,7 @@ from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_forward_model, build_trainer
 from rljob_workers.trainers.base import TrainRows
 from rljob_workers.trainers.data_parallel import SingleRank
+from tests.train_rows import rows_of
 
 if TYPE_CHECKING:
     from rljob_api.spec import RLJobSpec
@@ -162,7 +163,7 @@ class Loop:
         def per_token(values: torch.Tensor) -> Jagged:
             return Jagged.from_lengths(values, lengths)
 
-        return TrainRows(
+        return rows_of(
             tokens=tokens,
             response_lengths=lengths,
             loss_masks=per_token(torch.ones(int(lengths.sum()), dtype=torch.uint8)),

@@ -38,6 +38,7 @@ from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_trainer
 from rljob_workers.trainers.base import Trainer, TrainRows
 from rljob_workers.trainers.data_parallel import SingleRank
+from tests.train_rows import rows_of
 
 SIZES: dict[str, dict[str, Any]] = {
     "smallest": {"hiddenSize": 64, "intermediateSize": 128, "numLayers": 2, "vocabSize": 512},
@@ -169,7 +170,7 @@ def make_rows(count: int, length: int, vocabulary: int) -> TrainRows:
         return Jagged.from_lengths(values, responses)
 
     tokens = torch.randint(0, vocabulary, (count * length,), generator=chance, dtype=torch.int32)
-    return TrainRows(
+    return rows_of(
         tokens=Jagged.from_lengths(tokens, torch.full((count,), length, dtype=torch.int64)),
         response_lengths=responses,
         loss_masks=per_token(torch.ones(total, dtype=torch.uint8)),

@@ -14,7 +14,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from rljob_workers.algorithms.losses import policy_loss
+from rljob_workers.algorithms.metric_totals import StepTotals
+from rljob_workers.algorithms.objective import MaskedRows, Outputs
 from rljob_workers.devices import HOST
 from rljob_workers.engines.torch_engine.decoder import Decoder as EngineDecoder
 from rljob_workers.engines.torch_engine.decoder import KvCache, fuse_weights, geometry_of
@@ -22,12 +23,12 @@ from rljob_workers.engines.torch_engine.scheduler import pad_prompts
 from rljob_workers.engines.torch_engine.slots import SamplingColumns, draw_tokens, plan_runs
 from rljob_workers.models.building import build_config, described_config, initial_state
 from rljob_workers.models.tokenizers import build_tokenizer
-from rljob_workers.trainers import loss_config
+from rljob_workers.tensors.columns import Column
 from rljob_workers.trainers.flat_decoder import Decoder
 from rljob_workers.trainers.fsdp.inputs import joined_inputs
 from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_whole, model_config, score
 from rljob_workers.trainers.micro_batches import RowRange, pack
-from rljob_workers.trainers.optimizer_steps import token_inputs
+from rljob_workers.trainers.objectives import policy_objective
 from tests.unit.trainers.rows import make_rows, make_spec
 
 CUDA = torch.device("cuda", 0)
@@ -65,8 +66,13 @@ def test_a_forward_pass_stays_on_its_device(fake: FakeTensorMode, longest: int, 
         decoder = Decoder(CONFIG, storage=torch.float32, compute=torch.bfloat16, head_dtype=head_dtype, device=CUDA)
         new_log_probs = decoder.log_probs(tokens.values, plan, 1.3)
         assert (new_log_probs.device, new_log_probs.shape) == (CUDA, (part.last_token,))
-        sums = policy_loss(new_log_probs, token_inputs(rows, part, new_log_probs), loss_config(SPEC.algorithm))
-        assert {tensor.device for tensor in (sums.loss, sums.normaliser, *sums.metrics.values())} == {CUDA}
+        objective, columns = policy_objective(SPEC.algorithm), rows.between(part, CUDA)
+        masked = MaskedRows(columns[Column.LOSS_MASKS], columns[Column.RESPONSE_LENGTHS])
+        sums = objective.loss(Outputs(new_log_probs), columns, masked, objective.weigh(masked).weights)
+        totals = StepTotals(objective.metrics, 0, 1)
+        buffer = torch.zeros(totals.size, device=CUDA)
+        totals.add(buffer, sums, masked)
+        assert (sums.loss.device, buffer.device) == (CUDA, CUDA)
 
 
 @HEADS

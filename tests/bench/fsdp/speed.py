@@ -15,15 +15,18 @@ import torch
 
 from rljob_api.manifest import parse_manifest
 from rljob_api.spec import RLJobSpec
-from rljob_workers.algorithms.losses import TokenInputs, policy_loss
+from rljob_workers.algorithms.objective import MaskedRows, Outputs
 from rljob_workers.models.blob import read_blob, write_blob
 from rljob_workers.models.building import described_config, initial_state
 from rljob_workers.models.tokenizers import build_tokenizer
+from rljob_workers.tensors.columns import Column, Over
 from rljob_workers.tensors.jagged import Jagged
-from rljob_workers.trainers import build_trainer, loss_config
+from rljob_workers.trainers import build_trainer
 from rljob_workers.trainers.base import TrainRows
 from rljob_workers.trainers.data_parallel import SingleRank
 from rljob_workers.trainers.fsdp.sharded_model import model_config
+from rljob_workers.trainers.objectives import policy_objective
+from tests.train_rows import rows_of
 
 TEMPERATURE = 1.0
 _MANIFEST = """
@@ -88,7 +91,7 @@ class Size:
             return Jagged.from_lengths(values, responses)
 
         log_probs = torch.full((total,), -5.0)
-        return TrainRows(
+        return rows_of(
             tokens=Jagged.from_lengths(torch.randint(0, 90, (int(lengths.sum()),), generator=chance), lengths),
             response_lengths=responses,
             loss_masks=column(torch.ones(total, dtype=torch.uint8)),
@@ -130,7 +133,7 @@ def _plain(size: Size, spec: RLJobSpec, tokenizer: Any, blob: Path) -> Pass:
     model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)  # type: ignore[no-untyped-call]
     model.load_state_dict(read_blob(blob), strict=False)
     model.tie_weights()
-    loss = loss_config(spec.algorithm)
+    objective = policy_objective(spec.algorithm)
 
     def run(rows: TrainRows) -> None:
         for start in range(0, len(rows.response_lengths), size.micro_batch):
@@ -143,22 +146,16 @@ def _plain(size: Size, spec: RLJobSpec, tokenizer: Any, blob: Path) -> Pass:
             responses = rows.response_lengths[chosen]
             place = torch.arange(log_probs.shape[1])
             is_response = (place >= (lengths - responses - 1)[:, None]) & (place < (lengths - 1)[:, None])
-            known = TokenInputs(
-                log_probs=_values(rows.log_probs, chosen),
-                rollout_log_probs=_values(rows.rollout_log_probs, chosen),
-                advantages=_values(rows.advantages, chosen),
-                loss_masks=_values(rows.loss_masks, chosen),
-                ref_log_probs=None,
-                response_lengths=responses,
-            )
-            torch.autograd.backward(policy_loss(log_probs[is_response], known, loss).loss)
+            columns = {
+                column: values.select(chosen).values
+                for column, values in rows.columns.items()
+                if column.over is not Over.TOKENS
+            }
+            masked = MaskedRows(columns[Column.LOSS_MASKS], responses)
+            weights = objective.weigh(masked).weights
+            torch.autograd.backward(objective.loss(Outputs(log_probs[is_response]), columns, masked, weights).loss)
 
     return run
-
-
-def _values(column: Jagged | None, chosen: list[int]) -> torch.Tensor:
-    assert column is not None
-    return column.select(chosen).values
 
 
 def rates(passes: Mapping[str, Pass], rows: TrainRows, rounds: int) -> dict[str, float]:

@@ -14,8 +14,9 @@ from rljob_workers.engines.base import SamplingParams
 from rljob_workers.models.building import build_config
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.tensors.jagged import Jagged
+from rljob_workers.trainers.flat_model import FlatScoring
 from rljob_workers.trainers.micro_batches import MicroBatchLimits
-from rljob_workers.trainers.torch_trainer import TorchForwardModel
+from rljob_workers.trainers.model_trainer import ModelForward
 from tests.integration.engines.driven import DrivenEngine
 from tests.integration.engines.engine_process import talkative_model
 from tests.near import assert_log_probs_near
@@ -38,9 +39,8 @@ def test_engine_and_trainer_state_the_same(engine: DrivenEngine, first_weights: 
     tokens = Jagged.from_rows([torch.tensor([*prompt, *sample.output_ids]) for prompt, sample in samples])
     lengths = torch.tensor([len(sample.output_ids) for _, sample in samples])
     spec = talkative_model()
-    trainer = TorchForwardModel(
-        build_config(spec, build_tokenizer(spec)), dtype=torch.float32, limits=MicroBatchLimits(len(samples))
-    )
+    model = FlatScoring(build_config(spec, build_tokenizer(spec)), dtype=torch.float32)
+    trainer = ModelForward(model, MicroBatchLimits(len(samples)))
     trainer.load(first_weights)
     of_trainer = trainer.log_probs(tokens, lengths, temperature).values
     of_engine = torch.tensor([value for _, sample in samples for value in sample.log_probs])

@@ -29,7 +29,7 @@ MODULES = (
     "rljob_operator.local.start",
     "rljob_workers.dcs.coordinator.serving",
     "rljob_workers.launcher.launcher",
-    "rljob_workers.trainers.torch_trainer",
+    "rljob_workers.trainers.flat_model",
 )
 """What the processes of a job import, beside what their parent preloads."""
 FDS = 32

@@ -7,7 +7,6 @@ which a row of the last rank has an advantage that is not a number.
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -16,12 +15,14 @@ from torch.distributed.device_mesh import DeviceMesh
 from rljob_api.spec import RLJobSpec
 from rljob_api.spec.roles import TrainerBackend
 from rljob_workers.models.tokenizers import build_tokenizer
+from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_trainer
 from rljob_workers.trainers.base import OptimizerStepResult, Trainer, TrainRows
 from rljob_workers.trainers.data_parallel import DataParallelGroup
 from tests.integration.trainers.parts import save_part
 from tests.integration.trainers.worlds import as_rank
+from tests.train_rows import replaced
 from tests.unit.trainers.rows import make_rows, make_spec, select_rows
 
 STEPS, SAVED_AT, ROWS = 6, 3, 16
@@ -64,12 +65,12 @@ def train(trainer: Trainer, rows: TrainRows) -> OptimizerStepResult:
 
 def poison(rows: TrainRows, group: DataParallelGroup) -> TrainRows:
     numbers = 100 * group.rank + torch.arange(len(rows.tokens))
-    values = rows.advantages.values.clone()
+    values = rows.columns[Column.ADVANTAGES].values.clone()
     if group.rank == group.world - 1:
-        values[rows.advantages.offsets[1]] = torch.nan
-    masks = Jagged(torch.ones_like(rows.loss_masks.values), rows.loss_masks.offsets)
-    advantages = Jagged(values, rows.advantages.offsets)
-    return replace(rows, advantages=advantages, loss_masks=masks, row_numbers=numbers)
+        values[rows.columns[Column.ADVANTAGES].offsets[1]] = torch.nan
+    masks = Jagged(torch.ones_like(rows.columns[Column.LOSS_MASKS].values), rows.columns[Column.LOSS_MASKS].offsets)
+    advantages = Jagged(values, rows.columns[Column.ADVANTAGES].offsets)
+    return replaced(rows, advantages=advantages, loss_masks=masks, row_numbers=numbers)
 
 
 if __name__ == "__main__":

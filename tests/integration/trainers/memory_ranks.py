@@ -18,6 +18,7 @@ from rljob_workers.trainers.data_parallel import DataParallelGroup
 from tests.integration.trainers.memory_jobs import JOBS, PROMPT_TOKENS, RESPONSE_TOKENS, ROWS, job_of
 from tests.integration.trainers.worlds import as_rank
 from tests.memory_meter import MemoryMeter
+from tests.train_rows import rows_of
 
 
 def main(folder: Path, group: DataParallelGroup, mesh: DeviceMesh) -> None:
@@ -60,7 +61,7 @@ def make_rows(vocabulary: int) -> TrainRows:
     def per_token(value: float, dtype: torch.dtype = torch.float32) -> Jagged:
         return Jagged.from_lengths(torch.full((ROWS * RESPONSE_TOKENS,), value, dtype=dtype), responses)
 
-    return TrainRows(
+    return rows_of(
         tokens=Jagged.from_lengths(tokens, torch.full((ROWS,), length)),
         response_lengths=responses,
         loss_masks=per_token(1, torch.uint8),

@@ -15,12 +15,13 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from rljob_workers.trainers.data_parallel import DataParallelGroup
 from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_sharded, model_config
-from rljob_workers.trainers.fsdp.sharded_trainer import FsdpTrainer
+from rljob_workers.trainers.fsdp.sharded_trainer import FsdpModel
 from rljob_workers.trainers.fsdp.stored_tensors import local_rows
 from rljob_workers.trainers.micro_batches import MicroBatchLimits
+from rljob_workers.trainers.model_trainer import ModelTrainer, step_totals
 from rljob_workers.trainers.optimizer_steps import TrainerConfig
 from tests.integration.trainers.parts import save_part
-from tests.integration.trainers.plain_training import LOSS, OPTIMIZER
+from tests.integration.trainers.plain_training import OBJECTIVE, OPTIMIZER
 from tests.integration.trainers.worlds import as_rank
 
 SAMPLE_SECONDS = 0.002
@@ -37,9 +38,18 @@ def main(folder: Path, group: DataParallelGroup, mesh: DeviceMesh, dtype: str, f
         local, _ = local_rows(parameter)
         local.normal_(0.0, 0.02)
         shard += local.numel()
-    config = TrainerConfig(compute, MicroBatchLimits(4), 1.0, LOSS, OPTIMIZER, 3)
-    trainer = FsdpTrainer(model, config, group, packing=True, device=torch.device("cpu"))
-    for moments in (trainer._optimizer.first_moments, trainer._optimizer.second_moments):
+    config = TrainerConfig(compute, MicroBatchLimits(4), 1.0, OBJECTIVE, OPTIMIZER, 3, "actor")
+    trained = FsdpModel(
+        model,
+        OPTIMIZER,
+        group,
+        num_totals=step_totals(config, group).size,
+        dtype=compute,
+        packing=True,
+        device=torch.device("cpu"),
+    )
+    trainer = ModelTrainer(trained, config, group)
+    for moments in (trained._optimizer.first_moments, trained._optimizer.second_moments):
         for moment in moments.values():
             moment.fill_(0.5)  # as after a step: until then they have no memory
     staged, publication = peak_of(trainer.stage_weights)

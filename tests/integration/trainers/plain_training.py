@@ -12,25 +12,19 @@ from typing import Any
 
 import torch
 
-from rljob_workers.algorithms import losses
-from rljob_workers.algorithms.losses import PolicyLossConfig
+from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers.base import TrainRows
 from rljob_workers.trainers.optimizer_steps import AdamWConfig, LearningRate, linear
+from tests.objectives import clip_objective
+from tests.train_rows import rows_of
 from tests.unit.trainers.fsdp.tiny import make_tokens, row_by_row
 
 STEPS = 5
 ROWS = 11
 TEMPERATURE = 1.3
 MOST_SKIPPED = 1
-LOSS = PolicyLossConfig(
-    clip_low=0.2,
-    clip_high=0.28,
-    aggregate=losses.token_mean,
-    kl_coefficient=0.05,
-    kl_estimate=losses.k3,
-    tis_cap=2.0,
-)
+OBJECTIVE = clip_objective()
 OPTIMIZER = AdamWConfig(
     learning_rate=LearningRate(1e-3, 1e-4, linear, warmup_steps=1, total_steps=STEPS),
     beta1=0.9,
@@ -52,7 +46,7 @@ def rows_of_step(step: int) -> TrainRows:
 
     masks = (torch.rand(total, generator=chance) > 0.2).float()
     masks[0] = 1.0
-    return TrainRows(
+    return rows_of(
         tokens=tokens,
         response_lengths=responses,
         loss_masks=per_token(masks),
@@ -115,11 +109,10 @@ def train_plainly(folder: Path, steps: int = STEPS, *, attention: str = "sdpa") 
 def _sums(model: Any, rows: TrainRows) -> tuple[torch.Tensor, torch.Tensor, float]:
     """Over unmasked tokens, tis x clipped objective + coefficient x KL; the KL; and how many they are."""
     new = row_by_row(model, rows.tokens, rows.response_lengths, TEMPERATURE)
-    assert rows.ref_log_probs is not None
-    masks, advantages = rows.loss_masks.values.double(), rows.advantages.values.double()
+    masks, advantages = rows.columns[Column.LOSS_MASKS].values.double(), rows.columns[Column.ADVANTAGES].values.double()
     ratio = torch.exp(new - new.detach())
-    tis = torch.exp(new - rows.rollout_log_probs.values).clamp(max=2.0).detach()
-    apart = rows.ref_log_probs.values - new
+    tis = torch.exp(new - rows.columns[Column.ROLLOUT_LOG_PROBS].values).clamp(max=2.0).detach()
+    apart = rows.columns[Column.REF_LOG_PROBS].values - new
     divergence = torch.exp(apart) - 1 - apart
     token_loss = -advantages * ratio * tis + 0.05 * divergence
     return (token_loss * masks).sum(), (divergence * masks).sum(), float(masks.sum())

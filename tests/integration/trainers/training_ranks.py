@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -17,12 +16,14 @@ from rljob_workers.models.blob import write_blob
 from rljob_workers.trainers.base import Trainer, TrainRows
 from rljob_workers.trainers.data_parallel import DataParallelGroup, RankVote, agree
 from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_sharded, model_config
-from rljob_workers.trainers.fsdp.sharded_trainer import FsdpTrainer
+from rljob_workers.trainers.fsdp.sharded_trainer import FsdpModel
 from rljob_workers.trainers.micro_batches import MicroBatchLimits
+from rljob_workers.trainers.model_trainer import ModelTrainer, step_totals
 from rljob_workers.trainers.optimizer_steps import TrainerConfig
 from tests.integration.trainers.parts import save_part
-from tests.integration.trainers.plain_training import LOSS, MOST_SKIPPED, OPTIMIZER, TEMPERATURE, rows_of_step
+from tests.integration.trainers.plain_training import MOST_SKIPPED, OBJECTIVE, OPTIMIZER, TEMPERATURE, rows_of_step
 from tests.integration.trainers.worlds import as_rank
+from tests.train_rows import replaced
 from tests.unit.trainers.fsdp.tiny import described
 from tests.unit.trainers.rows import select_rows
 
@@ -54,13 +55,22 @@ def main(
         (folder / f"{name}-{group.rank}.json").write_text(json.dumps(results))
 
 
-def make_trainer(name: str, dtype: torch.dtype, group: DataParallelGroup, mesh: DeviceMesh) -> FsdpTrainer:
+def make_trainer(name: str, dtype: torch.dtype, group: DataParallelGroup, mesh: DeviceMesh) -> ModelTrainer:
     options = ModelOptions(dtype, dtype, activation_checkpointing=True)
     model = build_sharded(model_config(described(name)), options, mesh)
     if dtype is torch.float64 and hasattr(model, "set_experts_implementation"):
         model.set_experts_implementation("eager")
-    config = TrainerConfig(dtype, MicroBatchLimits(2, 40), TEMPERATURE, LOSS, OPTIMIZER, MOST_SKIPPED)
-    return FsdpTrainer(model, config, group, packing=True, device=torch.device("cpu"))
+    config = TrainerConfig(dtype, MicroBatchLimits(2, 40), TEMPERATURE, OBJECTIVE, OPTIMIZER, MOST_SKIPPED, "actor")
+    trained = FsdpModel(
+        model,
+        OPTIMIZER,
+        group,
+        num_totals=step_totals(config, group).size,
+        dtype=dtype,
+        packing=True,
+        device=torch.device("cpu"),
+    )
+    return ModelTrainer(trained, config, group)
 
 
 def train_step(trainer: Trainer, group: DataParallelGroup, rows: TrainRows) -> list[float]:
@@ -70,7 +80,7 @@ def train_step(trainer: Trainer, group: DataParallelGroup, rows: TrainRows) -> l
         trainer.accumulate(part, num_micro_batches=agreed.num_micro_batches)
     result = trainer.optimizer_step()
     assert result.skipped is None, result.skipped
-    return [result.loss, result.grad_norm, result.metrics["kl"], result.metrics["entropy"]]
+    return [result.loss, result.grad_norm, result.metrics["policy/kl_reference"], result.metrics["policy/entropy"]]
 
 
 def slices_of(rows: TrainRows, group: DataParallelGroup) -> Iterator[TrainRows]:
@@ -82,7 +92,7 @@ def slices_of(rows: TrainRows, group: DataParallelGroup) -> Iterator[TrainRows]:
 
 
 def select(rows: TrainRows, places: list[int]) -> TrainRows:
-    return replace(select_rows(rows, places), log_probs=None)
+    return replaced(select_rows(rows, places), log_probs=None)
 
 
 if __name__ == "__main__":

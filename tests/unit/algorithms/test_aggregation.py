@@ -5,7 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_workers.algorithms.losses import Aggregate, sequence_mean, token_mean
+from rljob_workers.algorithms.aggregation import Aggregation, sequence_mean, token_mean
+from rljob_workers.algorithms.objective import MaskedRows
 
 MASKS = torch.tensor([1, 1, 0, 1, 0, 0], dtype=torch.uint8)
 LENGTHS = torch.tensor([3, 1, 0, 2])
@@ -21,8 +22,8 @@ LOSSES = torch.tensor([2.0, 4.0, 100.0, 6.0, 100.0, 100.0])
         ),
     ],
 )
-def test_weights(aggregate: Aggregate, weights: list[float], normaliser: float, mean: float) -> None:
-    result = aggregate(MASKS, LENGTHS)
+def test_weights(aggregate: Aggregation, weights: list[float], normaliser: float, mean: float) -> None:
+    result = aggregate(MaskedRows(MASKS, LENGTHS))
     torch.testing.assert_close(result.weights, torch.tensor(weights, dtype=torch.float32))
     assert float(result.normaliser) == normaliser
     assert float(result.weights @ LOSSES / result.normaliser) == mean
@@ -32,8 +33,8 @@ def test_weights(aggregate: Aggregate, weights: list[float], normaliser: float, 
 def test_a_batch_may_be_cut_anywhere_between_rows(rows: list[list[bool]], data: st.DataObject) -> None:
     cut = data.draw(st.integers(1, len(rows) - 1))
     for aggregate in (token_mean, sequence_mean):
-        whole = aggregate(*_flat(rows))
-        parts = [aggregate(*_flat(rows[:cut])), aggregate(*_flat(rows[cut:]))]
+        whole = aggregate(MaskedRows(*_flat(rows)))
+        parts = [aggregate(MaskedRows(*_flat(rows[:cut]))), aggregate(MaskedRows(*_flat(rows[cut:])))]
         torch.testing.assert_close(torch.cat([part.weights for part in parts]), whole.weights)
         assert float(parts[0].normaliser + parts[1].normaliser) == float(whole.normaliser)
 

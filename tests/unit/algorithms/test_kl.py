@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from rljob_workers.algorithms.losses import k1, k2, k3
+from rljob_workers.algorithms.kl import k1, k2, k3
 
 Estimator = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 

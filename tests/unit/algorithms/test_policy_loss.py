@@ -1,78 +1,97 @@
 """The composed loss."""
 
-import dataclasses
 import math
 
 import pytest
 import torch
 
-from rljob_workers.algorithms.losses import PolicyLossConfig, TokenInputs, k3, policy_loss, sequence_mean, token_mean
+from rljob_workers.algorithms.aggregation import sequence_mean
+from rljob_workers.algorithms.metric_totals import StepTotals, values_of
+from rljob_workers.algorithms.objective import MaskedRows, Objective, Outputs
+from rljob_workers.tensors.columns import Column
+from tests.objectives import clip_objective
 
-CONFIG = PolicyLossConfig(
-    clip_low=0.2, clip_high=0.28, aggregate=token_mean, kl_coefficient=0.1, kl_estimate=k3, tis_cap=1.5
-)
+OBJECTIVE = clip_objective(kl=0.1, cap=1.5)
 # Two rows of 2 and 1 tokens. Ratios new / old: 1.5, 1, 0.5. TIS weights old / rollout: 1, 2 -> 1.5, 0.5.
 OLD = torch.tensor([0.4, 0.4, 0.4]).log()
 NEW = OLD + torch.tensor([1.5, 1.0, 0.5]).log()
-TOKENS = TokenInputs(
-    log_probs=OLD,
-    rollout_log_probs=torch.tensor([0.4, 0.2, 0.8]).log(),
-    advantages=torch.tensor([1.0, 1.0, -1.0]),
-    loss_masks=torch.tensor([1, 1, 1], dtype=torch.uint8),
-    ref_log_probs=NEW - math.log(2),
-    response_lengths=torch.tensor([2, 1]),
-)
+COLUMNS: dict[Column, torch.Tensor] = {
+    Column.LOG_PROBS: OLD,
+    Column.ROLLOUT_LOG_PROBS: torch.tensor([0.4, 0.2, 0.8]).log(),
+    Column.ADVANTAGES: torch.tensor([1.0, 1.0, -1.0]),
+    Column.LOSS_MASKS: torch.tensor([1, 1, 1], dtype=torch.uint8),
+    Column.REF_LOG_PROBS: NEW - math.log(2),
+    Column.RESPONSE_LENGTHS: torch.tensor([2, 1]),
+    Column.IS_CURRENT: torch.tensor([1, 0, 1], dtype=torch.uint8),
+}
 KL = 0.5 - 1 + math.log(2)
 
 
+def step(
+    objective: Objective, columns: dict[Column, torch.Tensor], new: torch.Tensor = NEW
+) -> tuple[torch.Tensor, float, dict[str, float]]:
+    """Loss sum, normaliser and metrics of a step of one micro-batch."""
+    rows = MaskedRows(columns[Column.LOSS_MASKS], columns[Column.RESPONSE_LENGTHS])
+    weights, totals = objective.weigh(rows), StepTotals(objective.metrics, 0, 1)
+    buffer = torch.zeros(totals.size)
+    totals.clear(buffer)
+    totals.add_weights(buffer, weights, rows)
+    sums = objective.loss(Outputs(log_probs=new), columns, rows, weights.weights)
+    totals.add(buffer, sums, rows)
+    _, normaliser, metrics = totals.read(buffer.tolist())
+    return sums.loss, normaliser, values_of(metrics)
+
+
 def test_sums_equal_the_hand_computed_ones() -> None:
-    sums = policy_loss(NEW, TOKENS, CONFIG)
+    loss, normaliser, metrics = step(OBJECTIVE, COLUMNS)
     # clip: -1.28, -1, max(0.5, 0.8) = 0.8; weighted by TIS: -1.28, -1.5, 0.4; KL the same everywhere
-    assert float(sums.loss) == pytest.approx(-1.28 - 1.5 + 0.4 + 3 * 0.1 * KL, abs=1e-5)
-    assert float(sums.normaliser) == 3.0
+    assert float(loss) == pytest.approx(-1.28 - 1.5 + 0.4 + 3 * 0.1 * KL, abs=1e-5)
+    assert normaliser == 3.0
     expected = {
-        "clip_fraction": 2.0,
-        "ratio": 3.0,
-        "tis_weight": 3.0,
-        "kl": 3 * KL,
-        "entropy": -float(NEW.sum()),
-        "rollout_kl": 0.0 - math.log(2) + math.log(2),
+        "policy/clip_fraction_low": 1 / 3,
+        "policy/clip_fraction_high": 1 / 3,
+        "policy/ratio": 1.0,
+        "policy/ratio_max": 1.5,
+        "policy/approx_kl": (0.5 - math.log(1.5) + 0 - 0.5 - math.log(0.5)) / 3,
+        "policy/entropy": -float(NEW.mean()),
+        "policy/kl_reference": KL,
+        "correction/weight": 1.0,
+        "correction/effective_share": 9 / (3 * (1 + 1.5**2 + 0.25)),
+        "mismatch/kl": (0 + 0.5 - 1 - math.log(0.5)) / 2,
+        "mismatch/log_prob_gap_max": math.log(2),
+        "staleness/kl": 2 - 1 - math.log(2),
     }
-    assert {name: float(value) for name, value in sums.metrics.items()} == pytest.approx(expected, abs=1e-5)
+    assert metrics == pytest.approx(expected, abs=1e-5)
+    assert set(metrics) == {metric.name for metric in OBJECTIVE.metrics}
 
 
 def test_the_sequence_mean_weighs_rows_alike() -> None:
-    sums = policy_loss(NEW, TOKENS, dataclasses.replace(CONFIG, aggregate=sequence_mean, kl_coefficient=0.0))
-    assert float(sums.loss) == pytest.approx((-1.28 - 1.5) / 2 + 0.4, abs=1e-5)
-    assert float(sums.normaliser) == 2.0
+    loss, normaliser, _ = step(clip_objective(sequence_mean, kl=0.0, cap=1.5), COLUMNS)
+    assert float(loss) == pytest.approx((-1.28 - 1.5) / 2 + 0.4, abs=1e-5)
+    assert normaliser == 2.0
 
 
 def test_without_kl_and_correction_neither_is_read() -> None:
-    config = dataclasses.replace(CONFIG, kl_coefficient=0.0, tis_cap=None)
-    sums = policy_loss(NEW, dataclasses.replace(TOKENS, ref_log_probs=None), config)
-    assert float(sums.loss) == pytest.approx(-1.28 - 1 + 0.8, abs=1e-5)
-
-
-@pytest.mark.parametrize("kl_coefficient", [0.0, 0.1])
-@pytest.mark.parametrize("tis_cap", [None, 2.0])
-def test_metrics_come_with_the_names_that_the_config_promises(kl_coefficient: float, tis_cap: float | None) -> None:
-    config = dataclasses.replace(CONFIG, kl_coefficient=kl_coefficient, tis_cap=tis_cap)
-    assert set(policy_loss(NEW, TOKENS, config).metrics) == set(config.metric_names)
+    columns: dict[Column, torch.Tensor] = {
+        column: values for column, values in COLUMNS.items() if column is not Column.REF_LOG_PROBS
+    }
+    loss, _, metrics = step(clip_objective(kl=0.0, cap=None), columns)
+    assert float(loss) == pytest.approx(-1.28 - 1 + 0.8, abs=1e-5)
+    assert not {"correction/weight", "policy/kl_reference"} & set(metrics)
 
 
 def test_masked_tokens_leave_no_trace_even_where_their_log_probs_are_infinite() -> None:
-    masked = torch.tensor([1, 1, 0], dtype=torch.uint8)
-    broken = dataclasses.replace(TOKENS, loss_masks=masked, log_probs=torch.tensor([*OLD[:2].tolist(), -math.inf]))
+    columns = {
+        **COLUMNS,
+        Column.LOSS_MASKS: torch.tensor([1, 1, 0], dtype=torch.uint8),
+        Column.LOG_PROBS: torch.tensor([*OLD[:2].tolist(), -math.inf]),
+    }
     new = NEW.clone().requires_grad_()
-    sums = policy_loss(new, broken, CONFIG)
-    sums.loss.backward()  # type: ignore[no-untyped-call]
-    assert float(sums.loss.detach()) == pytest.approx(-1.28 - 1.5 + 2 * 0.1 * KL, abs=1e-5)
-    assert float(sums.normaliser) == 2.0
+    loss, normaliser, metrics = step(OBJECTIVE, columns, new)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert float(loss.detach()) == pytest.approx(-1.28 - 1.5 + 2 * 0.1 * KL, abs=1e-5)
+    assert normaliser == 2.0
+    assert all(math.isfinite(value) for value in metrics.values())
     assert new.grad is not None
     assert bool(new.grad.isfinite().all())
     assert float(new.grad[2]) == 0.0
-
-
-def test_a_kl_term_without_reference_log_probs_names_the_cure() -> None:
-    with pytest.raises(ValueError, match=r"algorithm\.kl\.coefficient is above 0\. Give the job the reference role"):
-        policy_loss(NEW, dataclasses.replace(TOKENS, ref_log_probs=None), CONFIG)

@@ -53,7 +53,7 @@ RANK = """
     from rljob_workers.trainers.flat_decoder import rotary_of
     from rljob_workers.trainers.micro_batches import MicroBatchLimits
     from rljob_workers.trainers.optimizer_steps import AdamWConfig, FlatAdamW, LearningRate
-    from rljob_workers.trainers.torch_trainer import TorchForwardModel
+    from rljob_workers.trainers.flat_model import TorchForwardModel
     import torch
 
     if os.fork() == 0:

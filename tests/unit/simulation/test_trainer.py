@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,11 +14,13 @@ from rljob_api.spec import RLJobSpec
 from rljob_workers.models.blob import part_file, write_blob
 from rljob_workers.models.slices import state_files
 from rljob_workers.models.tokenizers import build_tokenizer
+from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_forward_model, build_trainer
 from rljob_workers.trainers.base import OptimizerStepResult, Trainer, TrainRows
 from rljob_workers.trainers.data_parallel import DataParallelGroup, SingleRank
 from rljob_workers.trainers.sim_trainer import SimTrainer
+from tests.train_rows import replaced
 from tests.unit.trainers.rows import make_rows, select_rows
 
 MANIFEST = """
@@ -70,7 +71,7 @@ def make_world(world: int) -> list[Trainer]:
 
 
 def step(world: list[Trainer], shares: list[TrainRows]) -> list[OptimizerStepResult]:
-    results: list[OptimizerStepResult] = [OptimizerStepResult(0, 0, {})] * len(world)
+    results: list[OptimizerStepResult] = [OptimizerStepResult(0, 0, 0, {})] * len(world)
 
     def of(rank: int) -> None:
         world[rank].accumulate(shares[rank])
@@ -125,8 +126,9 @@ def test_order_slices_and_ranks_change_nothing() -> None:
 
 def test_every_row_changes_the_weights_but_one_that_is_masked() -> None:
     rows = make_rows(1)
-    masked = replace(rows, loss_masks=Jagged(rows.loss_masks.values.clone(), rows.loss_masks.offsets))
-    masked.loss_masks.row(0).zero_()
+    masks = rows.columns[Column.LOSS_MASKS]
+    masked = replaced(rows, loss_masks=Jagged(masks.values.clone(), masks.offsets))
+    masked.columns[Column.LOSS_MASKS].row(0).zero_()
     worlds = [make_world(1) for _ in range(3)]
     for world, share in zip(worlds, [rows, masked, select_rows(rows, list(range(1, 16)))], strict=True):
         step(world, [share])
@@ -180,8 +182,8 @@ def test_the_forward_model_states_of_published_weights_what_the_trainer_states(t
 
 def test_a_loss_that_is_not_finite_skips_the_step_and_names_its_row() -> None:
     [trainer], rows = make_world(1), make_rows(1)
-    trained = int(rows.loss_masks.row(2).nonzero()[0])
-    rows.advantages.row(2)[trained] = torch.nan
+    trained = int(rows.columns[Column.LOSS_MASKS].row(2).nonzero()[0])
+    rows.columns[Column.ADVANTAGES].row(2)[trained] = torch.nan
     before = weights_of([trainer])
     [result] = step([trainer], [rows])
     assert result.skipped is not None

@@ -8,6 +8,7 @@ from rljob_api.manifest import parse_manifest
 from rljob_api.spec import RLJobSpec
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers.base import TrainRows
+from tests.train_rows import rows_of
 
 _MANIFEST = """
 apiVersion: rljob.dev/v1alpha1
@@ -76,7 +77,7 @@ def make_rows(seed: int, *, num_groups: int = 4, samples: int = 4, longest: int 
         return Jagged.from_lengths(values, lengths)
 
     log_probs = -2.5 + 0.3 * torch.randn(total, generator=chance)
-    return TrainRows(
+    return rows_of(
         tokens=Jagged.from_rows(tokens),
         response_lengths=lengths,
         loss_masks=per_token((torch.rand(total, generator=chance) > 0.1).to(torch.uint8)),
@@ -88,14 +89,4 @@ def make_rows(seed: int, *, num_groups: int = 4, samples: int = 4, longest: int 
 
 
 def select_rows(rows: TrainRows, indices: list[int]) -> TrainRows:
-    assert rows.ref_log_probs is not None
-    assert rows.log_probs is not None
-    return TrainRows(
-        tokens=rows.tokens.select(indices),
-        response_lengths=rows.response_lengths[indices],
-        loss_masks=rows.loss_masks.select(indices),
-        log_probs=rows.log_probs.select(indices),
-        rollout_log_probs=rows.rollout_log_probs.select(indices),
-        advantages=rows.advantages.select(indices),
-        ref_log_probs=rows.ref_log_probs.select(indices),
-    )
+    return TrainRows({column: values.select(indices) for column, values in rows.columns.items()})

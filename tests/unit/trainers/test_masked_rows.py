@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -12,26 +12,23 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rljob_workers.algorithms import losses
-from rljob_workers.algorithms.losses import (
-    Aggregate,
-    PolicyLossConfig,
-    TokenInputs,
-    masks_of_rows,
-    policy_loss,
-    sequence_mean,
-    token_mean,
-)
+from rljob_workers.algorithms.aggregation import Aggregation, sequence_mean, token_mean
+from rljob_workers.algorithms.losses import masks_of_rows
+from rljob_workers.algorithms.metric_totals import StepTotals, values_of
+from rljob_workers.algorithms.objective import MaskedRows, Objective, Outputs
 from rljob_workers.models.building import build_config, described_config, initial_state
 from rljob_workers.models.tokenizers import build_tokenizer
+from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers.base import TrainRows
 from rljob_workers.trainers.flat_decoder import Decoder
+from rljob_workers.trainers.flat_model import forward
 from rljob_workers.trainers.fsdp.inputs import joined_inputs
 from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_whole, model_config, score
 from rljob_workers.trainers.micro_batches import RowRange
-from rljob_workers.trainers.torch_trainer import row_log_probs
 from tests.near import assert_near
+from tests.objectives import clip_objective
+from tests.train_rows import replaced
 from tests.unit.trainers.rows import make_rows, make_spec, select_rows
 
 NUM_ROWS = 8
@@ -67,7 +64,9 @@ def model(request: pytest.FixtureRequest) -> Model:
 
 def flat_log_probs(decoder: Decoder, rows: TrainRows) -> torch.Tensor:
     everything = RowRange(0, rows.response_lengths.numel(), 0, int(rows.response_lengths.sum()))
-    return row_log_probs(decoder, rows.tokens, rows.response_lengths, everything, 1.3)
+    found = forward(decoder, rows.tokens, rows.response_lengths, everything, 1.3).log_probs
+    assert found is not None
+    return found
 
 
 def fsdp_log_probs(whole: Any, rows: TrainRows) -> tuple[torch.Tensor, torch.Tensor]:
@@ -78,27 +77,30 @@ def fsdp_log_probs(whole: Any, rows: TrainRows) -> tuple[torch.Tensor, torch.Ten
 class Result:
     """What an optimizer step would be made of."""
 
-    statistics: Mapping[str, torch.Tensor]
+    statistics: Mapping[str, float]
     gradients: Mapping[str, torch.Tensor]
 
 
-def step(model: Model, config: PolicyLossConfig, shares: list[TrainRows]) -> Result:
+def step(model: Model, objective: Objective, shares: list[TrainRows]) -> Result:
     """Sums over the shares of all ranks, divided by the sum of their normalisers."""
     for parameter in model.parameters.values():
         parameter.grad = torch.zeros_like(parameter)
-    totals = dict.fromkeys(("loss", *config.metric_names), torch.zeros((), dtype=torch.float64))
-    normaliser = torch.zeros((), dtype=torch.float64)
+    totals = StepTotals(objective.metrics, 0, 1)
+    buffer = torch.zeros(totals.size, dtype=torch.float64)
+    totals.clear(buffer)
     for rows in shares:
+        columns = columns_of(rows)
+        masked = MaskedRows(columns[Column.LOSS_MASKS], columns[Column.RESPONSE_LENGTHS])
+        weights = objective.weigh(masked)
+        totals.add_weights(buffer, weights, masked)
         new, entropy = model.forward(rows)
-        sums = policy_loss(new, inputs_of(rows), config, entropy)
+        sums = objective.loss(Outputs(log_probs=new, entropy=entropy), columns, masked, weights.weights)
         torch.autograd.backward(sums.loss)
-        totals["loss"] = totals["loss"] + sums.loss.detach()
-        totals |= {name: totals[name] + value for name, value in sums.metrics.items()}
-        normaliser = normaliser + sums.normaliser
-    over = normaliser if normaliser > 0 else torch.ones(())
+        totals.add(buffer, sums, masked)
+    loss, normaliser, metrics = totals.read(buffer.tolist())
     return Result(
-        {name: total / over for name, total in totals.items()} | {"normaliser": normaliser},
-        {name: gradient_of(parameter) / over for name, parameter in model.parameters.items()},
+        {**values_of(metrics), "loss": loss / normaliser, "normaliser": normaliser},
+        {name: gradient_of(parameter) / normaliser for name, parameter in model.parameters.items()},
     )
 
 
@@ -107,17 +109,10 @@ def gradient_of(parameter: torch.Tensor) -> torch.Tensor:
     return parameter.grad.clone()
 
 
-def inputs_of(rows: TrainRows) -> TokenInputs:
-    assert rows.log_probs is not None
-    assert rows.ref_log_probs is not None
-    return TokenInputs(
-        log_probs=rows.log_probs.values.double(),
-        rollout_log_probs=rows.rollout_log_probs.values.double(),
-        advantages=rows.advantages.values.double(),
-        loss_masks=rows.loss_masks.values,
-        ref_log_probs=rows.ref_log_probs.values.double(),
-        response_lengths=rows.response_lengths,
-    )
+def columns_of(rows: TrainRows) -> dict[Column, torch.Tensor]:
+    """In float64 what is not a count."""
+    exact = {column: values.values for column, values in rows.columns.items()}
+    return {column: values.double() if values.is_floating_point() else values for column, values in exact.items()}
 
 
 def masked(rows: TrainRows, retained: list[bool], poison: float) -> TrainRows:
@@ -129,14 +124,14 @@ def masked(rows: TrainRows, retained: list[bool], poison: float) -> TrainRows:
         assert column is not None
         return Jagged(torch.where(of_tokens, column.values, poison), column.offsets)
 
-    masks = masks_of_rows(rows.loss_masks.values, rows.response_lengths, keep)
-    return replace(
+    masks = masks_of_rows(rows.columns[Column.LOSS_MASKS].values, rows.response_lengths, keep)
+    return replaced(
         rows,
-        loss_masks=Jagged(masks, rows.loss_masks.offsets),
-        log_probs=spoilt(rows.log_probs),
-        rollout_log_probs=spoilt(rows.rollout_log_probs),
-        advantages=spoilt(rows.advantages),
-        ref_log_probs=spoilt(rows.ref_log_probs),
+        loss_masks=Jagged(masks, rows.columns[Column.LOSS_MASKS].offsets),
+        log_probs=spoilt(rows.columns[Column.LOG_PROBS]),
+        rollout_log_probs=spoilt(rows.columns[Column.ROLLOUT_LOG_PROBS]),
+        advantages=spoilt(rows.columns[Column.ADVANTAGES]),
+        ref_log_probs=spoilt(rows.columns[Column.REF_LOG_PROBS]),
     )
 
 
@@ -149,20 +144,20 @@ def masked(rows: TrainRows, retained: list[bool], poison: float) -> TrainRows:
     poison=st.sampled_from([0.0, float("nan"), float("inf"), -1e30]),
 )
 def test_masked_rows_are_as_if_they_were_not_there(
-    model: Model, aggregate: Aggregate, seed: int, retained: list[bool], ends: list[int], poison: float
+    model: Model, aggregate: Aggregation, seed: int, retained: list[bool], ends: list[int], poison: float
 ) -> None:
-    config = PolicyLossConfig(0.2, 0.28, aggregate, 0.05, losses.k3, 2.0)
+    objective = clip_objective(aggregate)
     rows = make_rows(seed, num_groups=2)
     holed = masked(rows, retained, poison)
     edges = [0, *ends, NUM_ROWS]
     shares = [list(range(start, stop)) for start, stop in pairwise(edges) if start < stop]
-    found = step(model, config, [select_rows(holed, share) for share in shares])
+    found = step(model, objective, [select_rows(holed, share) for share in shares])
     left = [row for row in range(NUM_ROWS) if retained[row]]
-    expected = step(model, config, [select_rows(rows, left)] if left else [])
+    expected = step(model, objective, [select_rows(rows, left)] if left else [])
     for name, value in expected.statistics.items():
-        torch.testing.assert_close(found.statistics[name], value, rtol=EXACT, atol=EXACT, check_dtype=False)
-    for name, value in expected.gradients.items():
-        if value.any():
-            assert_near(found.gradients[name], value, 1e-10, name)
+        assert found.statistics[name] == pytest.approx(value, rel=EXACT, abs=EXACT), name
+    for name, gradient in expected.gradients.items():
+        if gradient.any():
+            assert_near(found.gradients[name], gradient, 1e-10, name)
         else:
             assert not found.gradients[name].any(), name

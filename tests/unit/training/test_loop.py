@@ -117,7 +117,7 @@ class Rank:
 
     def optimizer_step(self) -> OptimizerStepResult:
         self.did.append("step")
-        return OptimizerStepResult(loss=0.0, grad_norm=0.0, metrics={})
+        return OptimizerStepResult(loss=0.0, grad_norm=0.0, learning_rate=0.0, totals={})
 
     def begin(self) -> None:
         self.did.append("begin")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,6 +29,7 @@ from rljob_workers.trainers.data_parallel import SingleRank
 from rljob_workers.training.loop import ActorConfig, ActorLoop, Proximal, proximal_of
 from rljob_workers.transfer_queue.dataset import Slicing
 from rljob_workers.transfer_queue.types import Batch, Claim, TaskKind
+from tests.train_rows import replaced
 from tests.unit.trainers.rows import make_rows, make_spec, select_rows
 
 ROLLOUTS, ROWS, TEMPERATURE = 2, 16, 1.3
@@ -126,16 +127,16 @@ def as_batch(rows: TrainRows, numbers: list[int], forward: ForwardModel | None) 
     columns: dict[str, Jagged] = {
         Column.TOKENS: rows.tokens,
         Column.RESPONSE_LENGTHS: Jagged.scalars(rows.response_lengths),
-        Column.LOSS_MASKS: rows.loss_masks,
-        Column.ROLLOUT_LOG_PROBS: rows.rollout_log_probs,
-        Column.ADVANTAGES: rows.advantages,
+        Column.LOSS_MASKS: rows.columns[Column.LOSS_MASKS],
+        Column.ROLLOUT_LOG_PROBS: rows.columns[Column.ROLLOUT_LOG_PROBS],
+        Column.ADVANTAGES: rows.columns[Column.ADVANTAGES],
         Column.REWARDS: Jagged.scalars(torch.zeros(len(numbers))),
         Column.VALID: Jagged.scalars(torch.ones(len(numbers), dtype=torch.uint8)),
         Column.FINISH_REASONS: Jagged.scalars(torch.zeros(len(numbers), dtype=torch.uint8)),
         Column.VERSION_SPANS: Jagged.scalars(torch.zeros(len(numbers), 4, dtype=torch.int32)),
     }
-    if rows.ref_log_probs is not None:
-        columns[Column.REF_LOG_PROBS] = rows.ref_log_probs
+    if Column.REF_LOG_PROBS in rows.columns:
+        columns[Column.REF_LOG_PROBS] = rows.columns[Column.REF_LOG_PROBS]
     if forward is not None:
         columns[Column.LOG_PROBS] = forward.log_probs(rows.tokens, rows.response_lengths, TEMPERATURE)
     groups = np.array(numbers, dtype=np.uint32) // 4
@@ -194,8 +195,8 @@ def test_rows_without_log_probs_are_measured_against_themselves(tmp_path: Path) 
         trainer = build_trainer(spec, tokenizer, SingleRank())
         trainer.load(tmp_path / "v0.safetensors")
         own = trainer.log_probs(rows.tokens, rows.response_lengths, TEMPERATURE)
-        trainer.accumulate(replace(rows, log_probs=own if gives_them else None))
+        trainer.accumulate(replaced(rows, log_probs=own if gives_them else None))
         results.append(trainer.optimizer_step())
     assert results[0] == results[1]
-    assert results[1].metrics["ratio"] == pytest.approx(1.0)
-    assert results[1].metrics["clip_fraction"] == 0.0
+    assert results[1].metrics["policy/ratio"] == pytest.approx(1.0)
+    assert results[1].metrics["policy/clip_fraction_low"] == results[1].metrics["policy/clip_fraction_high"] == 0.0

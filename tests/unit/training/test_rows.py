@@ -7,6 +7,8 @@ import torch
 from rljob_api.names import Epoch, Role, RolloutId
 from rljob_api.spec.algorithm import Truncated
 from rljob_api.wire.identity import Incarnation, RankKey
+from rljob_workers.algorithms.metric_totals import Total
+from rljob_workers.algorithms.objective import Reduction
 from rljob_workers.trainers.base import OptimizerStepResult
 from rljob_workers.trainers.data_parallel import SingleRank
 from rljob_workers.training.loop import loss_masks
@@ -18,7 +20,8 @@ INCARNATION = Incarnation(key=RankKey(role=Role.ACTOR, replica=0), epoch=Epoch(1
 
 
 def make_result(loss: float, **metrics: float) -> OptimizerStepResult:
-    return OptimizerStepResult(loss=loss, grad_norm=10 * loss, metrics=metrics)
+    totals = {name: Total(Reduction.TOKEN_MEAN, (2 * value, 2.0)) for name, value in metrics.items()}
+    return OptimizerStepResult(loss=loss, grad_norm=10 * loss, learning_rate=loss, totals=totals)
 
 
 def test_facts_are_exact_for_the_largest_numbers_of_the_queue() -> None:
@@ -74,13 +77,16 @@ def test_a_rollout_is_summed_up_over_all_its_slices_and_steps() -> None:
     assert summary.reward == pytest.approx(0.6)
     assert summary.loss == pytest.approx(0.5)
     assert summary.metrics == {
-        "kl": 0.1,
-        "grad_norm": 7.5,
+        "kl": pytest.approx(0.3),
+        "ratio": 1.0,
+        "optimizer/grad_norm": 5.0,
+        "optimizer/grad_norm_max": 7.5,
+        "optimizer/learning_rate": 0.75,
         "response_length": 3.0,
         "invalid_share": 0.0,
         "truncated_share": 0.0,
         "token_staleness": pytest.approx((-2 * 1 - 1 * 2 + 0 * 3 - 2 * 4 - 2 * 5) / 15),
-    }, "metrics of the training are the last step's"
+    }, "metrics of the training are those of all steps"
 
 
 def test_a_rollout_is_worth_what_its_valid_samples_are() -> None:

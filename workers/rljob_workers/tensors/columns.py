@@ -46,6 +46,10 @@ class Column(StrEnum):
     """Of the proximal policy: version r for rows of `train_r`."""
     REF_LOG_PROBS = "ref_log_probs", Over.RESPONSE, "float32"
     ADVANTAGES = "advantages", Over.RESPONSE, "float32"
+    VALUES = "values", Over.RESPONSE, "float32"
+    RETURNS = "returns", Over.RESPONSE, "float32"
+    IS_CURRENT = "is_current", Over.RESPONSE, "uint8"
+    """1: the version that is trained made the token. Made by the trainer's rank of the spans, never stored."""
 
     def __new__(cls, name: str, over: Over, dtype: str, inner: tuple[int, ...] = ()) -> Column:
         """A member is its name."""

@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from rljob_api.roles import LEADING_ROLE
 from rljob_api.spec import RLJobSpec
-from rljob_api.spec.algorithm import AlgorithmSpec, Correction, KlEstimator, LossAggregation
 from rljob_api.spec.roles import TrainerBackend
 from rljob_api.spec.simulation import SimulationSpec
 from rljob_api.spec.training import OptimizerSpec, Schedule, TrainingSpec
-from rljob_workers.algorithms import losses
-from rljob_workers.algorithms.losses import PolicyLossConfig
 from rljob_workers.devices import own_device
 from rljob_workers.models.blob import write_blob
 from rljob_workers.models.building import (
@@ -33,13 +31,15 @@ from rljob_workers.models.building import (
 from rljob_workers.simulation.pace import SimulatedPace
 from rljob_workers.simulation.policy import tensors_of, version_0
 from rljob_workers.trainers import optimizer_steps
+from rljob_workers.trainers.flat_model import FlatModel, FlatScoring
 from rljob_workers.trainers.fsdp.proof import require_right
 from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_sharded, build_whole, mesh_of, model_config
-from rljob_workers.trainers.fsdp.sharded_trainer import FsdpForwardModel, FsdpTrainer
+from rljob_workers.trainers.fsdp.sharded_trainer import FsdpModel, FsdpScoring
 from rljob_workers.trainers.micro_batches import MicroBatchLimits
+from rljob_workers.trainers.model_trainer import ModelForward, ModelTrainer, step_totals
+from rljob_workers.trainers.objectives import policy_objective
 from rljob_workers.trainers.optimizer_steps import AdamWConfig, LearningRate, TrainerConfig
 from rljob_workers.trainers.sim_trainer import SimForward, SimForwardModel, SimTrainer
-from rljob_workers.trainers.torch_trainer import TorchForwardModel, TorchTrainer
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -75,15 +75,6 @@ def keep_freed_memory() -> None:
     mallopt(_M_TRIM_THRESHOLD, _NEVER_TRIM)
 
 
-_KL = {KlEstimator.K1: losses.k1, KlEstimator.K2: losses.k2, KlEstimator.K3: losses.k3}
-
-
-_AGGREGATION = {
-    LossAggregation.TOKEN_MEAN: losses.token_mean,
-    LossAggregation.SEQUENCE_MEAN: losses.sequence_mean,
-}
-
-
 _FADES = {
     Schedule.CONSTANT: optimizer_steps.constant,
     Schedule.LINEAR: optimizer_steps.linear,
@@ -98,13 +89,17 @@ def build_trainer(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, group: Da
     keep_freed_memory()
     if spec.trainer_backend is TrainerBackend.FSDP:
         return _build_sharded_trainer(spec, tokenizer, group)
-    return TorchTrainer(
+    config = trainer_config(spec)
+    model = FlatModel(
         build_config(spec.model, tokenizer),
-        trainer_config(spec),
+        config.optimizer,
         group,
+        num_totals=step_totals(config, group).size,
+        dtype=config.dtype,
         head_dtype=_wide_head_dtype(spec),
         device=own_device(),
     )
+    return ModelTrainer(model, config, group)
 
 
 def load_version_0(trainer: Trainer, spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, scratch: Path) -> None:
@@ -163,7 +158,7 @@ def _build_simulated_trainer(
 
 def _build_sharded_trainer(
     spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, group: DataParallelGroup
-) -> FsdpTrainer:
+) -> ModelTrainer:
     device = own_device()
     packing = spec.training.packing
     checkpointing = spec.training.activation_checkpointing
@@ -178,10 +173,20 @@ def _build_sharded_trainer(
     described = described_config(spec.model, tokenizer)
     require_right(described, packing=packing, has_wide_head=options.head_dtype is not None)
     model = build_sharded(model_config(described), options, mesh_of(group, device))
-    return FsdpTrainer(model, trainer_config(spec), group, packing=packing, device=device)
+    config = trainer_config(spec)
+    trained = FsdpModel(
+        model,
+        config.optimizer,
+        group,
+        num_totals=step_totals(config, group).size,
+        dtype=config.dtype,
+        packing=packing,
+        device=device,
+    )
+    return ModelTrainer(trained, config, group)
 
 
-def _build_whole_model(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> FsdpForwardModel:
+def _build_whole_model(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> ModelForward:
     dtype, packing = torch_dtype(spec.model.dtype), spec.training.packing
     options = ModelOptions(
         storage=dtype, compute=dtype, packing=packing, head_dtype=_wide_head_dtype(spec), device=str(own_device())
@@ -189,7 +194,7 @@ def _build_whole_model(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> F
     described = described_config(spec.model, tokenizer)
     require_right(described, packing=packing, has_wide_head=options.head_dtype is not None)
     model = build_whole(model_config(described), options)
-    return FsdpForwardModel(model, limits=micro_batch_limits(spec.training), packing=packing)
+    return ModelForward(FsdpScoring(model, packing=packing), micro_batch_limits(spec.training))
 
 
 def build_forward_model(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> ForwardModel:
@@ -199,13 +204,13 @@ def build_forward_model(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> 
     keep_freed_memory()
     if spec.trainer_backend is TrainerBackend.FSDP:
         return _build_whole_model(spec, tokenizer)
-    return TorchForwardModel(
+    model = FlatScoring(
         build_config(spec.model, tokenizer),
         dtype=torch_dtype(spec.model.dtype),
         head_dtype=_wide_head_dtype(spec),
-        limits=micro_batch_limits(spec.training),
         device=own_device(),
     )
+    return ModelForward(model, micro_batch_limits(spec.training))
 
 
 def _wide_head_dtype(spec: RLJobSpec) -> torch.dtype | None:
@@ -220,9 +225,10 @@ def trainer_config(spec: RLJobSpec) -> TrainerConfig:
         dtype=torch_dtype(spec.model.dtype),
         limits=micro_batch_limits(spec.training),
         temperature=spec.rollout.sampling.temperature,
-        loss=loss_config(spec.algorithm),
+        objective=policy_objective(spec.algorithm),
         optimizer=optimizer_config(spec.training.optimizer, total_steps(spec)),
         max_skipped_steps=spec.training.max_skipped_steps,
+        role=LEADING_ROLE.value,
     )
 
 
@@ -236,19 +242,6 @@ def total_steps(spec: RLJobSpec) -> int:
     rollout, training = spec.rollout, spec.training
     steps = rollout.batch_size * rollout.samples_per_prompt // training.global_batch_size
     return rollout.num_rollouts * steps * training.epochs_per_rollout
-
-
-def loss_config(algorithm: AlgorithmSpec) -> PolicyLossConfig:
-    """What the loss is made of."""
-    correction = algorithm.correction
-    return PolicyLossConfig(
-        clip_low=algorithm.clip.low,
-        clip_high=algorithm.clip.high,
-        aggregate=_AGGREGATION[algorithm.loss_aggregation],
-        kl_coefficient=algorithm.kl.coefficient,
-        kl_estimate=_KL[algorithm.kl.estimator],
-        tis_cap=correction.cap if correction.kind is Correction.TIS else None,
-    )
 
 
 def optimizer_config(optimizer: OptimizerSpec, steps: int) -> AdamWConfig:

@@ -8,13 +8,18 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from rljob_workers.algorithms.metric_totals import Totals, values_of
+from rljob_workers.devices import moved
+from rljob_workers.tensors.columns import Column, Over
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from rljob_workers.models.blob import WeightShare
     from rljob_workers.models.slices import StateShare
     from rljob_workers.tensors.jagged import Jagged
+    from rljob_workers.trainers.micro_batches import RowRange
 
 
 def no_progress() -> None:
@@ -23,23 +28,25 @@ def no_progress() -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainRows:
-    """Rows of one micro-batch or slice, all Jagged with the same number of rows.
+    """Rows of one micro-batch or slice: columns with the same number of rows.
 
-    tokens int32/int64 [prompt + response]; the others over response tokens: loss_masks, log_probs (policy before
-    training on the rollout; None: they are the new ones, without their gradient, since the weights have not moved),
-    rollout_log_probs, advantages, ref_log_probs (None without KL).
+    TOKENS, RESPONSE_LENGTHS (the response is the tail of the tokens) and LOSS_MASKS are always there. Without LOG_PROBS
+    they are the new ones, without their gradient, since the weights have not moved.
     """
 
-    tokens: Jagged
-    response_lengths: torch.Tensor
-    """[rows] int64; the response is the tail of `tokens`."""
-    loss_masks: Jagged
-    log_probs: Jagged | None
-    rollout_log_probs: Jagged
-    advantages: Jagged
-    ref_log_probs: Jagged | None
+    columns: Mapping[Column, Jagged]
     row_numbers: torch.Tensor | None = None
     """[rows] int64, by which a row is named to a user: its number in its partition. None: its place here."""
+
+    @property
+    def tokens(self) -> Jagged:
+        """Prompts and responses."""
+        return self.columns[Column.TOKENS]
+
+    @property
+    def response_lengths(self) -> torch.Tensor:
+        """[rows] int64."""
+        return self.columns[Column.RESPONSE_LENGTHS].values
 
     @property
     def numbers(self) -> torch.Tensor:
@@ -48,6 +55,18 @@ class TrainRows:
             return self.row_numbers
         return torch.arange(self.response_lengths.numel())
 
+    def between(self, part: RowRange, device: torch.device) -> dict[Column, torch.Tensor]:
+        """Values of these rows on `device`: of columns over the response [tokens], of those over rows [rows]."""
+        places = {
+            Over.RESPONSE: slice(part.first_token, part.last_token),
+            Over.ROW: slice(part.start, part.stop),
+        }
+        return {
+            column: moved(values.values[places[column.over]], device)
+            for column, values in self.columns.items()
+            if column.over in places
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class OptimizerStepResult:
@@ -55,11 +74,29 @@ class OptimizerStepResult:
 
     loss: float
     grad_norm: float
-    metrics: Mapping[str, float]
-    """Means over the loss's normaliser: kl, clip_fraction, ratio, tis_weight, entropy ..."""
+    learning_rate: float
+    totals: Totals
+    """The objective's metrics, added up."""
     skipped: str | None = None
     """Why nothing was stepped, in a sentence that names rows of this rank: loss or gradient is not finite. Then it is
     so on every rank, and the gradients are cleared."""
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The values of `totals`."""
+        return values_of(self.totals)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bucket:
+    """Some whole tensors of the weights under Hugging Face's names, on the device, in the published dtype or a wider.
+
+    Empty where this rank was assigned none of them.
+    """
+
+    tensors: Mapping[str, torch.Tensor]
+    is_live: bool
+    """Whether they are what is trained: they change with the next optimizer step. Else they are the receiver's."""
 
 
 class ForwardModel(ABC):
@@ -86,9 +123,9 @@ class ForwardModel(ABC):
 class Trainer(ForwardModel):
     """A model that is trained by a gang of ranks. Gradients accumulate until `optimizer_step`.
 
-    `log_probs`, `accumulate`, `optimizer_step`, `stage_weights`, `stage_state` and `restore` are collectives: all ranks
-    of the gang call them, in one order, whether a backend adds up or gathers in them or not. A rank that must wait for
-    the others goes on beating (`data_parallel.DataParallelGroup`), and leaves only between two of them.
+    `log_probs`, `accumulate`, `optimizer_step`, `export`, `stage_weights`, `stage_state` and `restore` are collectives:
+    all ranks of the gang call them, in one order, whether a backend adds up or gathers in them or not. A rank that must
+    wait for the others goes on beating (`data_parallel.DataParallelGroup`), and leaves only between two of them.
     """
 
     weight_share: WeightShare | None = None
@@ -129,6 +166,10 @@ class Trainer(ForwardModel):
 
         Raises ValueError where more steps in a row were skipped than the job allows.
         """
+
+    @abstractmethod
+    def export(self) -> Iterator[Bucket]:
+        """The weights, bucket by bucket; each rank gets what it was assigned, and takes all buckets."""
 
     @abstractmethod
     def stage_weights(self) -> Mapping[str, torch.Tensor]:

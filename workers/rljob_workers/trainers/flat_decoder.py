@@ -1,6 +1,6 @@
 """A Hugging Face causal decoder whose weights live in one flat buffer, and its log-probs of packed rows.
 
-Used by `torch_trainer` only. Rotary embeddings are those of Qwen3 and Llama; any other config is refused by name.
+Used by `flat_model` only. Rotary embeddings are those of Qwen3 and Llama; any other config is refused by name.
 """
 
 from __future__ import annotations

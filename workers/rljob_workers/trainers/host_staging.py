@@ -12,11 +12,13 @@ which may be held for as long as a publication or a checkpoint takes. On the CPU
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 import torch
+
+from rljob_workers.trainers.base import Bucket
 
 K = TypeVar("K")
 
@@ -65,6 +67,18 @@ class HostStaging:
 
     def __init__(self, device: torch.device) -> None:
         self._lane = _Lane(device) if device.type == "cuda" else None
+
+    def stage(self, buckets: Iterable[Bucket], dtype: torch.dtype) -> Mapping[str, torch.Tensor]:
+        """All tensors of an export on the host, in `dtype`; those that are live as `copy` does."""
+        live: dict[str, torch.Tensor] = {}
+        own: dict[str, torch.Tensor] = {}
+        for bucket in buckets:
+            if bucket.is_live:
+                live |= bucket.tensors
+            else:
+                own |= {name: tensor.to("cpu", dtype) for name, tensor in bucket.tensors.items()}
+        copies = self.copy(live, dtype)
+        return {**own, **copies} if own else copies
 
     def copy(self, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype | None = None) -> Mapping[str, torch.Tensor]:
         """Begins to copy tensors as they are after what was computed so far; null keeps their dtype.

@@ -1,4 +1,4 @@
-"""Optimizer steps: AdamW, the learning rate of each step, its sums, and steps that are skipped as not finite.
+"""Optimizer steps: AdamW, the learning rate of each step, and steps that are skipped as not finite.
 
 Used by the trainers. Skipped steps are skipped by all ranks alike, named, counted, and too many of them fail.
 """
@@ -13,14 +13,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch.optim.adamw import adamw
 
-from rljob_workers.algorithms.losses import PolicyLossConfig, TokenInputs, policy_loss
-from rljob_workers.devices import moved
-from rljob_workers.trainers.base import OptimizerStepResult
-
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from rljob_workers.tensors.jagged import Jagged
+    from rljob_workers.algorithms.objective import Objective
     from rljob_workers.trainers.base import TrainRows
     from rljob_workers.trainers.micro_batches import MicroBatchLimits, RowRange
 
@@ -151,11 +147,10 @@ class FlatAdamW(AdamW):
             config,
         )
 
-    def clip_and_step(self, norm: float) -> None:
-        """Clips the mean gradient in the buffer, which has this norm, and steps with it."""
-        clipping = self._config.clipping(norm)
-        if clipping != 1.0:
-            self._gradient.mul_(clipping)
+    def scale_and_step(self, scale: float) -> None:
+        """One step with the mean gradient in the buffer times `scale`."""
+        if scale != 1.0:
+            self._gradient.mul_(scale)
         self.step(self._gradients)
 
 
@@ -233,87 +228,8 @@ class TrainerConfig:
     limits: MicroBatchLimits
     temperature: float
     """Of the sampling: logits are divided by it before log-probs are taken."""
-    loss: PolicyLossConfig
+    objective: Objective
     optimizer: AdamWConfig
     max_skipped_steps: int
-
-
-def statistics_of(loss: PolicyLossConfig) -> tuple[str, ...]:
-    """What the ranks add up beside gradients, in order."""
-    return ("loss", "normaliser", *loss.metric_names)
-
-
-@dataclass(frozen=True, slots=True)
-class StepMeans:
-    """The sums of an optimizer step, divided by its normaliser."""
-
-    normaliser: float
-    """Of all ranks; 1 where every token was masked."""
-    loss: float
-    metrics: Mapping[str, float]
-
-
-class StepSums:
-    """Losses of the optimizer step in work: their gradients, sums, and the verdict over them.
-
-    sums.add(rows, part, log_probs)                    for each micro-batch
-    means = sums.means(totals)                         of all ranks
-    result = sums.result(number, means, norm)          after which the next step begins
-    """
-
-    def __init__(self, config: TrainerConfig, totals: torch.Tensor) -> None:
-        """`totals` [statistics] begins as zeros, in the order of `statistics_of`."""
-        self._loss = config.loss
-        self._totals = totals
-        self._skipping = Skipping(config.max_skipped_steps)
-        self._suspects = Suspects()
-
-    def add(
-        self, rows: TrainRows, part: RowRange, new_log_probs: torch.Tensor, entropy: torch.Tensor | None = None
-    ) -> None:
-        """Loss and backward pass of one micro-batch, whose log-probs [tokens] have a graph."""
-        sums = policy_loss(new_log_probs, token_inputs(rows, part, new_log_probs), self._loss, entropy)
-        sums.loss.backward()  # type: ignore[no-untyped-call]
-        metrics = (sums.metrics[name] for name in self._loss.metric_names)
-        self._totals += torch.stack([sums.loss.detach(), sums.normaliser, *metrics]).to(self._totals.dtype)
-        self._suspects.add(rows, part, sums.token_losses)
-
-    def means(self, totals: Sequence[float]) -> StepMeans:
-        """Of the totals over all ranks."""
-        loss, normaliser, *metrics = totals
-        normaliser = normaliser or 1.0
-        names = self._loss.metric_names
-        return StepMeans(
-            normaliser, loss / normaliser, {name: one / normaliser for name, one in zip(names, metrics, strict=True)}
-        )
-
-    def result(self, number: int, means: StepMeans, norm: float) -> OptimizerStepResult:
-        """Of optimizer step `number`, with the reason where it must be skipped; `norm` is that of the mean gradient.
-
-        Clears the sums. Raises ValueError for one more step in a row than may be skipped.
-        """
-        skipped = self._skipping.judge(number, means.loss, norm, self._suspects)
-        self.clear()
-        return OptimizerStepResult(means.loss, norm, means.metrics, skipped)
-
-    def clear(self) -> None:
-        """Drops the sums of a step that is not taken."""
-        self._totals.zero_()
-        self._suspects.clear()
-
-
-def token_inputs(rows: TrainRows, part: RowRange, new_log_probs: torch.Tensor) -> TokenInputs:
-    """What the loss of one micro-batch needs, on the device of its log-probs."""
-    device = new_log_probs.device
-
-    def of(column: Jagged) -> torch.Tensor:
-        return moved(column.values[part.first_token : part.last_token], device)
-
-    return TokenInputs(
-        log_probs=new_log_probs.detach() if rows.log_probs is None else of(rows.log_probs),
-        rollout_log_probs=of(rows.rollout_log_probs),
-        advantages=of(rows.advantages),
-        loss_masks=of(rows.loss_masks),
-        ref_log_probs=None if rows.ref_log_probs is None else of(rows.ref_log_probs),
-        response_lengths=moved(rows.response_lengths[part.start : part.stop], device),
-    )
+    role: str
+    """Under whose name a checkpoint has the optimizer's state."""

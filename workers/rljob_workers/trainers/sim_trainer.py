@@ -29,13 +29,14 @@ from rljob_workers.simulation.policy import (
     tensors_of,
     uints,
 )
+from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
-from rljob_workers.trainers.base import ForwardModel, OptimizerStepResult, Trainer, TrainRows, no_progress
+from rljob_workers.trainers.base import Bucket, ForwardModel, OptimizerStepResult, Trainer, TrainRows, no_progress
 from rljob_workers.trainers.micro_batches import MicroBatchLimits, RowRange, cut
 from rljob_workers.trainers.optimizer_steps import Skipping, Suspects
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from rljob_workers.simulation.pace import SimulatedPace
@@ -172,7 +173,9 @@ class SimTrainer(Trainer):
     ) -> None:
         """Hashes the rows; the ranks meet in `optimizer_step` only."""
         del num_micro_batches
-        losses = (-rows.advantages.values.float()).where(rows.loss_masks.values > 0, 0.0)
+        losses = (-rows.columns[Column.ADVANTAGES].values.float()).where(
+            rows.columns[Column.LOSS_MASKS].values > 0, 0.0
+        )
         broken = ~losses.isfinite()
         for part in cut(rows.tokens, rows.response_lengths, self._forward.limits):
             self._pace.spend(tokens=num_tokens(rows.tokens, part), rows=part.stop - part.start, progress=progress)
@@ -180,7 +183,7 @@ class SimTrainer(Trainer):
             progress()
         self._sums[_GRADIENT] += _gradient(rows)
         self._sums[_LOSS] += (losses.where(~broken, 0.0).double() / LOSS_UNIT).round().long().sum()
-        self._sums[_TOKENS] += rows.loss_masks.values.long().sum()
+        self._sums[_TOKENS] += rows.columns[Column.LOSS_MASKS].values.long().sum()
         self._sums[_BROKEN] += broken.sum()
 
     def optimizer_step(self) -> OptimizerStepResult:
@@ -196,12 +199,17 @@ class SimTrainer(Trainer):
         if skipped is None:
             self._weights, self._moments = stepped(self._weights, self._moments, gradient)
             self._steps = number
-        return OptimizerStepResult(mean, 0.0, {}, skipped)
+        return OptimizerStepResult(mean, 0.0, 0.0, {}, skipped)
 
-    def stage_weights(self) -> Mapping[str, torch.Tensor]:
+    def export(self) -> Iterator[Bucket]:
         """This rank's tensors."""
         tensors = tensors_of(self._weights)
-        return {name: tensors[name] for name in self._part(self._group.rank)}
+        yield Bucket({name: tensors[name] for name in self._part(self._group.rank)}, is_live=False)
+
+    def stage_weights(self) -> Mapping[str, torch.Tensor]:
+        """This rank's tensors: a step makes others."""
+        (bucket,) = self.export()
+        return bucket.tensors
 
     def stage_state(self) -> StateShare:
         """This rank's rows of the moments, and the number of steps."""
@@ -231,8 +239,9 @@ class SimTrainer(Trainer):
 def _gradient(rows: TrainRows) -> int:
     """The sum of the rows' hashes, as int64; of tokens, masks, advantages and the engine's log-probs."""
     tokens = _row_sums(rows.tokens, joined(_within(rows.tokens), uints(rows.tokens.values.numpy())))
-    masks = rows.loss_masks
-    columns = (rows.advantages.values.float(), rows.rollout_log_probs.values.float(), masks.values.long())
+    masks = rows.columns[Column.LOSS_MASKS]
+    floats = (rows.columns[column].values.float() for column in (Column.ADVANTAGES, Column.ROLLOUT_LOG_PROBS))
+    columns = (*floats, masks.values.long())
     of_tokens = joined(_within(masks), *(uints(column.numpy()) for column in columns))
     hashes = joined(tokens, _row_sums(masks, of_tokens))
     counted = _row_sums(masks, uints(masks.values.long().numpy())) > 0

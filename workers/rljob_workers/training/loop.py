@@ -262,17 +262,24 @@ def train_rows(batch: Batch, truncated: Truncated, log_probs: Jagged | None = No
 
     Rows that nothing may be learnt from stay in it, masked: what ranks are dealt is fixed.
     """
-    columns = batch.columns
-    return TrainRows(
-        tokens=columns[Column.TOKENS],
-        response_lengths=columns[Column.RESPONSE_LENGTHS].values,
-        loss_masks=loss_masks(batch, truncated),
-        log_probs=columns.get(Column.LOG_PROBS, log_probs),
-        rollout_log_probs=columns[Column.ROLLOUT_LOG_PROBS],
-        advantages=columns[Column.ADVANTAGES],
-        ref_log_probs=columns.get(Column.REF_LOG_PROBS),
-        row_numbers=torch.from_numpy(batch.rows.astype(np.int64)),
-    )
+    columns = {column: batch.columns[column] for column in Column if column in batch.columns}
+    if log_probs is not None:
+        columns.setdefault(Column.LOG_PROBS, log_probs)
+    columns[Column.LOSS_MASKS] = loss_masks(batch, truncated)
+    columns[Column.IS_CURRENT] = is_current(batch)
+    return TrainRows(columns, torch.from_numpy(batch.rows.astype(np.int64)))
+
+
+def is_current(batch: Batch) -> Jagged:
+    """Which response tokens version r made, of rows of `train_r`: [tokens] uint8."""
+    spans, lengths = batch.columns[Column.VERSION_SPANS], batch.columns[Column.RESPONSE_LENGTHS].values
+    first_of_row = (lengths.cumsum(0) - lengths).repeat_interleave(spans.lengths)
+    _, versions, starts, ends = spans.values.long().unbind(1)
+    chosen = versions == batch.rollout_id
+    borders = torch.zeros(int(lengths.sum()) + 1, dtype=torch.int64)
+    borders.index_add_(0, (first_of_row + starts)[chosen], torch.ones(int(chosen.sum()), dtype=torch.int64))
+    borders.index_add_(0, (first_of_row + ends)[chosen], -torch.ones(int(chosen.sum()), dtype=torch.int64))
+    return Jagged.from_lengths(borders.cumsum(0)[:-1].to(torch.uint8), lengths)
 
 
 def loss_masks(batch: Batch, truncated: Truncated) -> Jagged:

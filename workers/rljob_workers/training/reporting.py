@@ -19,6 +19,7 @@ from transformers import PreTrainedTokenizerBase
 from rljob_api.names import RolloutId, WeightVersion, partition_name
 from rljob_api.wire.identity import Incarnation
 from rljob_api.wire.ranks import StepReport
+from rljob_workers.algorithms.metric_totals import Totals, merged, values_of
 from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.engines.base import FINISH_CODES, FINISH_LENGTH
 from rljob_workers.models.tokenizers import TextDecoder, text_decoder
@@ -74,16 +75,22 @@ class RolloutTally:
     facts: list[torch.Tensor] = field(default_factory=list)
     """[rows, 8] of every first-pass slice of every rank."""
     losses: list[float] = field(default_factory=list)
-    metrics: dict[str, float] = field(default_factory=dict)
+    grad_norms: list[float] = field(default_factory=list)
+    totals: list[Totals] = field(default_factory=list)
+    """The objective's metrics of each step."""
+    learning_rate: float = 0.0
+    """Of the last step."""
     skipped_steps: int = 0
 
     def add_step(self, result: OptimizerStepResult) -> None:
-        """Adds the loss of every optimizer step and the metrics of the last that was taken."""
+        """Adds an optimizer step; of one that was skipped nothing but that it was."""
         if result.skipped is not None:
             self.skipped_steps += 1
             return
         self.losses.append(result.loss)
-        self.metrics = {**result.metrics, "grad_norm": result.grad_norm}
+        self.grad_norms.append(result.grad_norm)
+        self.totals.append(result.totals)
+        self.learning_rate = result.learning_rate
 
     def report(self, incarnation: Incarnation, rollout_id: RolloutId, seconds: float) -> StepReport:
         """The step that trained the rollout, after `seconds`; all slices must have been added.
@@ -105,12 +112,23 @@ class RolloutTally:
             version=WeightVersion(rollout_id + 1),
             reward=float((rewards * valid).sum() / valid.sum().clamp(min=1.0)),
             loss=sum(self.losses) / max(1, len(self.losses)),
-            metrics={**self.metrics, **skipped, **shares},
+            metrics={**self._of_steps(), **skipped, **shares},
             staleness=rollout_id - int(oldest.min()),
             samples=len(facts),
             tokens=int(lengths.sum()),
             seconds=seconds,
         )
+
+    def _of_steps(self) -> dict[str, float]:
+        """Over all optimizer steps that were taken."""
+        if not self.grad_norms:
+            return {}
+        return {
+            **values_of(merged(self.totals)),
+            "optimizer/grad_norm": sum(self.grad_norms) / len(self.grad_norms),
+            "optimizer/grad_norm_max": max(self.grad_norms),
+            "optimizer/learning_rate": self.learning_rate,
+        }
 
 
 def places_to_log(rollout_id: int, num_rows: int, slice_index: int, num_slices: int, count: int) -> list[int]:

@@ -9,9 +9,10 @@ import torch
 
 from rljob_workers.models.blob import part_file, read_weights, write_blob
 from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_whole, model_config
-from rljob_workers.trainers.fsdp.sharded_trainer import FsdpForwardModel
+from rljob_workers.trainers.fsdp.sharded_trainer import FsdpScoring
 from rljob_workers.trainers.fsdp.stored_tensors import load_folder, load_weights, own_parts, weight_shapes
 from rljob_workers.trainers.micro_batches import MicroBatchLimits
+from rljob_workers.trainers.model_trainer import ModelForward
 from tests.near import assert_near
 from tests.unit.trainers.fsdp.tiny import OTHERS, described, make_tokens, row_by_row, save_model
 
@@ -76,11 +77,8 @@ def test_a_forward_model_scores_in_micro_batches_what_transformers_scores_row_by
 
     save_model("gemma3_text", tmp_path)
     tokens, responses = make_tokens(rows=9)
-    model = FsdpForwardModel(
-        build_whole(model_config(described("gemma3_text")), FLOAT32),
-        limits=MicroBatchLimits(rows=4, tokens=40),
-        packing=True,
-    )
+    whole = build_whole(model_config(described("gemma3_text")), FLOAT32)
+    model = ModelForward(FsdpScoring(whole, packing=True), MicroBatchLimits(rows=4, tokens=40))
     model.load(tmp_path)
     turns: list[None] = []
     found = model.log_probs(tokens, responses, 0.8, lambda: turns.append(None))

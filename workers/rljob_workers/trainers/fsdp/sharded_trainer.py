@@ -1,4 +1,4 @@
-"""The backend `Fsdp`: `Trainer` on FSDP2 and `ForwardModel` on one rank, AdamW on shards, and its state in checkpoints.
+"""The backend `Fsdp`: a model on FSDP2 and one on a single rank, AdamW on shards, and their state in checkpoints.
 
 Built by the factories. Each rank holds its shard of everything; a checkpoint has slices of the hub's tensors,
 written by any number of ranks and read by any.
@@ -7,61 +7,71 @@ written by any number of ranks and read by any.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from rljob_api.roles import LEADING_ROLE
+from rljob_workers.algorithms.objective import Output, Outputs
 from rljob_workers.models.slices import EXP_AVG, EXP_AVG_SQ, PARAMETER, STEPS, SavedState, StateShare, StateSlice
-from rljob_workers.tensors.jagged import Jagged
-from rljob_workers.trainers.base import ForwardModel, OptimizerStepResult, Trainer, TrainRows, no_progress
 from rljob_workers.trainers.fsdp.inputs import joined_inputs, padded_inputs, rows_between
 from rljob_workers.trainers.fsdp.sharded_model import score
 from rljob_workers.trainers.fsdp.stored_tensors import Export, layout_of, load_folder, local_rows, stored_tensors
-from rljob_workers.trainers.host_staging import HostStaging
-from rljob_workers.trainers.micro_batches import MicroBatchLimits, RowRange, cut
-from rljob_workers.trainers.optimizer_steps import AdamW, AdamWConfig, AdamWPart, StepSums, TrainerConfig, statistics_of
+from rljob_workers.trainers.model_trainer import ScoringModel, TrainableModel
+from rljob_workers.trainers.optimizer_steps import AdamW, AdamWConfig, AdamWPart
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from transformers import PreTrainedModel
 
+    from rljob_workers.tensors.jagged import Jagged
+    from rljob_workers.trainers.base import Bucket
     from rljob_workers.trainers.data_parallel import DataParallelGroup
     from rljob_workers.trainers.fsdp.inputs import ModelInputs
     from rljob_workers.trainers.fsdp.stored_tensors import StoredLayout, StoredPart
+    from rljob_workers.trainers.host_staging import HostStaging
+    from rljob_workers.trainers.micro_batches import RowRange
+
+    MakeInputs = Callable[[Jagged, torch.Tensor, torch.device], ModelInputs]
 
 
-class FsdpForwardModel(ForwardModel):
+OUTPUTS = frozenset({Output.LOG_PROBS, Output.ENTROPY})
+
+
+def forward(
+    model: PreTrainedModel,
+    make_inputs: MakeInputs,
+    tokens: Jagged,
+    response_lengths: torch.Tensor,
+    part: RowRange,
+    temperature: float,
+) -> Outputs:
+    """Log-probs and entropies of the response tokens of `part`; a collective where the model is sharded."""
+    chosen = rows_between(tokens, part.start, part.stop)
+    inputs = make_inputs(chosen, response_lengths[part.start : part.stop], model.device)
+    log_probs, entropy = score(model, inputs, temperature)
+    return Outputs(log_probs=log_probs, entropy=entropy)
+
+
+class FsdpScoring(ScoringModel):
     """A model that only computes log-probs; as a trainer's sharded one, with nothing sharded."""
 
-    def __init__(self, model: PreTrainedModel, *, limits: MicroBatchLimits, packing: bool) -> None:
-        """`model` is a whole one (`building.build_whole`); its weights need not be set yet."""
+    outputs: ClassVar[frozenset[Output]] = OUTPUTS
+
+    def __init__(self, model: PreTrainedModel, *, packing: bool) -> None:
+        """`model` is a whole one (`sharded_model.build_whole`); its weights need not be set yet."""
         self._model = model.requires_grad_(False)
-        self._limits = limits
-        self._inputs = joined_inputs if packing else padded_inputs
+        self._make_inputs = joined_inputs if packing else padded_inputs
+        self.device = model.device
 
-    def load(self, blob: Path) -> None:
+    def load(self, source: Path) -> None:
         """Replaces all weights by those of a safetensors file or folder, or none."""
-        load_folder(self._model, blob)
+        load_folder(self._model, source)
 
-    def log_probs(
-        self,
-        tokens: Jagged,
-        response_lengths: torch.Tensor,
-        temperature: float,
-        progress: Callable[[], None] = no_progress,
-    ) -> Jagged:
-        """Log pi of every response token, micro-batch by micro-batch."""
-        parts = [torch.zeros(0)]
-        with torch.no_grad():
-            for part in cut(tokens, response_lengths, self._limits):
-                chosen = rows_between(tokens, part.start, part.stop)
-                inputs = self._inputs(chosen, response_lengths[part.start : part.stop], self._model.device)
-                parts.append(score(self._model, inputs, temperature)[0].float().cpu())
-                progress()
-        return Jagged.from_lengths(torch.cat(parts), response_lengths)
+    def forward(self, tokens: Jagged, response_lengths: torch.Tensor, part: RowRange, temperature: float) -> Outputs:
+        """Log-probs and entropies."""
+        return forward(self._model, self._make_inputs, tokens, response_lengths, part, temperature)
 
 
 class ShardedAdamW(AdamW):
@@ -140,10 +150,10 @@ class ShardedState:
         ]
         return StateShare(slices, {"random": torch.random.get_rng_state()}, {STEPS: self._optimizer.steps}, wait)
 
-    def restore(self, folder: Path, model: PreTrainedModel, rank: int) -> None:
+    def restore(self, folder: Path, role: str, model: PreTrainedModel, rank: int) -> None:
         """Weights, moments and random state of a folder; ValueError, and nothing changed, where they do not fit."""
         shapes = {stored: shape for name in self._parameters for stored, shape in self._layout.shapes(name).items()}
-        saved = SavedState(folder, LEADING_ROLE.value)
+        saved = SavedState(folder, role)
         kinds = {kind: shards for kind, shards in self._kinds().items() if kind != PARAMETER or kind in saved.kinds}
         for kind in kinds:
             saved.check(kind, shapes)
@@ -170,124 +180,92 @@ class ShardedState:
             yield from self._layout.parts(name, shards[name], first)
 
 
-class FsdpTrainer(Trainer):
-    """Trains one policy, on one of its ranks.
+class FsdpModel(TrainableModel):
+    """A sharded model and its optimizer, on one of its ranks."""
 
-    `_totals` is what the ranks add up at an optimizer step, beside the gradients, which are summed by then: loss,
-    normaliser, metrics, and last the square sum of each rank's shard of the gradient.
-    """
+    outputs: ClassVar[frozenset[Output]] = OUTPUTS
+    ranks_meet: ClassVar[bool] = True
 
     def __init__(
         self,
         model: PreTrainedModel,
-        config: TrainerConfig,
+        optimizer: AdamWConfig,
         group: DataParallelGroup,
         *,
+        num_totals: int,
+        dtype: torch.dtype,
         packing: bool,
         device: torch.device,
     ) -> None:
-        """`model` is sharded over the ranks of `group` (`building.build_sharded`); its weights need not be set yet."""
+        """`model` is sharded over the ranks of `group` (`sharded_model.build_sharded`); weights need not be set yet.
+
+        `dtype` is that of published weights.
+        """
+        self.device = device
         self._model = model
-        self._config = config
         self._group = group
         self._make_inputs = joined_inputs if packing else padded_inputs
         parameters = dict(model.named_parameters())
-        self._optimizer = ShardedAdamW(parameters, config.optimizer)
+        self._optimizer = ShardedAdamW(parameters, optimizer)
         layout = layout_of(model)
         self._state = ShardedState(parameters, layout, self._optimizer)
-        self._export = Export(stored_tensors(model), layout, config.dtype, group)
+        self._export = Export(stored_tensors(model), layout, dtype, group)
+        self._is_exact = dtype == torch.float32
+        self._square_sum = 0.0
+        """Of the summed gradient of all ranks."""
+        self._scale = 1.0
+        """What the summed gradient is multiplied by to be the mean one."""
         self.weight_share = self._export.share
-        self._totals = torch.zeros(len(statistics_of(config.loss)), dtype=torch.float64, device=device)
-        self._staging = HostStaging(device)
-        self._step = StepSums(config, self._totals)
+        self.totals = torch.zeros(num_totals, dtype=torch.float64, device=device)
 
-    def load(self, blob: Path) -> None:
-        """Replaces all weights by this rank's rows of a safetensors file or folder; the optimizer's state stays."""
-        self._staging.settle()
+    @property
+    def steps(self) -> int:
+        """Optimizer steps that were taken."""
+        return self._optimizer.steps
+
+    def load(self, source: Path) -> None:
+        """Replaces all weights by this rank's rows of a safetensors file or folder."""
         self._reshard()
-        load_folder(self._model, blob)
+        load_folder(self._model, source)
 
-    def log_probs(
-        self,
-        tokens: Jagged,
-        response_lengths: torch.Tensor,
-        temperature: float,
-        progress: Callable[[], None] = no_progress,
-        *,
-        num_micro_batches: int = 0,
-    ) -> Jagged:
-        """Log pi of every response token under the weights of now."""
-        parts = [torch.zeros(0)]
-        with torch.no_grad():
-            for part in self._cut(tokens, response_lengths, num_micro_batches):
-                with self._group.collective("a forward pass"):
-                    log_probs, _ = score(self._model, self._inputs(tokens, response_lengths, part), temperature)
-                parts.append(log_probs.float().cpu())
-                progress()
-        return Jagged.from_lengths(torch.cat(parts), response_lengths)
+    def forward(self, tokens: Jagged, response_lengths: torch.Tensor, part: RowRange, temperature: float) -> Outputs:
+        """Log-probs and entropies; a collective."""
+        return forward(self._model, self._make_inputs, tokens, response_lengths, part, temperature)
 
-    def num_micro_batches(self, rows: TrainRows) -> int:
-        """As many as the rows fill."""
-        return len(self._cut(rows.tokens, rows.response_lengths, 0))
-
-    def accumulate(
-        self, rows: TrainRows, progress: Callable[[], None] = no_progress, *, num_micro_batches: int = 0
-    ) -> None:
-        """Forward and backward, micro-batch by micro-batch; the gradient of the loss sum is added up."""
-        parts = self._cut(rows.tokens, rows.response_lengths, num_micro_batches)
-        for number, part in enumerate(parts, start=1):
-            with self._group.collective(f"micro-batch {number} of {len(parts)}"):
-                self._pass(rows, part)
-            progress()
-
-    def optimizer_step(self) -> OptimizerStepResult:
-        """Adds up the sums over the ranks, divides by the global normaliser, clips, steps, clears.
-
-        Where every token of the global batch was masked the gradient is 0: the step still counts.
-        """
-        number = self._optimizer.steps + 1
+    def add_up(self, step: int) -> Sequence[float]:
+        """One sum over the ranks, of the totals and of the square sum of each rank's shard: gradients are summed."""
         square_sum = torch.tensor([self._optimizer.square_sum()], dtype=torch.float64)
-        sums = torch.cat([self._totals.cpu(), square_sum])
-        self._group.add_up(sums, f"the loss and norm of optimizer step {number}")
-        *totals, square_sum_of_all = sums.tolist()
-        means = self._step.means(totals)
-        scale = self._group.world / means.normaliser  # FSDP has divided the sum over the ranks by their number
-        norm = math.sqrt(square_sum_of_all) * scale if math.isfinite(square_sum_of_all) else square_sum_of_all
-        result = self._step.result(number, means, norm)
-        if result.skipped is None:
-            self._staging.settle()
-            self._optimizer.scale_and_step(scale * self._config.optimizer.clipping(norm))
+        sums = torch.cat([self.totals.cpu(), square_sum])
+        self._group.add_up(sums, f"the loss and norm of optimizer step {step}")
+        *totals, self._square_sum = sums.tolist()
+        return totals
+
+    def average_gradient(self, normaliser: float) -> float:
+        """FSDP has divided the sum over the ranks by their number."""
+        self._scale = self._group.world / normaliser
+        return math.sqrt(self._square_sum) * self._scale if math.isfinite(self._square_sum) else self._square_sum
+
+    def step(self, clipping: float) -> None:
+        """Of this rank's shard."""
+        self._optimizer.scale_and_step(self._scale * clipping)
+
+    def clear_gradient(self) -> None:
+        """Frees it."""
         self._optimizer.clear()
-        return result
 
-    def stage_weights(self) -> Mapping[str, torch.Tensor]:
-        """This rank's tensors, gathered one by one, in the dtype of the model."""
+    def export(self) -> Iterator[Bucket]:
+        """This rank's tensors, gathered one by one."""
         self._reshard()
-        return self._export.stage()
+        return self._export.buckets()
 
-    def stage_state(self) -> StateShare:
+    def stage_state(self, staging: HostStaging) -> StateShare:
         """Copies of what this rank holds."""
-        return self._state.stage(self._staging, weights_are_exact=self._config.dtype == torch.float32)
+        return self._state.stage(staging, weights_are_exact=self._is_exact)
 
-    def restore(self, folder: Path) -> None:
-        """Weights and state of a checkpoint folder; gradients of the time before are dropped."""
-        self._staging.settle()
+    def restore(self, folder: Path, role: str) -> None:
+        """Weights and state of a checkpoint folder."""
         self._reshard()
-        self._state.restore(folder, self._model, self._group.rank)
-        self._optimizer.clear()
-        self._step.clear()
-
-    def _cut(self, tokens: Jagged, response_lengths: torch.Tensor, count: int) -> list[RowRange]:
-        return cut(tokens, response_lengths, self._config.limits, count=count)
-
-    def _pass(self, rows: TrainRows, part: RowRange) -> None:
-        inputs = self._inputs(rows.tokens, rows.response_lengths, part)
-        log_probs, entropy = score(self._model, inputs, self._config.temperature)
-        self._step.add(rows, part, log_probs, entropy)
-
-    def _inputs(self, tokens: Jagged, response_lengths: torch.Tensor, part: RowRange) -> ModelInputs:
-        chosen = rows_between(tokens, part.start, part.stop)
-        return self._make_inputs(chosen, response_lengths[part.start : part.stop], self._totals.device)
+        self._state.restore(folder, role, self._model, self._group.rank)
 
     def _reshard(self) -> None:
         """A pass without a backward pass leaves what is in no layer gathered, and not as what it is sharded."""

@@ -18,6 +18,7 @@ import torch
 from torch import distributed
 
 from rljob_workers.models.blob import WeightShare, layout_digest, read_weights
+from rljob_workers.trainers.base import Bucket
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -318,18 +319,17 @@ class Export:
             return None
         return WeightShare(self._group.rank, len(parts), layout_digest(parts))
 
-    def stage(self) -> dict[str, torch.Tensor]:
-        """This rank's part, on the host, in memory of its own; a collective."""
-        staged: dict[str, torch.Tensor] = {}
+    def buckets(self) -> Iterator[Bucket]:
+        """This rank's part, round by round, in memory of its own; a collective."""
         scratch = self._scratch()
         for number, names in enumerate(self._rounds, start=1):
+            found: dict[str, torch.Tensor] = {}
             with self._group.collective(f"the weights of a version, round {number} of {len(self._rounds)}"):
                 for name in names:
-                    tensor = self._tensors[name]
-                    whole = self._whole(tensor, self._owners[name], scratch)
+                    whole = self._whole(self._tensors[name], self._owners[name], scratch)
                     if whole is not None:
-                        staged |= {part.name: part.values for part in self._layout.parts(name, whole, 0)}
-        return staged
+                        found |= {part.name: part.values for part in self._layout.parts(name, whole, 0)}
+            yield Bucket(found, is_live=False)
 
     def _scratch(self) -> torch.Tensor:
         """Room for this rank's rows of any tensor; one for all, since holes between retained buffers would add up."""
@@ -344,10 +344,10 @@ class Export:
         return -(-tensor.shape[0] // self._group.world) if tensor.dim() else 1
 
     def _whole(self, tensor: torch.Tensor, owner: int, scratch: torch.Tensor) -> torch.Tensor | None:
-        """All rows of a tensor, on the host of its owner; None on the other ranks."""
+        """All rows of a tensor, on its owner; None on the other ranks."""
         local, _ = local_rows(tensor)
         if self._group.world == 1 or not _is_sharded(tensor):
-            return local.to("cpu", self._dtype, copy=True) if self._group.rank == owner else None
+            return local.to(self._dtype, copy=True) if self._group.rank == owner else None
         piece = scratch[: self._piece_size(tensor)].view(self._rows(tensor), *tensor.shape[1:])
         piece[: len(local)] = local
         if self._group.rank != owner:
@@ -355,7 +355,7 @@ class Export:
             return None
         whole = piece.new_empty((len(piece) * self._group.world, *tensor.shape[1:]))
         distributed.gather(piece, list(whole.chunk(self._group.world)), dst=owner)
-        return whole[: tensor.shape[0]].cpu()
+        return whole[: tensor.shape[0]]
 
 
 def _is_sharded(tensor: torch.Tensor) -> bool:

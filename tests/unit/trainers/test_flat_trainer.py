@@ -12,11 +12,13 @@ from rljob_workers.models.blob import part_file, write_blob
 from rljob_workers.models.building import initial_state
 from rljob_workers.models.slices import EXP_AVG, PARAMETER, state_files
 from rljob_workers.models.tokenizers import build_tokenizer
+from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_forward_model, build_trainer
 from rljob_workers.trainers.base import ForwardModel, OptimizerStepResult, Trainer, TrainRows
 from rljob_workers.trainers.data_parallel import SingleRank
 from tests.near import BACKWARD, FORWARD, assert_moved_alike, assert_near
+from tests.train_rows import replaced
 from tests.unit.trainers.rows import make_rows, make_spec, select_rows
 
 
@@ -129,8 +131,8 @@ def test_training_moves_log_probs_along_the_advantages(folder: Path) -> None:
     for _ in range(6):
         train(trainer, rows)
     moved = trainer.log_probs(rows.tokens, rows.response_lengths, 1.0).values - before
-    counted = rows.loss_masks.values > 0
-    assert float((moved * rows.advantages.values)[counted].mean()) > 0.05
+    counted = rows.columns[Column.LOSS_MASKS].values > 0
+    assert float((moved * rows.columns[Column.ADVANTAGES].values)[counted].mean()) > 0.05
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -215,8 +217,8 @@ def test_a_fully_masked_batch_steps_without_moving_the_policy(folder: Path) -> N
     rows = make_rows(3)
     trainer = make_trainer(folder)
     before = trainer.log_probs(rows.tokens, rows.response_lengths, 1.0)
-    masked = Jagged(torch.zeros_like(rows.loss_masks.values), rows.loss_masks.offsets)
-    result = train(trainer, _replaced(rows, loss_masks=masked))
+    masked = Jagged(torch.zeros_like(rows.columns[Column.LOSS_MASKS].values), rows.columns[Column.LOSS_MASKS].offsets)
+    result = train(trainer, replaced(rows, loss_masks=masked))
     assert (result.loss, result.grad_norm) == (0.0, 0.0)
     after = trainer.log_probs(rows.tokens, rows.response_lengths, 1.0)
     torch.testing.assert_close(after.values, before.values, atol=0.05, rtol=0)  # weight decay alone
@@ -281,14 +283,11 @@ def test_a_checkpoint_of_another_model_is_refused_and_nothing_is_restored(folder
 
 def _poisoned(rows: TrainRows, *places: int) -> TrainRows:
     """With an advantage that is not a number in some rows; row i has the number 100 + i."""
-    values = rows.advantages.values.clone()
+    values = rows.columns[Column.ADVANTAGES].values.clone()
     for place in places:
-        values[rows.advantages.offsets[place]] = torch.nan
-    masks = Jagged(torch.ones_like(rows.loss_masks.values), rows.loss_masks.offsets)
+        values[rows.columns[Column.ADVANTAGES].offsets[place]] = torch.nan
+    masks = Jagged(torch.ones_like(rows.columns[Column.LOSS_MASKS].values), rows.columns[Column.LOSS_MASKS].offsets)
     numbers = 100 + torch.arange(len(rows.tokens))
-    return _replaced(rows, advantages=Jagged(values, rows.advantages.offsets), loss_masks=masks, row_numbers=numbers)
-
-
-def _replaced(rows: TrainRows, **fields: Jagged | torch.Tensor) -> TrainRows:
-    values = {name: getattr(rows, name) for name in TrainRows.__dataclass_fields__}
-    return TrainRows(**{**values, **fields})
+    return replaced(
+        rows, advantages=Jagged(values, rows.columns[Column.ADVANTAGES].offsets), loss_masks=masks, row_numbers=numbers
+    )

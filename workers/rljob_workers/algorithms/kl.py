@@ -1,0 +1,29 @@
+"""Estimators of KL(policy || reference) at the tokens drawn, d = log pi(token) - log pi_ref(token).
+
+Source of all: Schulman 2020, "Approximating KL Divergence", http://joschu.net/blog/kl-approx.html.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import torch
+
+KlEstimate: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def k1(log_probs: torch.Tensor, ref_log_probs: torch.Tensor) -> torch.Tensor:
+    """K1 = d: unbiased, high variance, may be negative. Its own gradient has mean 0, so it is of use as a metric."""
+    return log_probs - ref_log_probs
+
+
+def k2(log_probs: torch.Tensor, ref_log_probs: torch.Tensor) -> torch.Tensor:
+    """K2 = d^2 / 2: biased, low variance, never negative; the gradient of its mean is that of the KL."""
+    return (log_probs - ref_log_probs).square() / 2
+
+
+def k3(log_probs: torch.Tensor, ref_log_probs: torch.Tensor) -> torch.Tensor:
+    """K3 = exp(-d) - 1 + d: unbiased, low variance, never negative."""
+    difference = ref_log_probs - log_probs
+    return torch.expm1(difference) - difference

@@ -1,0 +1,180 @@
+"""The objective of policy optimisation: policy loss, correction, KL term and aggregation put together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from rljob_workers.algorithms.aggregation import Aggregation
+from rljob_workers.algorithms.corrections import Correction
+from rljob_workers.algorithms.kl import KlEstimate, k3
+from rljob_workers.algorithms.losses import PolicyLoss
+from rljob_workers.algorithms.objective import (
+    LossSums,
+    MaskedRows,
+    Metric,
+    MetricValues,
+    Objective,
+    Output,
+    Outputs,
+    Reduction,
+    TokenWeights,
+)
+from rljob_workers.tensors.columns import Column
+
+
+@dataclass(frozen=True, slots=True)
+class KlTerm:
+    """`coefficient` times KL(policy || reference) is added to the loss of each token."""
+
+    coefficient: float
+    estimate: KlEstimate
+
+
+def _mean(name: str, unit: str, formula: str) -> Metric:
+    return Metric(name, Reduction.TOKEN_MEAN, unit, formula)
+
+
+ENTROPY = _mean("policy/entropy", "nats", "entropy of the policy at each token; -log pi of what was drawn with Flat")
+
+
+APPROXIMATE_KL = _mean("policy/approx_kl", "nats", "ratio - 1 - log ratio of new over proximal policy (k3)")
+
+
+RATIO = _mean("policy/ratio", "", "pi_new / pi_proximal, as the loss weighs it")
+
+
+LARGEST_RATIO = Metric("policy/ratio_max", Reduction.MAX, "", "largest pi_new / pi_proximal")
+
+
+CLIPPED_LOW = _mean("policy/clip_fraction_low", "share", "tokens without a gradient, ratio below the lower bound")
+
+
+CLIPPED_HIGH = _mean("policy/clip_fraction_high", "share", "tokens without a gradient, ratio above the upper bound")
+
+
+KL_REFERENCE = _mean("policy/kl_reference", "nats", "KL(policy || reference), by the estimator of the loss")
+
+
+CORRECTION_WEIGHT = _mean("correction/weight", "", "importance weight of the token")
+
+
+CORRECTION_SHARE = Metric(
+    "correction/effective_share", Reduction.EFFECTIVE_SHARE, "share", "(sum w)^2 / (n sum w^2) of importance weights w"
+)
+
+
+MISMATCH_KL = Metric(
+    "mismatch/kl",
+    Reduction.WEIGHTED,
+    "nats",
+    "engine against trainer at tokens of the version that is trained: rho - 1 - log rho, rho = pi_proximal / pi_engine",
+)
+
+
+MISMATCH_GAP = Metric(
+    "mismatch/log_prob_gap_max", Reduction.MAX, "nats", "largest |log pi_engine - log pi_proximal| at such tokens"
+)
+
+
+STALENESS_KL = Metric(
+    "staleness/kl",
+    Reduction.WEIGHTED,
+    "nats",
+    "as mismatch/kl, at tokens of earlier versions: staleness is in it",
+)
+
+
+class PolicyObjective(Objective):
+    """Formula: per token l = w * policy_loss(new, log_probs, A) + coefficient * KL(new, ref); then the weighted sum.
+
+    The KL term is not weighted by the correction w: it is a penalty of the new policy at the tokens seen.
+    Source: Shao et al. 2024, DeepSeekMath, arXiv:2402.03300, equation 3 with the parts' own sources.
+    """
+
+    needs_outputs: ClassVar[frozenset[Output]] = frozenset({Output.LOG_PROBS})
+
+    def __init__(
+        self,
+        token_loss: PolicyLoss,
+        aggregate: Aggregation,
+        *,
+        kl: KlTerm | None = None,
+        correct: Correction | None = None,
+    ) -> None:
+        """`kl` None: no such term; `correct` None: log-probs of the engine give metrics only."""
+        self._token_loss = token_loss
+        self._aggregate = aggregate
+        self._kl = kl
+        self._correct = correct
+        needs = {Column.ADVANTAGES, Column.ROLLOUT_LOG_PROBS, Column.LOSS_MASKS}
+        self.needs_columns = frozenset(needs if kl is None else {*needs, Column.REF_LOG_PROBS})
+        self.metrics = (
+            ENTROPY,
+            APPROXIMATE_KL,
+            RATIO,
+            LARGEST_RATIO,
+            CLIPPED_LOW,
+            CLIPPED_HIGH,
+            MISMATCH_KL,
+            MISMATCH_GAP,
+            STALENESS_KL,
+            *(() if correct is None else (CORRECTION_WEIGHT, CORRECTION_SHARE)),
+            *(() if kl is None else (KL_REFERENCE,)),
+        )
+
+    def weigh(self, rows: MaskedRows) -> TokenWeights:
+        """As the aggregation says."""
+        return self._aggregate(rows)
+
+    def loss(
+        self, outputs: Outputs, columns: Mapping[Column, torch.Tensor], rows: MaskedRows, weights: torch.Tensor
+    ) -> LossSums:
+        """Without a column of proximal log-probs they are the new ones, without their gradient: no weight has moved."""
+        assert outputs.log_probs is not None, "a policy is trained by its log-probs"
+        keep = weights > 0
+
+        def unmasked(values: torch.Tensor) -> torch.Tensor:
+            """With 0 at masked tokens: a weight of 0 is not enough, since 0 * inf is NaN, in the gradient too."""
+            return torch.where(keep, values, 0.0)
+
+        new = unmasked(outputs.log_probs)
+        drawn = new.detach()
+        proximal = unmasked(columns[Column.LOG_PROBS]) if Column.LOG_PROBS in columns else drawn
+        engine = unmasked(columns[Column.ROLLOUT_LOG_PROBS])
+        losses = self._token_loss(new, proximal, unmasked(columns[Column.ADVANTAGES]), rows)
+        loss = losses.loss
+        metrics = {
+            ENTROPY.name: MetricValues(-drawn if outputs.entropy is None else unmasked(outputs.entropy.detach())),
+            APPROXIMATE_KL.name: MetricValues(k3(proximal, drawn)),
+            RATIO.name: MetricValues(losses.ratio),
+            LARGEST_RATIO.name: MetricValues(losses.ratio),
+            CLIPPED_LOW.name: MetricValues(losses.is_clipped * (losses.ratio < 1.0)),
+            CLIPPED_HIGH.name: MetricValues(losses.is_clipped * (losses.ratio > 1.0)),
+            **_of_engine(proximal, engine, keep, columns.get(Column.IS_CURRENT)),
+        }
+        if self._correct is not None:
+            correction = self._correct(proximal, engine, rows)
+            loss = loss * correction
+            metrics[CORRECTION_WEIGHT.name] = metrics[CORRECTION_SHARE.name] = MetricValues(correction)
+        if self._kl is not None:
+            kl = self._kl.estimate(new, unmasked(columns[Column.REF_LOG_PROBS]))
+            loss = loss + self._kl.coefficient * kl
+            metrics[KL_REFERENCE.name] = MetricValues(kl.detach())
+        return LossSums(loss @ weights.to(loss.dtype), loss.detach(), metrics)
+
+
+def _of_engine(
+    proximal: torch.Tensor, engine: torch.Tensor, keep: torch.Tensor, is_current: torch.Tensor | None
+) -> dict[str, MetricValues]:
+    """Where no row says which tokens the trained version made, all count as its own."""
+    current = keep if is_current is None else keep & (is_current > 0)
+    kl = k3(engine, proximal)
+    return {
+        MISMATCH_KL.name: MetricValues(kl, current.to(kl.dtype)),
+        MISMATCH_GAP.name: MetricValues((engine - proximal).abs() * current),
+        STALENESS_KL.name: MetricValues(kl, (keep & ~current).to(kl.dtype)),
+    }
