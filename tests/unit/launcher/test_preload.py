@@ -51,14 +51,13 @@ RANK = """
     from rljob_workers.models.building import build_config, describing_files, initial_state, torch_dtype
     from rljob_workers.models.tokenizers import build_tokenizer, decode_tokens, encode_prompt
     from rljob_workers.trainers.flat_decoder import rotary_of
-    from rljob_workers.trainers.micro_batches import MicroBatchLimits
+    from rljob_workers.trainers.flat_model import FlatScoring
     from rljob_workers.trainers.optimizer_steps import AdamWConfig, FlatAdamW, LearningRate
-    from rljob_workers.trainers.flat_model import TorchForwardModel
     import torch
 
     if os.fork() == 0:
         config = AdamWConfig(LearningRate(1e-3), 0.9, 0.999, 1e-8, weight_decay=0.1, max_grad_norm=1.0)
-        FlatAdamW(torch.ones(4), torch.ones(4), 2, config).clip_and_step(2.0)
+        FlatAdamW(torch.ones(4), torch.ones(4), 2, config).scale_and_step(0.5)
         for text in sys.argv[1:]:
             model = ModelSpec.model_validate_json(text)
             tokenizer = build_tokenizer(model)
@@ -67,7 +66,7 @@ RANK = """
             initial_state(model, tokenizer)
             describing_files(config, dtype, tokenizer)
             rotary_of(config)
-            TorchForwardModel(config, dtype=dtype, limits=MicroBatchLimits(1))
+            FlatScoring(config, dtype=dtype)
         print(json.dumps([sorted(known), sorted(set(sys.modules) - known)]), flush=True)
         os._exit(0)
     sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
