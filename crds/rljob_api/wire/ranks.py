@@ -125,7 +125,7 @@ class StepReport(WireModel):
     """Mean over the samples of the rollout."""
     loss: float
     metrics: Annotated[dict[str, float], FEW_NAMES] = {}
-    """kl, clip_fraction, grad_norm, entropy, response_length ..."""
+    """By their names in docs/metrics.md."""
     staleness: int
     """r minus the oldest version of any token of a row of train_r."""
     samples: int

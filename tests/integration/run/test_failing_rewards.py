@@ -62,7 +62,7 @@ def test_a_reward_that_fails_now_and_then_is_asked_again(tmp_path: Path, body: s
     with RunningJob(tmp_path, manifest) as job:
         job.assert_succeeded()
         job.assert_epoch(1)
-        assert counted(job, "invalid_share") == 0.0
+        assert counted(job, "samples/invalid_share") == 0.0
 
 
 def test_groups_without_a_score_are_drawn_again_and_no_role_is_restarted(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_groups_without_a_score_are_drawn_again_and_no_role_is_restarted(tmp_pat
     with RunningJob(tmp_path, manifest) as job:
         job.assert_succeeded()
         job.assert_epoch(1)
-        assert counted(job, "invalid_share") == 0.0, "a function that raises has scored none of its group"
+        assert counted(job, "samples/invalid_share") == 0.0, "a function that raises has scored none of its group"
         assert "samples without a score so far: " in (job.out / "logs" / "rollout-0.0.log").read_text()
 
 
@@ -83,7 +83,7 @@ def test_samples_without_a_score_are_rows_of_which_nothing_is_learnt(tmp_path: P
         report = job.assert_succeeded()
         job.assert_epoch(1)
         assert report.lines == 12 * 32
-        assert counted(job, "invalid_share") == pytest.approx(1 / 8, abs=1 / 32), "one of four in every second group"
+        assert counted(job, "samples/invalid_share") == pytest.approx(1 / 8, abs=1 / 32), "one of four in every second group"
 
 
 def test_the_reward_of_a_step_is_that_of_the_samples_that_have_one_and_theirs_is_what_it_was(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_default_score_is_what_a_failed_sample_earns(tmp_path: Path) -> None:
     with RunningJob(tmp_path, with_reward(tmp_path, "raise OSError('away')", rules, 3)) as job:
         job.assert_succeeded()
         assert [step["reward"] for step in job.metrics()] == [-1.0] * 3
-        assert counted(job, "invalid_share") == 0.0
+        assert counted(job, "samples/invalid_share") == 0.0
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def test_the_loss_is_over_all_samples_or_over_those_that_came_to_their_end(tmp_p
     assert 0 < cut_off < len(samples) == 32
     assert all(sample["responseTokens"] == 3 for sample in samples if sample["finishReason"] == "length")
     for step in (retained, masked):
-        assert step["truncated_share"] == cut_off / 32
+        assert step["response_length/truncated_share"] == cut_off / 32
         assert step["reward"] == retained["reward"], "a reward counts, cut off or not"
     # On the first step ratio and correction are 1: the loss is minus the mean advantage of the tokens in it.
     for step, counted in ((retained, samples), (masked, [s for s in samples if s["finishReason"] == "stop"])):

@@ -25,7 +25,7 @@ def make_batch(
 ) -> Batch:
     """Rows of these groups; row numbers count up unless they are given.
 
-    Without `spans` (version, start, end), the oldest version made all of a row.
+    Prompts have 2 tokens. Without `spans` (version, start, end), the oldest version made all of a row.
     """
     versions = oldest or [3] * len(groups)
     of_rows = spans or [[(version, 0, length)] for version, length in zip(versions, lengths, strict=True)]
@@ -36,6 +36,9 @@ def make_batch(
         groups=np.array(groups, dtype=np.uint32),
         oldest_versions=np.array(versions, dtype=np.int64),
         columns={
+            Column.TOKENS: Jagged.from_lengths(
+                torch.zeros(sum(lengths) + 2 * len(lengths), dtype=torch.int32), torch.tensor(lengths) + 2
+            ),
             Column.REWARDS: Jagged.scalars(torch.tensor(rewards, dtype=torch.float32)),
             Column.RESPONSE_LENGTHS: Jagged.scalars(torch.tensor(lengths, dtype=torch.int64)),
             Column.LOSS_MASKS: Jagged.from_lengths(torch.ones(sum(lengths), dtype=torch.uint8), torch.tensor(lengths)),

@@ -13,7 +13,7 @@ from rljob_workers.trainers.base import OptimizerStepResult
 from rljob_workers.trainers.data_parallel import SingleRank
 from rljob_workers.training.loop import loss_masks
 from rljob_workers.training.rendezvous import gather_rows
-from rljob_workers.training.reporting import FACTS, RolloutTally, slice_facts
+from rljob_workers.training.step_metrics import FACTS, RolloutTally, row_metrics, slice_facts
 from tests.unit.training.batches import make_batch
 
 INCARNATION = Incarnation(key=RankKey(role=Role.ACTOR, replica=0), epoch=Epoch(1), generation=0, id="0" * 12)
@@ -71,22 +71,40 @@ def test_a_rollout_is_summed_up_over_all_its_slices_and_steps() -> None:
     tally.facts.append(slice_facts(make_batch([1, 1, 1], [1.0, 1.0, 0.0], [3, 4, 5], oldest=[3, 5, 5])))
     tally.add_step(make_result(0.25, kl=0.5, ratio=1.0))
     tally.add_step(make_result(0.75, kl=0.1))
-    summary = tally.report(INCARNATION, RolloutId(5), 1.5)
+    summary = tally.report(INCARNATION, RolloutId(5), 1.5, {"stage checkpoint": 0.5})
     assert (summary.incarnation, summary.step, summary.version, summary.seconds) == (INCARNATION, 5, 6, 1.5)
     assert (summary.samples, summary.tokens, summary.staleness) == (5, 15, 5 - 3)
     assert summary.reward == pytest.approx(0.6)
     assert summary.loss == pytest.approx(0.5)
-    assert summary.metrics == {
+    shown = {
         "kl": pytest.approx(0.3),
         "ratio": 1.0,
         "optimizer/grad_norm": 5.0,
         "optimizer/grad_norm_max": 7.5,
         "optimizer/learning_rate": 0.75,
-        "response_length": 3.0,
-        "invalid_share": 0.0,
-        "truncated_share": 0.0,
-        "token_staleness": pytest.approx((-2 * 1 - 1 * 2 + 0 * 3 - 2 * 4 - 2 * 5) / 15),
-    }, "metrics of the training are those of all steps"
+        "response_length/mean": 3.0,
+        "response_length/max": 5.0,
+        "prompt_length/mean": 2.0,
+        "samples/invalid_share": 0.0,
+        "response_length/truncated_share": 0.0,
+        "staleness/mean": pytest.approx((-2 * 1 - 1 * 2 + 0 * 3 - 2 * 4 - 2 * 5) / 15),
+        "staleness/max": 2.0,
+        "throughput/samples_per_second": 5 / 1.5,
+        "throughput/tokens_per_second": pytest.approx((15 + 5 * 2) / 1.5),
+        "seconds/stage_checkpoint": 0.5,
+        "seconds/waiting": 1.0,
+    }
+    assert {name: summary.metrics[name] for name in shown} == shown, "metrics of the training are those of all steps"
+
+
+def test_groups_are_right_wrong_or_mixed() -> None:
+    groups = [0, 0, 1, 1, 2, 2, 3, 3, 4]
+    rewards = [1.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.5, 0.5, 1.0]
+    batch = make_batch(groups, rewards, [1] * 9, valid=[1] * 8 + [0])
+    found = row_metrics(dict(zip(FACTS, slice_facts(batch).unbind(1), strict=True)), RolloutId(3))
+    shares = {"all_right": 0.25, "all_wrong": 0.25, "mixed": 0.5, "no_variance": 0.75}
+    assert {name: found[f"groups/{name}"] for name in shares} == shares, "the fifth group has no valid sample"
+    assert found["reward/mean"] == 0.5
 
 
 def test_a_rollout_is_worth_what_its_valid_samples_are() -> None:
@@ -95,6 +113,6 @@ def test_a_rollout_is_worth_what_its_valid_samples_are() -> None:
     tally.facts.append(
         slice_facts(make_batch([0] * 4, [1.0, 0.0, 0.5, 0.0], [1] * 4, valid=[1, 0, 1, 0], finish_reasons=reasons))
     )
-    summary = tally.report(INCARNATION, RolloutId(5), 1.5)
+    summary = tally.report(INCARNATION, RolloutId(5), 1.5, {"stage checkpoint": 0.5})
     assert (summary.samples, summary.reward) == (4, 0.75)
-    assert (summary.metrics["invalid_share"], summary.metrics["truncated_share"]) == (0.5, 0.5)
+    assert (summary.metrics["samples/invalid_share"], summary.metrics["response_length/truncated_share"]) == (0.5, 0.5)

@@ -29,6 +29,8 @@ class Timeline:
         self._pid = os.getpid()
         self._pending: list[bytes] = []
         self._flushed = time.monotonic()
+        self._seconds: dict[str, float] = {}
+        """Of each kind of span, since they were last taken."""
         self._write({"name": "process_name", "ph": "M", "pid": self._pid, "args": {"name": name}})
 
     @contextmanager
@@ -39,8 +41,14 @@ class Timeline:
             yield
         finally:
             duration = time.time_ns() - begin
+            self._seconds[name] = self._seconds.get(name, 0.0) + duration / 1e9
             event = {"name": name, "ph": "X", "ts": begin // 1000, "dur": duration // 1000, "pid": self._pid}
             self._write({**event, "tid": row, "args": args})
+
+    def take_seconds(self) -> dict[str, float]:
+        """Seconds of each kind of span since the last call; of the thread that makes spans."""
+        taken, self._seconds = self._seconds, {}
+        return taken
 
     def _write(self, event: dict[str, object]) -> None:
         self._pending.append(orjson.dumps(event, option=orjson.OPT_APPEND_NEWLINE))

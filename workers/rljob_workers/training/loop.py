@@ -36,7 +36,8 @@ from rljob_workers.trainers.base import Trainer, TrainRows
 from rljob_workers.trainers.data_parallel import Agreement, DataParallelGroup, RankVote, agree
 from rljob_workers.training.publishing import ExportConfig, Exports, TrainerProbe
 from rljob_workers.training.rendezvous import form_group, gather_rows, incarnation_of_leader
-from rljob_workers.training.reporting import Leader, RolloutTally, is_truncated, slice_facts
+from rljob_workers.training.reporting import Leader
+from rljob_workers.training.step_metrics import RolloutTally, is_truncated, slice_facts
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.dataset import Slicing, StreamingDataLoader, StreamingDataset, TrainingSlice
 from rljob_workers.transfer_queue.types import Batch

@@ -9,126 +9,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from rljob_api.names import RolloutId, WeightVersion, partition_name
-from rljob_api.wire.identity import Incarnation
-from rljob_api.wire.ranks import StepReport
-from rljob_workers.algorithms.metric_totals import Totals, merged, values_of
+from rljob_api.names import RolloutId, partition_name
 from rljob_workers.dcs.membership.session import RankSession
-from rljob_workers.engines.base import FINISH_CODES, FINISH_LENGTH
+from rljob_workers.engines.base import FINISH_CODES
 from rljob_workers.models.tokenizers import TextDecoder, text_decoder
 from rljob_workers.rank_loop import RankParts
 from rljob_workers.telemetry.sample_logs import GenerationLog, LoggedGeneration, SampleLog, SpanOfVersion, TrainedSample
+from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.tensors.columns import Column
-from rljob_workers.trainers.base import OptimizerStepResult
+from rljob_workers.training.step_metrics import RolloutTally
 from rljob_workers.transfer_queue.dataset import TrainingSlice
 from rljob_workers.transfer_queue.types import Batch
 
 _FINISH_REASONS = {code: reason for reason, code in FINISH_CODES.items()}
-
-
-def is_truncated(batch: Batch) -> torch.Tensor:
-    """Whether the response of each row was cut off, [rows] bool."""
-    return batch.columns[Column.FINISH_REASONS].values == FINISH_LENGTH
-
-
-FACTS = ("row", "group", "oldest_version", "reward", "response_length", "valid", "truncated", "token_staleness")
-"""Columns of `slice_facts`; float64 holds every one of them exactly. `token_staleness` is summed over the row's tokens:
-rollout id minus the version that made each."""
-
-
-def slice_facts(batch: Batch) -> torch.Tensor:
-    """[rows, 8] float64, columns as in FACTS: what rank 0 must know of every rank's rows."""
-    columns = (
-        torch.from_numpy(batch.rows.astype(np.float64)),
-        torch.from_numpy(batch.groups.astype(np.float64)),
-        torch.from_numpy(batch.oldest_versions.astype(np.float64)),
-        batch.columns[Column.REWARDS].values.double(),
-        batch.columns[Column.RESPONSE_LENGTHS].values.double(),
-        batch.columns[Column.VALID].values.double(),
-        is_truncated(batch).double(),
-        _token_staleness(batch),
-    )
-    return torch.stack(columns, dim=1)
-
-
-def _token_staleness(batch: Batch) -> torch.Tensor:
-    """[rows] float64."""
-    spans = batch.columns[Column.VERSION_SPANS]
-    _, versions, starts, ends = spans.values.double().unbind(1)
-    num_spans = spans.offsets.diff()
-    row_of_span = torch.arange(len(num_spans)).repeat_interleave(num_spans)
-    of_spans = (batch.rollout_id - versions) * (ends - starts)
-    return torch.zeros(len(num_spans), dtype=torch.float64).index_add_(0, row_of_span, of_spans)
-
-
-@dataclass(slots=True)
-class RolloutTally:
-    """What is known of the rollout in training, summed up as its optimizer steps pass."""
-
-    facts: list[torch.Tensor] = field(default_factory=list)
-    """[rows, 8] of every first-pass slice of every rank."""
-    losses: list[float] = field(default_factory=list)
-    grad_norms: list[float] = field(default_factory=list)
-    totals: list[Totals] = field(default_factory=list)
-    """The objective's metrics of each step."""
-    learning_rate: float = 0.0
-    """Of the last step."""
-    skipped_steps: int = 0
-
-    def add_step(self, result: OptimizerStepResult) -> None:
-        """Adds an optimizer step; of one that was skipped nothing but that it was."""
-        if result.skipped is not None:
-            self.skipped_steps += 1
-            return
-        self.losses.append(result.loss)
-        self.grad_norms.append(result.grad_norm)
-        self.totals.append(result.totals)
-        self.learning_rate = result.learning_rate
-
-    def report(self, incarnation: Incarnation, rollout_id: RolloutId, seconds: float) -> StepReport:
-        """The step that trained the rollout, after `seconds`; all slices must have been added.
-
-        The reward is the mean over the valid samples, the loss that over the steps taken (0 where all were skipped).
-        """
-        facts = torch.cat(self.facts)
-        _, _, oldest, rewards, lengths, valid, truncated, staleness = facts.unbind(1)
-        skipped = {"skipped_steps": float(self.skipped_steps)} if self.skipped_steps else {}
-        shares = {
-            "response_length": float(lengths.mean()),
-            "invalid_share": 1.0 - float(valid.mean()),
-            "truncated_share": float(truncated.mean()),
-            "token_staleness": float(staleness.sum() / lengths.sum().clamp(min=1.0)),
-        }
-        return StepReport(
-            incarnation=incarnation,
-            step=rollout_id,
-            version=WeightVersion(rollout_id + 1),
-            reward=float((rewards * valid).sum() / valid.sum().clamp(min=1.0)),
-            loss=sum(self.losses) / max(1, len(self.losses)),
-            metrics={**self._of_steps(), **skipped, **shares},
-            staleness=rollout_id - int(oldest.min()),
-            samples=len(facts),
-            tokens=int(lengths.sum()),
-            seconds=seconds,
-        )
-
-    def _of_steps(self) -> dict[str, float]:
-        """Over all optimizer steps that were taken."""
-        if not self.grad_norms:
-            return {}
-        return {
-            **values_of(merged(self.totals)),
-            "optimizer/grad_norm": sum(self.grad_norms) / len(self.grad_norms),
-            "optimizer/grad_norm_max": max(self.grad_norms),
-            "optimizer/learning_rate": self.learning_rate,
-        }
 
 
 def places_to_log(rollout_id: int, num_rows: int, slice_index: int, num_slices: int, count: int) -> list[int]:
@@ -195,9 +93,11 @@ class Leader:
         samples: SampleLog | None,
         generations: GenerationSampler | None,
         samples_per_prompt: int,
+        timeline: Timeline,
     ) -> None:
         """`samples` is None where the audit is off, `generations` where no texts are logged."""
         self._session = session
+        self._timeline = timeline
         self._samples = samples
         self._generations = generations
         self._samples_per_prompt = samples_per_prompt
@@ -210,7 +110,7 @@ class Leader:
         folder = Path(rank.context.endpoints.run_dir)
         samples = SampleLog(folder / "samples.jsonl") if telemetry.sample_log else None
         if not telemetry.generations_per_rollout:
-            return cls(rank.session, samples, None, per_group)
+            return cls(rank.session, samples, None, per_group, rank.timeline)
         generations = GenerationSampler(
             GenerationLog(folder),
             text_decoder(tokenizer, skip_special_tokens=False),
@@ -218,7 +118,7 @@ class Leader:
             num_slices=num_slices,
             samples_per_prompt=per_group,
         )
-        return cls(rank.session, samples, generations, per_group)
+        return cls(rank.session, samples, generations, per_group, rank.timeline)
 
     def begin(self) -> None:
         """The first step begins now."""
@@ -262,4 +162,5 @@ class Leader:
         """Reports the trained step, whose version is published."""
         now = time.monotonic()
         seconds, self._step_began = now - self._step_began, now
-        self._session.report_step(tally.report(self._session.incarnation, rollout_id, seconds))
+        phases = self._timeline.take_seconds()
+        self._session.report_step(tally.report(self._session.incarnation, rollout_id, seconds, phases))

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 _OF_SAMPLES = {
-    "invalid_share": "Share of the last step's samples that have no score.",
-    "truncated_share": "Share of the last step's samples that were cut off.",
-    "token_staleness": "Mean over the last step's tokens of rollout id minus version.",
+    "samples/invalid_share": ("rljob_invalid_share", "Share of the last step's samples that have no score."),
+    "response_length/truncated_share": ("rljob_truncated_share", "Share of the last step's samples that were cut off."),
+    "staleness/mean": ("rljob_token_staleness", "Mean over the last step's tokens of rollout id minus version."),
 }
 """What a step's report has of its samples; the rest of its metrics is the loss's, and differs from job to job."""
 
@@ -45,7 +45,7 @@ FAMILIES = {
     "rljob_step_seconds": Family("Duration of the last step."),
     "rljob_step_samples": Family("Samples of the last step."),
     "rljob_step_tokens": Family("Tokens of the last step."),
-    **{f"rljob_{name}": Family(text) for name, text in _OF_SAMPLES.items()},
+    **{family: Family(text) for family, text in _OF_SAMPLES.values()},
     "rljob_rank_ready": Family("1 while the rank is ready.", counters.RANK_LABELS),
     "rljob_rank_beat_age_seconds": Family("Since its last beat.", counters.RANK_LABELS),
     **counters.FAMILIES,
@@ -97,9 +97,9 @@ def _step_samples(status: CoordinatorStatus) -> Iterator[Sample]:
     yield "rljob_step_seconds", (), report.seconds
     yield "rljob_step_samples", (), float(report.samples)
     yield "rljob_step_tokens", (), float(report.tokens)
-    for name in _OF_SAMPLES:
+    for name, (family, _) in _OF_SAMPLES.items():
         if name in report.metrics:
-            yield f"rljob_{name}", (), report.metrics[name]
+            yield family, (), report.metrics[name]
 
 
 def _pod_samples(status: CoordinatorStatus) -> Iterator[Sample]:

@@ -1,0 +1,221 @@
+"""What a trained rollout is in numbers: facts of its rows, sums of its optimizer steps, and the report made of them.
+
+Pure; used by the leader's report. Every figure has a row of `METRICS`, or is an objective's: docs/metrics.md is made of
+both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from rljob_api.names import RolloutId, WeightVersion
+from rljob_api.wire.identity import Incarnation
+from rljob_api.wire.ranks import StepReport
+from rljob_workers.algorithms.metric_totals import Totals, merged, values_of
+from rljob_workers.algorithms.objective import Metric, Reduction
+from rljob_workers.engines.base import FINISH_LENGTH
+from rljob_workers.tensors.columns import Column
+from rljob_workers.trainers.base import OptimizerStepResult
+from rljob_workers.transfer_queue.types import Batch
+
+
+def is_truncated(batch: Batch) -> torch.Tensor:
+    """Whether the response of each row was cut off, [rows] bool."""
+    return batch.columns[Column.FINISH_REASONS].values == FINISH_LENGTH
+
+
+FACTS = (
+    "row",
+    "group",
+    "oldest_version",
+    "reward",
+    "response_length",
+    "valid",
+    "truncated",
+    "token_staleness",
+    "prompt_length",
+    "drawn_tokens",
+)
+"""Columns of `slice_facts`; float64 holds every one of them exactly. `token_staleness` is summed over the tokens that
+the model drew, of which there are `drawn_tokens`: rollout id minus the version that made each."""
+
+
+def slice_facts(batch: Batch) -> torch.Tensor:
+    """[rows, len(FACTS)] float64, columns as in FACTS: what rank 0 must know of every rank's rows."""
+    lengths = batch.columns[Column.RESPONSE_LENGTHS].values
+    staleness, drawn = _of_spans(batch)
+    columns = (
+        torch.from_numpy(batch.rows.astype(np.float64)),
+        torch.from_numpy(batch.groups.astype(np.float64)),
+        torch.from_numpy(batch.oldest_versions.astype(np.float64)),
+        batch.columns[Column.REWARDS].values.double(),
+        lengths.double(),
+        batch.columns[Column.VALID].values.double(),
+        is_truncated(batch).double(),
+        staleness,
+        (batch.columns[Column.TOKENS].lengths - lengths).double(),
+        drawn,
+    )
+    return torch.stack(columns, dim=1)
+
+
+def _of_spans(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    """Staleness of all tokens that the model drew, and their number, of each row, both [rows] float64."""
+    spans = batch.columns[Column.VERSION_SPANS]
+    _, versions, starts, ends = spans.values.double().unbind(1)
+    num_spans = spans.offsets.diff()
+    row_of_span = torch.arange(len(num_spans)).repeat_interleave(num_spans)
+    zeros = torch.zeros(len(num_spans), dtype=torch.float64)
+    counts = ends - starts
+    return (
+        zeros.index_add(0, row_of_span, (batch.rollout_id - versions) * counts),
+        zeros.index_add(0, row_of_span, counts),
+    )
+
+
+def _row(name: str, unit: str, formula: str, reduction: Reduction = Reduction.ROW_MEAN) -> Metric:
+    return Metric(name, reduction, unit, formula)
+
+
+METRICS = (
+    _row("reward/mean", "", "mean reward of the valid samples"),
+    _row("reward/std", "", "standard deviation of the rewards of the valid samples (n - 1)"),
+    _row("groups/all_right", "share", "groups whose valid samples all have a reward of 1 or more"),
+    _row("groups/all_wrong", "share", "groups whose valid samples all have a reward of 0 or less"),
+    _row("groups/mixed", "share", "the other groups"),
+    _row("groups/no_variance", "share", "groups whose valid samples all have one reward: they teach nothing"),
+    _row("prompt_length/mean", "tokens", "tokens of the prompt"),
+    _row("prompt_length/max", "tokens", "tokens of the longest prompt", Reduction.MAX),
+    _row("response_length/mean", "tokens", "tokens of the response, those that a tool wrote included"),
+    _row("response_length/max", "tokens", "tokens of the longest response", Reduction.MAX),
+    _row("response_length/truncated_share", "share", "samples that were cut off"),
+    _row("samples/invalid_share", "share", "samples without a score"),
+    _row("samples/drawn_share", "share", "response tokens that the model drew; the others are a tool's"),
+    Metric("staleness/mean", Reduction.TOKEN_MEAN, "versions", "r minus the version that drew the token"),
+    Metric("staleness/max", Reduction.MAX, "versions", "r minus the oldest version that drew a token"),
+    Metric("optimizer/grad_norm", Reduction.WEIGHTED, "", "norm of the gradient before clipping, mean over steps"),
+    Metric("optimizer/grad_norm_max", Reduction.MAX, "", "the same, of the step with the largest"),
+    Metric("optimizer/learning_rate", Reduction.MAX, "", "of the last optimizer step"),
+    Metric("optimizer/skipped_steps", Reduction.SUM, "steps", "optimizer steps that were skipped as not finite"),
+    Metric("throughput/tokens_per_second", Reduction.SUM, "1/s", "prompt and response tokens over the step's seconds"),
+    Metric("throughput/samples_per_second", Reduction.SUM, "1/s", "samples over the step's seconds"),
+    Metric("seconds/train", Reduction.SUM, "s", "forward and backward passes and optimizer steps, of the leader"),
+    Metric("seconds/log_probs", Reduction.SUM, "s", "proximal log-probs, where the actor computes them"),
+    Metric("seconds/publish", Reduction.SUM, "s", "until the new version is visible"),
+    Metric("seconds/stage_checkpoint", Reduction.SUM, "s", "copying what is saved"),
+    Metric("seconds/waiting", Reduction.SUM, "s", "the rest: mostly waiting for rows"),
+)
+"""What every report has, beside the objective's metrics and those of rewards; skipped steps where there were any."""
+
+
+@dataclass(slots=True)
+class RolloutTally:
+    """What is known of the rollout in training, summed up as its optimizer steps pass."""
+
+    facts: list[torch.Tensor] = field(default_factory=list)
+    """[rows, len(FACTS)] of every first-pass slice of every rank."""
+    losses: list[float] = field(default_factory=list)
+    grad_norms: list[float] = field(default_factory=list)
+    totals: list[Totals] = field(default_factory=list)
+    """The objective's metrics of each step."""
+    learning_rate: float = 0.0
+    """Of the last step."""
+    skipped_steps: int = 0
+
+    def add_step(self, result: OptimizerStepResult) -> None:
+        """Adds an optimizer step; of one that was skipped nothing but that it was."""
+        if result.skipped is not None:
+            self.skipped_steps += 1
+            return
+        self.losses.append(result.loss)
+        self.grad_norms.append(result.grad_norm)
+        self.totals.append(result.totals)
+        self.learning_rate = result.learning_rate
+
+    def report(
+        self, incarnation: Incarnation, rollout_id: RolloutId, seconds: float, phases: Mapping[str, float]
+    ) -> StepReport:
+        """The step that trained the rollout, after `seconds`; all slices must have been added.
+
+        The reward is the mean over the valid samples, the loss that over the steps taken (0 where all were skipped).
+        `phases`: seconds of the leader by what it did.
+        """
+        facts = dict(zip(FACTS, torch.cat(self.facts).unbind(1), strict=True))
+        of_rows = row_metrics(facts, rollout_id)
+        samples, tokens = len(facts["row"]), int(facts["response_length"].sum())
+        all_tokens = tokens + int(facts["prompt_length"].sum())
+        rates = {
+            "throughput/tokens_per_second": all_tokens / seconds if seconds else 0.0,
+            "throughput/samples_per_second": samples / seconds if seconds else 0.0,
+        }
+        return StepReport(
+            incarnation=incarnation,
+            step=rollout_id,
+            version=WeightVersion(rollout_id + 1),
+            reward=of_rows["reward/mean"],
+            loss=sum(self.losses) / max(1, len(self.losses)),
+            metrics={
+                **self._of_steps(),
+                **of_rows,
+                **rates,
+                **{f"seconds/{phase.replace(' ', '_')}": spent for phase, spent in phases.items()},
+                "seconds/waiting": max(0.0, seconds - sum(phases.values())),
+            },
+            staleness=int(of_rows["staleness/max"]),
+            samples=samples,
+            tokens=tokens,
+            seconds=seconds,
+        )
+
+    def _of_steps(self) -> dict[str, float]:
+        """Over all optimizer steps that were taken, and how many were not."""
+        skipped = {"optimizer/skipped_steps": float(self.skipped_steps)} if self.skipped_steps else {}
+        if not self.grad_norms:
+            return skipped
+        return {
+            **values_of(merged(self.totals)),
+            "optimizer/grad_norm": sum(self.grad_norms) / len(self.grad_norms),
+            "optimizer/grad_norm_max": max(self.grad_norms),
+            "optimizer/learning_rate": self.learning_rate,
+            **skipped,
+        }
+
+
+def row_metrics(facts: Mapping[str, torch.Tensor], rollout_id: RolloutId) -> dict[str, float]:
+    """Of all rows of `train_r`, by the columns of FACTS, each [rows] float64."""
+    is_valid, rewards = facts["valid"] > 0, facts["reward"]
+    valid_rewards = rewards[is_valid]
+    lengths, prompts, drawn = facts["response_length"], facts["prompt_length"], facts["drawn_tokens"]
+    return {
+        "reward/mean": float(valid_rewards.mean()) if len(valid_rewards) else 0.0,
+        "reward/std": float(valid_rewards.std()) if len(valid_rewards) > 1 else 0.0,
+        **_group_shares(facts["group"][is_valid], valid_rewards),
+        "prompt_length/mean": float(prompts.mean()),
+        "prompt_length/max": float(prompts.max()),
+        "response_length/mean": float(lengths.mean()),
+        "response_length/max": float(lengths.max()),
+        "response_length/truncated_share": float(facts["truncated"].mean()),
+        "samples/invalid_share": 1.0 - float(facts["valid"].mean()),
+        "samples/drawn_share": float(drawn.sum() / lengths.sum().clamp(min=1.0)),
+        "staleness/mean": float(facts["token_staleness"].sum() / drawn.sum().clamp(min=1.0)),
+        "staleness/max": float(rollout_id - facts["oldest_version"].min()),
+    }
+
+
+def _group_shares(groups: torch.Tensor, rewards: torch.Tensor) -> dict[str, float]:
+    """Of valid samples; a group without one is none."""
+    names, place = torch.unique(groups, return_inverse=True)
+    count = max(1, len(names))
+    lowest = torch.full((len(names),), torch.inf, dtype=torch.float64).scatter_reduce(0, place, rewards, "amin")
+    highest = torch.full((len(names),), -torch.inf, dtype=torch.float64).scatter_reduce(0, place, rewards, "amax")
+    right, wrong = float((lowest >= 1.0).sum()) / count, float((highest <= 0.0).sum()) / count
+    return {
+        "groups/all_right": right,
+        "groups/all_wrong": wrong,
+        "groups/mixed": len(names) / count - right - wrong,
+        "groups/no_variance": float((lowest == highest).sum()) / count,
+    }
