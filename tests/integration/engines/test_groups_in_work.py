@@ -21,7 +21,8 @@ from rljob_workers.data.prompts import Prompt
 from rljob_workers.engines.base import EngineTimeout
 from rljob_workers.engines.torch_engine.torch_client import TorchEngineClient
 from rljob_workers.rollout.admission import AdmissionLimits, PromptedTicket, tickets_to_claim
-from rljob_workers.rollout.groups import GenerateConfig, GeneratedGroup, GenerateStage, GroupsInWork
+from rljob_workers.rollout.group_rows import GeneratedGroup
+from rljob_workers.rollout.groups import GenerateConfig, GenerateStage, GroupsInWork
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.transfer_queue.types import GroupRows, Ticket
 from tests.integration.engines.driven import wait_until, waiting_prompts

@@ -20,7 +20,8 @@ from rljob_workers.engines.base import (
     VersionSpan,
 )
 from rljob_workers.rollout.admission import PromptedTicket
-from rljob_workers.rollout.groups import GenerateConfig, GeneratedGroup, GenerateStage, sampling_seed
+from rljob_workers.rollout.group_rows import GeneratedGroup
+from rljob_workers.rollout.groups import GenerateConfig, GenerateStage, sampling_seed
 from rljob_workers.transfer_queue.types import Ticket
 from tests.unit.rollout.fake_engine import FakeEngine
 from tests.weights import weight

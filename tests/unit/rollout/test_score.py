@@ -11,7 +11,8 @@ from rljob_workers import pipeline
 from rljob_workers.data.prompts import Prompt
 from rljob_workers.engines.base import FinishReason, Generation, Sample, VersionSpan
 from rljob_workers.rewards.base import Answer, Score
-from rljob_workers.rollout.groups import GeneratedGroup, ScoreStage, Unscored
+from rljob_workers.rollout.group_rows import GeneratedGroup
+from rljob_workers.rollout.scoring_stage import ScoreStage, Unscored
 from rljob_workers.tensors.columns import Column
 from rljob_workers.transfer_queue.types import GroupRows, Ticket
 from tests.weights import weight

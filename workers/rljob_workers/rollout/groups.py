@@ -12,16 +12,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-import torch
 import xxhash
 
 from rljob_api.spec import RLJobSpec
-from rljob_api.wire.identity import WeightId
 from rljob_workers.data.prompts import Prompt
 from rljob_workers.engines.base import (
-    FINISH_CODES,
     Engine,
     EngineEmptied,
     EngineStalled,
@@ -31,13 +28,11 @@ from rljob_workers.engines.base import (
     SamplingParams,
     all_or_none,
 )
-from rljob_workers.models.tokenizers import TextDecoder
-from rljob_workers.rewards.base import Answer, Score
 from rljob_workers.rollout.admission import PromptedTicket
 from rljob_workers.rollout.engine_access import RankEngine, watched
+from rljob_workers.rollout.group_rows import GeneratedGroup
+from rljob_workers.rollout.scoring_stage import ScoreStage, Unscored
 from rljob_workers.telemetry.timeline import Timeline
-from rljob_workers.tensors.columns import Column
-from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.types import GroupRows, Ticket
 
 
@@ -71,15 +66,6 @@ class GenerateConfig:
             stop_token_ids=tuple(sampling.stop_token_ids),
             stop=tuple(sampling.stop),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class GeneratedGroup:
-    """All samples of a ticket's prompt."""
-
-    ticket: Ticket
-    prompt: Prompt
-    generation: Generation
 
 
 def sampling_seed(job_seed: int, ticket: Ticket) -> int:
@@ -152,97 +138,6 @@ class GenerateStage:
             seed=sampling_seed(self._config.job_seed, ticket),
             stop=self._config.stop,
         )
-
-
-def group_rows(
-    ticket: Ticket, prompt_ids: Sequence[int], samples: Sequence[Sample], scores: Sequence[Score]
-) -> GroupRows:
-    """All columns of the group, a row for each sample."""
-    lengths = [len(sample.output_ids) for sample in samples]
-    response_lengths = torch.tensor(lengths, dtype=torch.int64)
-    tokens = torch.tensor(
-        [token for sample in samples for token in (*prompt_ids, *sample.output_ids)], dtype=torch.int32
-    )
-    log_probs = torch.tensor([value for sample in samples for value in sample.log_probs], dtype=torch.float32)
-    columns: dict[str, Jagged] = {
-        Column.TOKENS: Jagged.from_lengths(tokens, response_lengths + len(prompt_ids)),
-        Column.RESPONSE_LENGTHS: Jagged.scalars(response_lengths),
-        Column.LOSS_MASKS: Jagged.from_lengths(torch.ones(sum(lengths), dtype=torch.uint8), response_lengths),
-        Column.ROLLOUT_LOG_PROBS: Jagged.from_lengths(log_probs, response_lengths),
-        Column.REWARDS: Jagged.scalars(torch.tensor([score.reward for score in scores], dtype=torch.float32)),
-        Column.VALID: Jagged.scalars(torch.tensor([score.failure is None for score in scores], dtype=torch.uint8)),
-        Column.FINISH_REASONS: Jagged.scalars(
-            torch.tensor([FINISH_CODES[sample.finish_reason] for sample in samples], dtype=torch.uint8)
-        ),
-        Column.VERSION_SPANS: _spans(samples),
-    }
-    oldest: list[WeightId] = [sample.spans[0].weight for sample in samples]
-    newest: list[WeightId] = [sample.spans[-1].weight for sample in samples]
-    return GroupRows(ticket, columns, oldest, newest)
-
-
-def _spans(samples: Sequence[Sample]) -> Jagged:
-    """[spans, 4] a row."""
-    spans = [
-        (span.weight.lineage, span.weight.version, span.start, span.end) for sample in samples for span in sample.spans
-    ]
-    counts = torch.tensor([len(sample.spans) for sample in samples], dtype=torch.int64)
-    return Jagged.from_lengths(torch.tensor(spans, dtype=torch.int32), counts)
-
-
-MIN_VALID = 2
-"""Scores of a group without which none of its samples has anything to be measured against."""
-
-
-class GroupScorer(Protocol):
-    """Scores whole groups (`rewards.scoring`)."""
-
-    def score_groups(self, groups: Sequence[Sequence[Answer]]) -> Sequence[Sequence[Score]]:
-        """One score per answer, group by group. Raises ValueError where another try would not help."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Unscored:
-    """A group of which too little could be scored: its samples cannot be compared, and another prompt is drawn."""
-
-    ticket: Ticket
-    reason: str
-
-
-class ScoreStage:
-    """Scores groups and makes rows of them."""
-
-    def __init__(self, reward: GroupScorer, decode: TextDecoder) -> None:
-        """The parts come from their factories; nothing is opened here."""
-        self._reward = reward
-        self._decode = decode
-
-    def run(self, groups: Sequence[GeneratedGroup]) -> list[GroupRows | Unscored]:
-        """What became of each; blocks for as long as the reward does.
-
-        Raises ValueError for a reward that cannot work, which no restart would cure.
-        """
-        return [_outcome(*parts) for parts in zip(groups, self._score(groups), strict=True)]
-
-    def _score(self, groups: Sequence[GeneratedGroup]) -> Sequence[Sequence[Score]]:
-        texts = iter(self._decode([sample.output_ids for group in groups for sample in group.generation.samples]))
-        answers = [
-            [
-                Answer(group.prompt.text, next(texts), group.prompt.label, group.ticket.group, index)
-                for index in range(len(group.generation.samples))
-            ]
-            for group in groups
-        ]
-        return self._reward.score_groups(answers)
-
-
-def _outcome(group: GeneratedGroup, scores: Sequence[Score]) -> GroupRows | Unscored:
-    failures = [score.failure for score in scores if score.failure is not None]
-    num_valid = len(scores) - len(failures)
-    if num_valid < MIN_VALID:
-        return Unscored(group.ticket, f"{num_valid} of its {len(scores)} samples could be scored. {failures[-1]}")
-    return group_rows(group.ticket, group.prompt.token_ids, group.generation.samples, scores)
 
 
 SCORING_THREADS = 32

@@ -35,7 +35,8 @@ from rljob_workers.rollout.admission import (
 )
 from rljob_workers.rollout.engine_access import EngineProgress, IdleEngine, RankEngine, build_engine
 from rljob_workers.rollout.engine_sync import WeightFollower
-from rljob_workers.rollout.groups import GenerateConfig, GenerateStage, GroupsInWork, Outcomes, ScoreStage, Unscored
+from rljob_workers.rollout.groups import GenerateConfig, GenerateStage, GroupsInWork, Outcomes
+from rljob_workers.rollout.scoring_stage import ScoreStage, Unscored
 from rljob_workers.rollout.verification import EngineMismatch, WeightProof, bound_of
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.transfer_queue.client import TransferQueueClient
