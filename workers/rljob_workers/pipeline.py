@@ -19,6 +19,7 @@ GENERATED = (
     Column.VALID,
     Column.FINISH_REASONS,
     Column.VERSION_SPANS,
+    Column.EXTRA,
 )
 """Written by the rollout under its ticket."""
 

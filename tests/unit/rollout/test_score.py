@@ -61,14 +61,7 @@ def test_rows_hold_prompt_and_response_and_who_made_them() -> None:
     assert [row.tolist() for row in first.columns[Column.ROLLOUT_LOG_PROBS].rows()] == [[-0.5], [-1.0, -1.0]]
     assert first.columns[Column.REWARDS].values.tolist() == [0.0, 1.0]
     assert [first.columns[name].values.dtype for name in pipeline.GENERATED] == [
-        torch.int32,
-        torch.int64,
-        torch.uint8,
-        torch.float32,
-        torch.float32,
-        torch.uint8,
-        torch.uint8,
-        torch.int32,
+        getattr(torch, name.dtype) for name in pipeline.GENERATED
     ]
     assert [first.columns[name].values.tolist() for name in (Column.VALID, Column.FINISH_REASONS)] == [
         [1, 1],

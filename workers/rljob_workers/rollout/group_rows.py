@@ -13,6 +13,7 @@ from rljob_workers.engines.base import FINISH_CODES, Generation, Sample
 from rljob_workers.rewards.base import Score
 from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
+from rljob_workers.tensors.packed import RowExtra, pack_rows
 from rljob_workers.transfer_queue.types import GroupRows, Ticket
 
 
@@ -46,6 +47,7 @@ def group_rows(
             torch.tensor([FINISH_CODES[sample.finish_reason] for sample in samples], dtype=torch.uint8)
         ),
         Column.VERSION_SPANS: _spans(samples),
+        Column.EXTRA: pack_rows([RowExtra() for _ in samples]),
     }
     oldest: list[WeightId] = [sample.spans[0].weight for sample in samples]
     newest: list[WeightId] = [sample.spans[-1].weight for sample in samples]

@@ -18,6 +18,8 @@ class Over(Enum):
     """The tokens after the prompt, those that a tool wrote included."""
     SPANS = "spans"
     """Runs of tokens that one version of the weights made."""
+    PACK = "pack"
+    """Bytes that hold several things of one row."""
 
 
 class Column(StrEnum):
@@ -42,6 +44,8 @@ class Column(StrEnum):
     """As in `engines.base.FINISH_CODES`."""
     VERSION_SPANS = "version_spans", Over.SPANS, "int32", (4,)
     """Lineage and version of the weight, first token of the response and the one after the last."""
+    EXTRA = "extra", Over.PACK, "uint8"
+    """Metrics, facts and named arrays of the row, as `tensors.packed` packs them; none has a readiness of its own."""
     LOG_PROBS = "log_probs", Over.RESPONSE, "float32"
     """Of the proximal policy: version r for rows of `train_r`."""
     REF_LOG_PROBS = "ref_log_probs", Over.RESPONSE, "float32"
