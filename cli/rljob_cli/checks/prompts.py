@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rljob_api.spec import RLJobSpec
-from rljob_api.spec.data import DataSpec
+from rljob_api.spec.data import MAX_SOURCE_CHARACTERS, DataSpec
 from rljob_api.spec.model import ModelSpec, TokenizerKind, alphabet_of
 from rljob_cli.checks.findings import Finding, independent, problem, unchecked, warning
 from rljob_cli.checks.models import has_chat_template, json_object, max_positions, parsed
@@ -194,7 +194,7 @@ def _line_problems(lines: Iterable[bytes], path: Path, spec: RLJobSpec, seen: _S
         uses: tuple[str, ...] = ()
         if entry is not None:
             _count(seen, entry, number, spec, limit)
-            wrong = _entry_problem(entry, spec.data.prompt_key, label_key, characters)
+            wrong = _entry_problem(entry, spec.data, label_key, characters)
             uses = (_KEY, _MODEL, *_LABEL)
         if wrong is not None:
             yield problem(f"spec.data.prompts: {path} line {number}: {wrong}", *uses)
@@ -215,13 +215,20 @@ def _entry(line: bytes) -> tuple[dict[str, Any] | None, str | None]:
 
 
 def _entry_problem(
-    entry: dict[str, Any], prompt_key: str, label_key: str | None, characters: frozenset[str] | None
+    entry: dict[str, Any], data: DataSpec, label_key: str | None, characters: frozenset[str] | None
 ) -> str | None:
+    prompt_key, source_key = data.prompt_key, data.source_key
     if prompt_key not in entry:
         return f"has no key {prompt_key!r}. Add it or set data.promptKey."
     if label_key is not None and label_key not in entry:
         return f"has no key {label_key!r}, {_LABEL_IS_MISSING}. Add it or set data.labelKey."
+    if source_key is not None and not _is_source(entry.get(source_key)):
+        return f"has no text of 1 to {MAX_SOURCE_CHARACTERS} characters under {source_key!r}. Correct data.sourceKey."
     return _prompt_problem(entry[prompt_key], prompt_key, characters)
+
+
+def _is_source(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= MAX_SOURCE_CHARACTERS
 
 
 def _prompt_problem(prompt: Any, key: str, characters: frozenset[str] | None) -> str | None:  # noqa: ANN401 - JSON

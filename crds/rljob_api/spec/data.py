@@ -18,7 +18,17 @@ DATA: tuple[Rule, ...] = (
         "reasoningGym for procedural tasks.",
         cel="has(self.prompts) != has(self.reasoningGym)",
     ),
+    Rule(
+        field="sourceKey",
+        holds=lambda data: data.source_key is None or data.reasoning_gym is None,
+        sentence="names a key of the lines of prompts, and tasks of reasoningGym have none. Remove sourceKey.",
+        cel="!has(self.sourceKey) || !has(self.reasoningGym)",
+    ),
 )
+
+
+MAX_SOURCE_CHARACTERS = 128
+"""Of the name under sourceKey."""
 
 
 class ReasoningGymSpec(ApiModel):
@@ -45,6 +55,9 @@ class DataSpec(RuledModel):
     """Key of the prompt: a string, or a list of chat messages (needs a chat template)."""
     label_key: str | None = Field(default="label", min_length=1, max_length=256)
     """Key of the label handed to the reward; null means that there is none."""
+    source_key: str | None = Field(default=None, min_length=1, max_length=256)
+    """Key of the name of where a line comes from, such as `algebra` in a mixture; it goes with every sample. Null: the
+    name of the file, or of the dataset."""
     reasoning_gym: ReasoningGymSpec | None = None
     """Tasks made by a procedure instead of a file."""
     shuffle_seed: Seed | None = 0

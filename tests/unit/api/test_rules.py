@@ -64,6 +64,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "spec.data.prompts": st.none(),
     "spec.data.reasoningGym": st.sampled_from([{"dataset": "d"}, None]),
     "spec.data.labelKey": st.sampled_from([None, "answer"]),
+    "spec.data.sourceKey": st.sampled_from([None, "kind"]),
     "spec.data.applyChatTemplate": st.booleans(),
     "spec.algorithm.kl.coefficient": st.sampled_from([0, 0.0, 0.5, 1]),
     "spec.rollout.batchSize": SIZES,

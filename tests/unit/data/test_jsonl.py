@@ -74,6 +74,32 @@ def test_messages_go_through_the_chat_template_and_text_stays_bare(tmp_path: Pat
     assert source.at(1).text == "hi"
 
 
+def test_a_prompt_has_its_chat_its_other_columns_and_where_it_comes_from(tmp_path: Path) -> None:
+    chat = [{"role": "user", "content": "hi"}]
+    path = write(tmp_path, {"prompt": "hi", "label": "1", "kind": "a", "level": 3}, {"prompt": "ho", "kind": "b"})
+    plain = make_source(path, shuffle_seed=None).at(0)
+    assert (plain.messages, plain.row) == ((), {"kind": "a", "level": 3})
+    assert (plain.dataset, plain.source) == ("prompts", "prompts")
+    named = make_source(path, shuffle_seed=None, source_key="kind")
+    assert [(named.at(place).dataset, named.at(place).source) for place in (0, 1)] == [
+        ("prompts", "a"),
+        ("prompts", "b"),
+    ]
+    tokenizer = make_tokenizer(TokenizerConfig(alphabet="hi"))
+    tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    wrapped = build_prompt_source(
+        DataSpec(prompts=write(tmp_path, {"prompt": "hi"}), apply_chat_template=True), tokenizer
+    )
+    assert wrapped.at(0).messages == tuple(chat)
+
+
+@pytest.mark.parametrize("source", [None, 3, "", "x" * 129])
+def test_a_line_without_a_usable_source_is_named(source: Any, tmp_path: Path) -> None:
+    path = write(tmp_path, {"prompt": "hi", "kind": source})
+    with pytest.raises(ValueError, match=r"data\.sourceKey: .* line 1 has .* under 'kind', not a text of 1 to 128"):
+        make_source(path, source_key="kind").at(0)
+
+
 def test_keys_are_those_of_the_spec(tmp_path: Path) -> None:
     path = write(tmp_path, {"q": "abc", "a": "cba", "label": "no"})
     assert make_source(path, prompt_key="q", label_key="a").at(0).label == "cba"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rljob_api.spec.rollout import RewardSpec
 from rljob_workers.rewards import Answer, RewardError, RewardFailed, RewardRefused
-from rljob_workers.rewards.base import Reward, Score
+from rljob_workers.rewards.base import Reward, SettledScore
 from rljob_workers.rewards.scoring import FailedShare, FailurePolicy, Scoring
 
 AWAY = RewardFailed("mine:reward raised OSError on the prompt 'p': away")
@@ -77,12 +77,12 @@ def test_only_groups_that_failed_are_tried_again_after_ever_longer_pauses() -> N
 
 def test_an_answer_keeps_the_score_that_it_had_before_a_retry() -> None:
     asked = scoring(Scripted([[1, None]], [[None, 2]]), policy(retries=1))
-    assert asked.scoring.score_groups(groups("a")) == [[Score(1), Score(2)]]
+    assert asked.scoring.score_groups(groups("a")) == [[SettledScore(1), SettledScore(2)]]
 
 
 def test_what_stays_without_a_score_is_not_valid_and_states_why() -> None:
     asked = scoring(Scripted([[1, None]], [[1, None]]), policy(retries=1))
-    assert asked.scoring.score_groups(groups("a")) == [[Score(1), Score(0.0, str(AWAY))]]
+    assert asked.scoring.score_groups(groups("a")) == [[SettledScore(1), SettledScore(0.0, str(AWAY))]]
     assert asked.counters["samples_unscored"] == 1
 
 
@@ -101,7 +101,7 @@ def test_what_no_retry_would_help_is_the_users_to_cure_at_once() -> None:
 
 def test_a_default_score_is_a_score() -> None:
     asked = scoring(Scripted([[1, None]]), policy(retries=0, default=-2.0))
-    assert asked.scoring.score_groups(groups("a")) == [[Score(1), Score(-2.0)]]
+    assert asked.scoring.score_groups(groups("a")) == [[SettledScore(1), SettledScore(-2.0)]]
     assert (asked.counters["samples_unscored"], asked.slept) == (1, [])
 
 

@@ -10,7 +10,7 @@ from rljob_api.names import RolloutId
 from rljob_workers import pipeline
 from rljob_workers.data.prompts import Prompt
 from rljob_workers.engines.base import FinishReason, Generation, Sample, VersionSpan
-from rljob_workers.rewards.base import Answer, Score
+from rljob_workers.rewards.base import Answer, SettledScore
 from rljob_workers.rollout.group_rows import GeneratedGroup
 from rljob_workers.rollout.scoring_stage import ScoreStage, Unscored
 from rljob_workers.tensors.columns import Column
@@ -36,9 +36,9 @@ class RememberingReward:
     def __init__(self) -> None:
         self.groups: list[list[Answer]] = []
 
-    def score_groups(self, groups: Sequence[Sequence[Answer]]) -> list[list[Score]]:
+    def score_groups(self, groups: Sequence[Sequence[Answer]]) -> list[list[SettledScore]]:
         self.groups += [list(group) for group in groups]
-        return [[Score(float(answer.index)) for answer in group] for group in groups]
+        return [[SettledScore(float(answer.index)) for answer in group] for group in groups]
 
 
 def decode(sequences: Sequence[Sequence[int]]) -> list[str]:
@@ -72,7 +72,10 @@ def test_rows_hold_prompt_and_response_and_who_made_them() -> None:
         [[1, 2, 0, 1], [1, 3, 1, 2]],
     ]
     assert (list(first.oldest), list(first.newest)) == ([weight(2)] * 2, [weight(2), weight(3)])
-    assert reward.groups[1] == [Answer("p2", "20", "l2", 3, 0), Answer("p2", "20 20", "l2", 3, 1)]
+    assert reward.groups[1] == [
+        Answer("p2", " ".join(["20"] * count), "l2", 3, count - 1, token_ids=(20,) * count, loss_mask=(1,) * count)
+        for count in (1, 2)
+    ]
 
 
 class PartlyScored:
@@ -81,11 +84,9 @@ class PartlyScored:
     def __init__(self, num_valid: int) -> None:
         self._num_valid = num_valid
 
-    def score_groups(self, groups: Sequence[Sequence[Answer]]) -> list[list[Score]]:
-        return [
-            [Score(1.0) if answer.index < self._num_valid else Score(0.0, "the grader is away") for answer in group]
-            for group in groups
-        ]
+    def score_groups(self, groups: Sequence[Sequence[Answer]]) -> list[list[SettledScore]]:
+        scored, failed = SettledScore(1.0), SettledScore(0.0, "the grader is away")
+        return [[scored if answer.index < self._num_valid else failed for answer in group] for group in groups]
 
 
 def test_a_sample_without_a_score_is_a_row_that_is_not_valid() -> None:

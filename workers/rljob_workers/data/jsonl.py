@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rljob_api.spec.data import MAX_SOURCE_CHARACTERS
 from rljob_workers.data.prompts import Prompt, PromptSource, item_at
 
 if TYPE_CHECKING:
@@ -87,6 +89,7 @@ class JsonlPrompts(PromptSource):
         self._spec = spec
         self._encoder = encoder
         self._file = open_lines(Path(spec.prompts))
+        self._dataset = self._file.path.stem
 
     def __len__(self) -> int:
         return len(self._file)
@@ -97,8 +100,17 @@ class JsonlPrompts(PromptSource):
         where = f"{self._file.path} line {self._file.number(position)}"
         entry = parse_entry(self._file.line(position), where)
         prompt = _prompt_of(entry, self._spec.prompt_key, where)
-        text, token_ids = self._encoder.encode(prompt, where)
-        return Prompt(index, text, token_ids, _label_of(entry, self._spec.label_key))
+        text, token_ids, messages = self._encoder.encode(prompt, where)
+        return Prompt(
+            index,
+            text,
+            token_ids,
+            _label_of(entry, self._spec.label_key),
+            messages,
+            row=other_columns(self._spec, entry),
+            dataset=self._dataset,
+            source=source_of(self._spec, entry, where) or self._dataset,
+        )
 
 
 def open_lines(path: Path) -> LineFile:
@@ -134,6 +146,24 @@ def _prompt_of(entry: dict[str, Any], key: str, where: str) -> Any:  # noqa: ANN
 def _label_of(entry: dict[str, Any], key: str | None) -> Any:  # noqa: ANN401 - a label is what the user wrote
     """None where there is none: it depends on the reward whether that matters."""
     return None if key is None else entry.get(key)
+
+
+def other_columns(spec: DataSpec, entry: Mapping[str, Any]) -> dict[str, Any]:
+    """What a line has beside its prompt and its label."""
+    return {key: value for key, value in entry.items() if key not in (spec.prompt_key, spec.label_key)}
+
+
+def source_of(spec: DataSpec, entry: Mapping[str, Any], where: str) -> str | None:
+    """The value under sourceKey; None without such a key. ValueError where the line has no usable one."""
+    if spec.source_key is None:
+        return None
+    value = entry.get(spec.source_key)
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_SOURCE_CHARACTERS:
+        raise ValueError(
+            f"data.sourceKey: {where} has {value!r:.80} under {spec.source_key!r}, not a text of 1 to"
+            f" {MAX_SOURCE_CHARACTERS} characters. Write the name of its source, or correct data.sourceKey."
+        )
+    return value
 
 
 def place_of_prompt(spec: DataSpec, index: int) -> str:

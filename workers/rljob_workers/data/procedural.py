@@ -39,8 +39,8 @@ class ReasoningGymPrompts(PromptSource):
         position = item_at(index, self._size, self._shuffle_seed)
         with self._making:
             entry: dict[str, Any] = self._dataset[position]
-        text, token_ids = self._encoder.encode(entry["question"], f"task {position} of {self._name}")
-        return Prompt(index, text, token_ids, entry)
+        text, token_ids, messages = self._encoder.encode(entry["question"], f"task {position} of {self._name}")
+        return Prompt(index, text, token_ids, entry, messages, dataset=self._name, source=self._name)
 
     def score(self, answer: str, entry: dict[str, Any]) -> float:
         """The dataset's own `score_answer`; may raise on text that is no answer."""

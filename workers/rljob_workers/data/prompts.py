@@ -11,8 +11,8 @@ from __future__ import annotations
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import xxhash
 
@@ -29,6 +29,14 @@ class Prompt:
     text: str
     token_ids: tuple[int, ...]
     label: Any
+    messages: tuple[Mapping[str, str], ...] = ()
+    """The chat, as {role, content}; empty for a prompt that is no chat."""
+    row: Mapping[str, Any] = field(default_factory=dict)
+    """The other data columns of its line."""
+    dataset: str = ""
+    """Name of the data set that it is of."""
+    source: str = ""
+    """Where in the data set it comes from: the value under sourceKey, else the data set's name."""
 
 
 class PromptSource(ABC):
@@ -54,6 +62,16 @@ class EncodePrompt(Protocol):
         ...
 
 
+class EncodedPrompt(NamedTuple):
+    """A prompt as rewards and logs see it, and as an engine does."""
+
+    text: str
+    """Without the template."""
+    token_ids: tuple[int, ...]
+    messages: tuple[Mapping[str, str], ...]
+    """Empty for a prompt that is no chat."""
+
+
 class PromptEncoder:
     """Knows whether strings are wrapped as a user's message."""
 
@@ -61,25 +79,26 @@ class PromptEncoder:
         self._wraps = spec.apply_chat_template
         self._encode_prompt = encode_prompt
 
-    def encode(self, prompt: Any, where: str) -> tuple[str, tuple[int, ...]]:  # noqa: ANN401 - judged here
-        """Text (as rewards and logs see it, without the template) and token ids; `where` is for errors."""
+    def encode(self, prompt: Any, where: str) -> EncodedPrompt:  # noqa: ANN401 - judged here
+        """`where` is for errors."""
+        messages: tuple[Mapping[str, str], ...] = ()
         if isinstance(prompt, str):
             text: str = prompt
-            messages: str | ChatMessages = [{"role": "user", "content": prompt}] if self._wraps else prompt
+            messages = ({"role": "user", "content": prompt},) if self._wraps else ()
         elif _is_chat(prompt):
-            text, messages = "\n".join(message["content"] for message in prompt), prompt
+            text, messages = "\n".join(message["content"] for message in prompt), tuple(prompt)
         else:
             raise ValueError(
                 f"data.promptKey: the prompt of {where} is neither a string nor a list of chat messages"
                 ' ({"role": ..., "content": ...}, both strings). Write one of them.'
             )
         try:
-            token_ids = tuple(self._encode_prompt(messages))
+            token_ids = tuple(self._encode_prompt(list(messages) or text))
         except ValueError as error:
             raise ValueError(f"{error} ({where})") from error
         if not token_ids:
             raise ValueError(f"data.promptKey: the prompt of {where} has no tokens. Remove the line or write a prompt.")
-        return text, token_ids
+        return EncodedPrompt(text, token_ids, messages)
 
 
 def _is_chat(prompt: object) -> bool:

@@ -16,6 +16,7 @@ from rljob_workers.rewards.base import (
     RewardMissing,
     RewardRefused,
     RewardTimeout,
+    Score,
 )
 from rljob_workers.rewards.builtin import CharacterMatch, ExactMatch, TaskScore, TaskScorer
 from rljob_workers.rewards.custom import CustomReward
@@ -34,6 +35,7 @@ __all__ = [
     "RewardMissing",
     "RewardRefused",
     "RewardTimeout",
+    "Score",
     "build_reward",
 ]
 

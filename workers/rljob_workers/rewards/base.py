@@ -1,14 +1,14 @@
 """The contract of a reward: answers and scores, the function that users write, the class that roles call, its errors.
 
-Users import `Answer` from here. Imports nothing of ours.
+Users import `Answer` and `Score` from here. Imports nothing of ours.
 """
 
 from __future__ import annotations
 
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -78,10 +78,31 @@ class Answer:
     """The value under labelKey, or the task entry of reasoning_gym."""
     group: int
     index: int
+    token_ids: Sequence[int] = ()
+    """Tokens of the response, those that a tool wrote included."""
+    loss_mask: Sequence[int] = ()
+    """For each of them 1 where the model drew it, else 0."""
+    finish_reason: str = "stop"
+    """`stop` or `length`: whether the response ended or was cut off."""
+    messages: Sequence[Mapping[str, str]] = ()
+    """The chat of the prompt as {role, content}, and after it any further turns; empty for a prompt that is no chat."""
+    row: Mapping[str, Any] = field(default_factory=dict)
+    """The other data columns of the prompt's line."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """What the rollout function measured of the sample."""
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
+    """What a reward gives for one answer where it has more to say than a float."""
+
+    reward: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Figures by name; the step's report has the mean of each over the samples that have it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettledScore:
     """What became of one answer."""
 
     reward: float
@@ -89,6 +110,8 @@ class Score:
     failure: str | None = None
     """Why it could not be scored, in a sentence: then its sample is not valid. None where it was, or where the job
     gives such answers a score of their own."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """As the step's report names them."""
 
 
 class RewardFunction(Protocol):

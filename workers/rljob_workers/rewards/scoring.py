@@ -13,7 +13,15 @@ from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 
 from rljob_api.spec.rollout import FailedReward, RewardSpec
-from rljob_workers.rewards.base import Answer, Reward, RewardError, RewardRefused, Score, user_place, user_traceback
+from rljob_workers.rewards.base import (
+    Answer,
+    Reward,
+    RewardError,
+    RewardRefused,
+    SettledScore,
+    user_place,
+    user_traceback,
+)
 
 AT_LEAST = 256
 """Samples of a window: in a small one a single group would be too many."""
@@ -107,7 +115,7 @@ class Scoring:
         self._counters = counters
         counters.update(dict.fromkeys((RETRIES, UNSCORED), 0.0))
 
-    def score_groups(self, groups: Sequence[Sequence[Answer]]) -> list[list[Score]]:
+    def score_groups(self, groups: Sequence[Sequence[Answer]]) -> list[list[SettledScore]]:
         """One score per answer, in order; blocks for as long as it takes.
 
         Raises ValueError where another try would not help, and where too many have failed.
@@ -131,7 +139,7 @@ class Scoring:
         except RewardRefused as error:
             raise _final(str(error), error) from error
 
-    def _settled(self, outcome: float | RewardError) -> Score:
+    def _settled(self, outcome: float | RewardError) -> SettledScore:
         failed = isinstance(outcome, RewardError)
         with self._lock:
             self._counters[UNSCORED] += failed
@@ -139,7 +147,7 @@ class Scoring:
             number = int(self._counters[UNSCORED])
             sentence = self._sentence() if too_many else ""
         if not isinstance(outcome, RewardError):
-            return Score(outcome)
+            return SettledScore(outcome)
         if too_many:
             raise _final(f"{sentence} The last: {outcome}", outcome) from outcome
         if number & (number - 1) == 0:  # the first, and then ever more rarely
@@ -150,7 +158,7 @@ class Scoring:
                 outcome,
             )
         self._log_new(outcome)
-        return Score(0.0, str(outcome)) if self._policy.default is None else Score(self._policy.default)
+        return SettledScore(0.0, str(outcome)) if self._policy.default is None else SettledScore(self._policy.default)
 
     def _log_new(self, failed: RewardError) -> None:
         """The traceback of what a user's function raised, once for each place in its code."""

@@ -12,14 +12,15 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from rljob_api.rule import WITHOUT_RULES
 from rljob_api.spec import RLJobSpec
+from rljob_workers.data.jsonl import other_columns
 from rljob_workers.data.prompts import Prompt, PromptEncoder, PromptSource
 from rljob_workers.rewards import Answer, Reward, RewardError, RewardMissing, build_reward
 
@@ -33,6 +34,9 @@ class _Row:
     """Of the line in its file, from 1; of a task from 0."""
     text: str
     label: Any
+    messages: tuple[Mapping[str, str], ...] = ()
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    """The others of its line."""
 
     @property
     def right(self) -> str | None:
@@ -83,8 +87,9 @@ class _Lines(PromptSource):
             for number, line in enumerate(lines, start=1):
                 if line.strip():
                     entry, where = json.loads(line), f"{self._path} line {number}"
-                    text, _ = self._encoder.encode(entry[self._data.prompt_key], where)
-                    yield _Row(number, text, entry.get(self._data.label_key))
+                    text, _, messages = self._encoder.encode(entry[self._data.prompt_key], where)
+                    row = other_columns(self._data, entry)
+                    yield _Row(number, text, entry.get(self._data.label_key), messages, row)
 
 
 def try_reward(spec: RLJobSpec, count: int) -> dict[str, Any]:
@@ -119,7 +124,10 @@ def _answers(row: _Row, rows: Sequence[_Row]) -> list[tuple[str, str]]:
 
 
 def _scored(reward: Reward, row: _Row, answers: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
-    group = [Answer(row.text, text, row.label, row.number, index) for index, (_, text) in enumerate(answers)]
+    group = [
+        Answer(row.text, text, row.label, row.number, index, messages=row.messages, row=row.columns)
+        for index, (_, text) in enumerate(answers)
+    ]
     (scores,) = reward.score_groups([group])
     return [
         {

@@ -10,7 +10,7 @@ import torch
 from rljob_api.wire.identity import WeightId
 from rljob_workers.data.prompts import Prompt
 from rljob_workers.engines.base import FINISH_CODES, Generation, Sample
-from rljob_workers.rewards.base import Score
+from rljob_workers.rewards.base import SettledScore
 from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.tensors.packed import RowExtra, pack_rows
@@ -27,7 +27,7 @@ class GeneratedGroup:
 
 
 def group_rows(
-    ticket: Ticket, prompt_ids: Sequence[int], samples: Sequence[Sample], scores: Sequence[Score]
+    ticket: Ticket, prompt_ids: Sequence[int], samples: Sequence[Sample], scores: Sequence[SettledScore]
 ) -> GroupRows:
     """All columns of the group, a row for each sample."""
     lengths = [len(sample.output_ids) for sample in samples]

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from rljob_workers.engines.base import Sample
 from rljob_workers.models.tokenizers import TextDecoder
-from rljob_workers.rewards.base import Answer, Score
+from rljob_workers.rewards.base import Answer, SettledScore
 from rljob_workers.rollout.group_rows import GeneratedGroup, group_rows
 from rljob_workers.transfer_queue.types import GroupRows, Ticket
 
@@ -21,7 +22,7 @@ MIN_VALID = 2
 class GroupScorer(Protocol):
     """Scores whole groups (`rewards.scoring`)."""
 
-    def score_groups(self, groups: Sequence[Sequence[Answer]]) -> Sequence[Sequence[Score]]:
+    def score_groups(self, groups: Sequence[Sequence[Answer]]) -> Sequence[Sequence[SettledScore]]:
         """One score per answer, group by group. Raises ValueError where another try would not help."""
         ...
 
@@ -49,19 +50,32 @@ class ScoreStage:
         """
         return [_outcome(*parts) for parts in zip(groups, self._score(groups), strict=True)]
 
-    def _score(self, groups: Sequence[GeneratedGroup]) -> Sequence[Sequence[Score]]:
+    def _score(self, groups: Sequence[GeneratedGroup]) -> Sequence[Sequence[SettledScore]]:
         texts = iter(self._decode([sample.output_ids for group in groups for sample in group.generation.samples]))
         answers = [
-            [
-                Answer(group.prompt.text, next(texts), group.prompt.label, group.ticket.group, index)
-                for index in range(len(group.generation.samples))
-            ]
+            [_answer(group, index, sample, next(texts)) for index, sample in enumerate(group.generation.samples)]
             for group in groups
         ]
         return self._reward.score_groups(answers)
 
 
-def _outcome(group: GeneratedGroup, scores: Sequence[Score]) -> GroupRows | Unscored:
+def _answer(group: GeneratedGroup, index: int, sample: Sample, text: str) -> Answer:
+    prompt = group.prompt
+    return Answer(
+        prompt.text,
+        text,
+        prompt.label,
+        group.ticket.group,
+        index,
+        token_ids=tuple(sample.output_ids),
+        loss_mask=(1,) * len(sample.output_ids),
+        finish_reason=sample.finish_reason.value,
+        messages=prompt.messages,
+        row=prompt.row,
+    )
+
+
+def _outcome(group: GeneratedGroup, scores: Sequence[SettledScore]) -> GroupRows | Unscored:
     failures = [score.failure for score in scores if score.failure is not None]
     num_valid = len(scores) - len(failures)
     if num_valid < MIN_VALID:
