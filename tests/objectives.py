@@ -7,7 +7,7 @@ from functools import partial
 from rljob_workers.algorithms.aggregation import Aggregation, token_mean
 from rljob_workers.algorithms.corrections import truncated_weights
 from rljob_workers.algorithms.kl import k3
-from rljob_workers.algorithms.losses import ppo_clip
+from rljob_workers.algorithms.losses import ClipBounds, ppo_clip
 from rljob_workers.algorithms.policy import KlTerm, PolicyObjective
 
 
@@ -16,7 +16,7 @@ def clip_objective(
 ) -> PolicyObjective:
     """PPO's clip to [0.8, 1.28]; `kl` 0: no such term; `cap` None: no correction."""
     return PolicyObjective(
-        partial(ppo_clip, low=0.2, high=0.28),
+        partial(ppo_clip, bounds=ClipBounds(0.2, 0.28)),
         aggregate,
         kl=KlTerm(kl, k3) if kl else None,
         correct=None if cap is None else partial(truncated_weights, cap=cap),

@@ -146,8 +146,11 @@ def resolve_paths(job: RLJob, folder: Path) -> RLJob:
     if rollout.reward.custom is not None:
         custom = rollout.reward.custom.model_copy(update={"path": _absolute(rollout.reward.custom.path, folder)})
         rollout = rollout.model_copy(update={"reward": rollout.reward.model_copy(update={"custom": custom})})
+    algorithm = spec.algorithm.model_copy(update={"path": _absolute(spec.algorithm.path, folder)})
     return job.model_copy(
-        update={"spec": spec.model_copy(update={"model": model, "data": data, "rollout": rollout})},
+        update={
+            "spec": spec.model_copy(update={"model": model, "data": data, "rollout": rollout, "algorithm": algorithm})
+        },
     )
 
 

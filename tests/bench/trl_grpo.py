@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rljob_api.manifest import load_manifest
+from rljob_workers.trainers.objectives import bounds_of
 
 if TYPE_CHECKING:
     from rljob_api.spec import RLJobSpec
@@ -82,8 +83,8 @@ def _settings(spec: RLJobSpec, folder: Path, steps: int) -> Any:
         top_p=spec.rollout.sampling.top_p,
         top_k=spec.rollout.sampling.top_k,
         beta=algorithm.kl.coefficient,
-        epsilon=algorithm.clip.low,
-        epsilon_high=algorithm.clip.high,
+        epsilon=bounds_of(algorithm).low,
+        epsilon_high=bounds_of(algorithm).high,
         learning_rate=optimizer.learning_rate,
         adam_beta1=optimizer.beta1,
         adam_beta2=optimizer.beta2,

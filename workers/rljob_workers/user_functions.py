@@ -1,7 +1,7 @@
 """Functions that users bring by import path: found, imported and checked, with a sentence for everything that is wrong.
 
 For rewards, rollout functions and algorithms. Loads from installed packages and from a folder that the job names, never
-from data. Imports nothing of ours but how an error names its place.
+from data. Imports nothing of ours.
 """
 
 from __future__ import annotations
@@ -9,15 +9,47 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
+import traceback
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rljob_workers.rewards.base import user_place, user_traceback
-
 if TYPE_CHECKING:
-    from types import ModuleType
+    from collections.abc import Iterator
+    from types import ModuleType, TracebackType
+
+
+_OURS = "rljob_workers."
+
+
+def user_place(error: BaseException) -> str:
+    """File and line in the user's code that raised, as ` (FILE, line N)`; empty where there is none.
+
+    Of its frames the innermost that is no library's.
+    """
+    frames = [(frame.tb_frame.f_code.co_filename, frame.tb_lineno) for frame in _users(error)]
+    own = [frame for frame in frames if "site-packages" not in frame[0] and not frame[0].startswith("<")]
+    library = traceback.__file__.rpartition("/")[0]
+    found = [frame for frame in own if not frame[0].startswith(f"{library}/")] or frames[:1]
+    return f" ({found[-1][0]}, line {found[-1][1]})" if found else ""
+
+
+def user_traceback(error: BaseException) -> str:
+    """The traceback of what a user's code raised, from where our code called it."""
+    first = next(_users(error), None)
+    return "".join(traceback.format_exception(type(error), error, first)).rstrip()
+
+
+def _users(error: BaseException) -> Iterator[TracebackType]:
+    """The frames below our call and below the machinery of imports."""
+    trace, is_below = error.__traceback__, False
+    while trace is not None:
+        name = str(trace.tb_frame.f_globals.get("__name__", ""))
+        is_below = is_below or not name.startswith((_OURS, "importlib", "_frozen_importlib"))
+        if is_below:
+            yield trace
+        trace = trace.tb_next
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +62,8 @@ class Signature:
     """What they are."""
     example: str
     """How it may be written."""
+    keywords: tuple[str, ...] = ()
+    """Arguments that it is given by name."""
 
 
 def load(field: str, name: str, path_field: str, path: str | None, wanted: Signature) -> Any:  # noqa: ANN401 - a user's
@@ -48,7 +82,7 @@ def load(field: str, name: str, path_field: str, path: str | None, wanted: Signa
             f"{field}: {name} was not found: module {module_name} ({_origin(module)}) has no {attribute!r}. Define it"
             " there or correct the name."
         )
-    if not callable(function) or not _takes(function, wanted.num_arguments):
+    if not callable(function) or not _takes(function, wanted):
         count = "one argument" if wanted.num_arguments == 1 else f"{wanted.num_arguments} arguments"
         raise ValueError(
             f"{field}: {name} cannot be called with {count} ({wanted.arguments}). Write it as `{wanted.example}`."
@@ -103,10 +137,10 @@ def _origin(module: ModuleType) -> str:
     return getattr(module, "__file__", None) or "built in"
 
 
-def _takes(function: object, count: int) -> bool:
+def _takes(function: object, wanted: Signature) -> bool:
     assert callable(function)
     try:
-        inspect.signature(function).bind(*[()] * count)
+        inspect.signature(function).bind(*[()] * wanted.num_arguments, **dict.fromkeys(wanted.keywords))
     except TypeError:
         return False
     except ValueError:  # some built-in functions have no signature

@@ -45,7 +45,7 @@ from rljob_cli.checks.findings import ANY, Finding, Findings, Level, Lines, inde
 from rljob_cli.checks.machine import machine_findings
 from rljob_cli.checks.models import model_findings
 from rljob_cli.checks.prompts import prompt_findings
-from rljob_cli.checks.rewards import reward_problem
+from rljob_cli.checks.user_functions import function_problem, functions_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,10 +83,10 @@ def preflight(job: RLJob, place: JobPlace = JobPlace.MACHINE, refused: Collectio
     spec, is_elsewhere = job.spec, place is JobPlace.CLUSTER
     findings = Findings()
     findings.add(model_findings(spec, is_elsewhere=is_elsewhere))
-    reward = spec.rollout.reward.custom
-    wrong = reward_problem(reward) if reward is not None else None
-    if wrong is not None:
-        findings.add([(unchecked if is_elsewhere else problem)(wrong, "spec.rollout.reward.custom")])
+    for function in functions_of(spec):
+        wrong = function_problem(function)
+        if wrong is not None:
+            findings.add([(unchecked if is_elsewhere else problem)(wrong, function.field)])
     if spec.data.reasoning_gym is not None:
         findings.add(_reasoning_gym_problems(spec.data.reasoning_gym))
     else:

@@ -209,7 +209,7 @@ def _generation(job: _Job, role: RoleSpec, topology: RoleTopology, rank: int) ->
 
 
 def _advantages(job: _Job, role: RoleSpec, topology: RoleTopology, rank: int) -> _Work:
-    settings = {"rank": rank, "world": topology.num_ranks, "advantage": job.spec.algorithm.advantage.value}
+    settings = {"rank": rank, "world": topology.num_ranks, "advantage": str(job.spec.algorithm.advantage)}
     return {**settings, "threads": role.threads}, None
 
 

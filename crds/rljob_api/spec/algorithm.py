@@ -1,10 +1,55 @@
 """Advantages and loss of a job (`spec.algorithm`): fields and rules. Anyone may import it. Computes nothing."""
 
 from enum import StrEnum
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from rljob_api.base import ApiModel
+from rljob_api.rule import Rule, RuledModel
+
+CLIP: tuple[Rule, ...] = (
+    Rule(
+        field="dual",
+        holds=lambda clip: clip.dual is None or clip.high is None or clip.dual > 1 + clip.high,
+        sentence="{dual} is not above 1 + high, where the clip bounds every loss already. Give more, or leave it out.",
+        cel="!has(self.dual) || !has(self.high) || self.dual > 1.0 + self.high",
+    ),
+)
+
+
+KL: tuple[Rule, ...] = (
+    Rule(
+        field="estimator",
+        holds=lambda kl: kl.estimator != "K1" or kl.coefficient == 0,
+        sentence="K1 pulls nowhere: the mean of its gradient is 0. Set estimator to K3 or K2.",
+        cel="!has(self.estimator) || self.estimator != 'K1' || !has(self.coefficient) || self.coefficient == 0.0",
+    ),
+)
+
+
+CORRECTION: tuple[Rule, ...] = (
+    Rule(
+        field="floor",
+        holds=lambda correction: correction.floor is None or correction.kind == "IcePop",
+        sentence="{floor} is the lower bound of IcePop, but kind is not IcePop. Set kind to IcePop or remove floor.",
+        cel="!has(self.floor) || (has(self.kind) && self.kind == 'IcePop')",
+    ),
+    Rule(
+        field="floor",
+        holds=lambda correction: (
+            correction.floor is None or correction.cap is None or correction.floor < correction.cap
+        ),
+        sentence="{floor} is not below cap, so that no token is left. Give less than cap.",
+        cel="!has(self.floor) || !has(self.cap) || self.floor < self.cap",
+    ),
+)
+
+
+def _names(kinds: type[StrEnum]) -> StringConstraints:
+    """One of these names, or a function of the user's as `package.module:function`."""
+    own = r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*"
+    return StringConstraints(pattern=f"^({'|'.join(kinds)}|{own})$", max_length=256)
 
 
 class Advantage(StrEnum):
@@ -13,13 +58,25 @@ class Advantage(StrEnum):
     GRPO = "Grpo"
 
 
-class ClipSpec(ApiModel):
-    """PPO clipping of the policy ratio to [1 - low, 1 + high]."""
+class Loss(StrEnum):
+    """Policy losses that come with the product."""
 
-    low: float = Field(default=0.2, gt=0, lt=1)
-    """Distance of the lower bound from 1."""
-    high: float = Field(default=0.28, gt=0, le=10)
-    """Distance of the upper bound from 1 (larger than `low`: clip-higher)."""
+    PPO_CLIP = "PpoClip"
+    GSPO = "Gspo"
+
+
+class ClipSpec(RuledModel):
+    """Clipping of the policy ratio to [1 - low, 1 + high]."""
+
+    rules = CLIP
+
+    low: float | None = Field(default=None, gt=0, lt=1)
+    """Distance of the lower bound from 1. Null: 0.2, or 0.0003 with the loss Gspo, whose ratio is a mean."""
+    high: float | None = Field(default=None, gt=0, le=10)
+    """Distance of the upper bound from 1 (larger than `low`: clip-higher). Null: 0.28, or 0.0004 with Gspo."""
+    dual: float | None = Field(default=None, gt=1, le=1000)
+    """c: a token with a negative advantage A has at most the loss -A c, however far its ratio is (dual clip; 3 is
+    usual). Null: no such bound."""
 
 
 class KlEstimator(StrEnum):
@@ -30,13 +87,16 @@ class KlEstimator(StrEnum):
     K3 = "K3"
 
 
-class KlSpec(ApiModel):
+class KlSpec(RuledModel):
     """KL term in the loss. A coefficient above 0 needs the reference role."""
+
+    rules = KL
 
     coefficient: float = Field(default=0.0, ge=0, le=100)
     """Weight of the term; 0 leaves it out."""
     estimator: KlEstimator = KlEstimator.K3
-    """K1: log ratio. K2: half its square. K3: unbiased and never negative."""
+    """K2: half the square of the log ratio. K3: unbiased and never negative. K1, the log ratio itself, has a gradient
+    of mean 0 and is refused in a loss."""
 
 
 class Correction(StrEnum):
@@ -44,15 +104,22 @@ class Correction(StrEnum):
 
     NONE = "None"
     TIS = "Tis"
+    ICE_POP = "IcePop"
 
 
-class CorrectionSpec(ApiModel):
-    """Importance correction for stale or mismatched log-probs (TIS: weights capped at `cap`)."""
+class CorrectionSpec(RuledModel):
+    """Importance correction for stale or mismatched log-probs."""
 
-    kind: Correction = Correction.TIS
-    """Tis: truncated importance sampling. None: rollout log-probs are not looked at."""
-    cap: float = Field(default=2.0, gt=0, le=1000)
-    """Largest importance weight of a token."""
+    rules = CORRECTION
+
+    kind: Annotated[str, _names(Correction)] = Correction.TIS
+    """Tis: truncated importance sampling, weights up to `cap`. IcePop: tokens whose weight is not between `floor` and
+    `cap` have no gradient. None: rollout log-probs are not looked at. Or `package.module:function` with the signature
+    of `rljob_workers.algorithms.corrections.Correction`."""
+    cap: float | None = Field(default=None, gt=0, le=1000)
+    """Largest importance weight of a token. Null: 2, or 5 with IcePop."""
+    floor: float | None = Field(default=None, ge=0, lt=1)
+    """Smallest importance weight of a token, with IcePop. Null: 0.5."""
 
 
 class LossAggregation(StrEnum):
@@ -72,16 +139,25 @@ class Truncated(StrEnum):
 class AlgorithmSpec(ApiModel):
     """A policy gradient over groups of samples."""
 
-    advantage: Advantage = Advantage.GRPO
-    """Grpo: (reward - mean of its group) / standard deviation of its group."""
+    advantage: Annotated[str, _names(Advantage)] = Advantage.GRPO
+    """Grpo: (reward - mean of its group) / standard deviation of its group. Or `package.module:function` with the
+    signature of `rljob_workers.algorithms.grpo.GroupAdvantage`."""
+    loss: Annotated[str, _names(Loss)] | None = None
+    """PpoClip: the clipped ratio of each token. Gspo: that of each response, for which lossAggregation SequenceMean is
+    meant. Or `package.module:function` with the signature of `rljob_workers.algorithms.losses.PolicyLoss`. Null:
+    PpoClip."""
     clip: ClipSpec = ClipSpec()
     """How far the policy may move in one step."""
     kl: KlSpec = KlSpec()
     """Pull towards the reference model."""
     correction: CorrectionSpec = CorrectionSpec()
     """What is done about samples that the trained policy did not make."""
-    loss_aggregation: LossAggregation = LossAggregation.TOKEN_MEAN
-    """Over what the loss is averaged."""
+    loss_aggregation: Annotated[str, _names(LossAggregation)] = LossAggregation.TOKEN_MEAN
+    """Over what the loss is averaged. TokenMean: all tokens of the global batch. SequenceMean: samples, each by its
+    tokens' mean. Or `package.module:function` with the signature of
+    `rljob_workers.algorithms.aggregation.Aggregation`."""
+    path: str | None = Field(default=None, min_length=1, max_length=4096)
+    """A folder that is searched first for the modules of functions of yours; relative to the manifest."""
     truncated: Truncated = Truncated.KEEP
     """Samples that were cut off at maxNewTokens or at the model's last position. Keep: they are trained on like others.
     Mask: the loss leaves them out (overlong filtering, DAPO), while their rewards still count in mean and standard

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_workers.algorithms.grpo import group_normalised
+from rljob_workers.algorithms.grpo import group_normalised
 from rljob_workers.scoring.advantages import advantages
 from rljob_workers.tensors.columns import Column
 from tests.unit.training.batches import make_batch
@@ -22,7 +23,7 @@ def test_every_row_gets_the_advantage_of_its_place_in_its_own_group(order: list[
     rewards_of_groups = torch.tensor(REWARDS)
     expected = group_normalised(rewards_of_groups, torch.ones_like(rewards_of_groups, dtype=torch.bool)).flatten()
 
-    column = advantages(make_batch(groups, rewards, lengths), NUM_SAMPLES)[Column.ADVANTAGES]
+    column = advantages(make_batch(groups, rewards, lengths), NUM_SAMPLES, group_normalised)[Column.ADVANTAGES]
 
     assert column.lengths.tolist() == lengths
     assert column.values.dtype == torch.float32
@@ -31,12 +32,12 @@ def test_every_row_gets_the_advantage_of_its_place_in_its_own_group(order: list[
 
 
 def test_a_row_without_a_response_has_no_advantage_and_still_counts_for_its_group() -> None:
-    column = advantages(make_batch([4, 4], [1.0, 0.0], [2, 0]), 2)[Column.ADVANTAGES]
+    column = advantages(make_batch([4, 4], [1.0, 0.0], [2, 0]), 2, group_normalised)[Column.ADVANTAGES]
     assert column.lengths.tolist() == [2, 0]
     torch.testing.assert_close(column.values, torch.full((2,), 2**-0.5), atol=1e-4, rtol=0)
 
 
 def test_a_sample_that_could_not_be_scored_moves_no_other() -> None:
-    whole = advantages(make_batch([4, 4], [1.0, 0.5], [2, 1]), 2)[Column.ADVANTAGES]
-    holed = advantages(make_batch([4, 4, 4], [1.0, 0.0, 0.5], [2, 3, 1], valid=[1, 0, 1]), 3)[Column.ADVANTAGES]
+    whole = advantages(make_batch([4, 4], [1.0, 0.5], [2, 1]), 2, group_normalised)[Column.ADVANTAGES]
+    holed = advantages(make_batch([4, 4, 4], [1.0, 0.0, 0.5], [2, 3, 1], valid=[1, 0, 1]), 3, group_normalised)[Column.ADVANTAGES]
     assert [row.tolist() for row in holed.rows()] == [whole.row(0).tolist(), [0.0] * 3, whole.row(1).tolist()]

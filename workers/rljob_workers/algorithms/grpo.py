@@ -1,6 +1,13 @@
 """Group-relative advantages: a sample is measured against the other samples of its prompt."""
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 import torch
+
+GroupAdvantage: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""(rewards, valid) -> advantages, all [groups, samples]; `valid` is bool: where it is False the reward may be anything,
+and the advantage counts nowhere."""
 
 
 def group_normalised(rewards: torch.Tensor, valid: torch.Tensor, *, epsilon: float = 1e-6) -> torch.Tensor:

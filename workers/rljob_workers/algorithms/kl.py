@@ -10,7 +10,13 @@ from typing import TypeAlias
 
 import torch
 
+from rljob_workers.algorithms.objective import LOG_RATIO_LIMIT
+
 KlEstimate: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+K3_LIMIT = 10.0
+"""One token that the reference all but excludes would else outweigh all others: K3 grows as the ratio does."""
 
 
 def k1(log_probs: torch.Tensor, ref_log_probs: torch.Tensor) -> torch.Tensor:
@@ -24,6 +30,6 @@ def k2(log_probs: torch.Tensor, ref_log_probs: torch.Tensor) -> torch.Tensor:
 
 
 def k3(log_probs: torch.Tensor, ref_log_probs: torch.Tensor) -> torch.Tensor:
-    """K3 = exp(-d) - 1 + d: unbiased, low variance, never negative."""
-    difference = ref_log_probs - log_probs
-    return torch.expm1(difference) - difference
+    """K3 = exp(-d) - 1 + d: unbiased, low variance, never negative; at most K3_LIMIT, without a gradient from there."""
+    difference = (ref_log_probs - log_probs).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    return (torch.expm1(difference) - difference).clamp(max=K3_LIMIT)

@@ -17,6 +17,15 @@ import torch
 
 from rljob_workers.tensors.columns import Column
 
+LOG_RATIO_LIMIT = 20.0
+"""Log-ratios are clamped to +-20 before `exp`: beyond it a ratio says only that a token is far away, and float32 would
+come to infinity at 88."""
+
+
+def ratio_of(log_ratio: torch.Tensor) -> torch.Tensor:
+    """exp(log_ratio), with the log-ratio clamped to +-LOG_RATIO_LIMIT; no gradient beyond. [n] -> [n]."""
+    return torch.exp(log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT))
+
 
 class Output(Enum):
     """What a forward pass may give for each response token."""

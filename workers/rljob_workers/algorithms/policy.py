@@ -175,6 +175,6 @@ def _of_engine(
     kl = k3(engine, proximal)
     return {
         MISMATCH_KL.name: MetricValues(kl, current.to(kl.dtype)),
-        MISMATCH_GAP.name: MetricValues((engine - proximal).abs() * current),
+        MISMATCH_GAP.name: MetricValues(torch.where(current, (engine - proximal).abs(), -torch.inf)),
         STALENESS_KL.name: MetricValues(kl, (keep & ~current).to(kl.dtype)),
     }

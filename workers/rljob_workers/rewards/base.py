@@ -5,18 +5,13 @@ Users import `Answer` and `Score` from here. Imports nothing of ours.
 
 from __future__ import annotations
 
-import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
-
-
-_OURS = "rljob_workers."
 
 
 class RewardError(Exception):
@@ -37,35 +32,6 @@ class RewardTimeout(RewardError):
 
 class RewardRefused(RewardError):
     """The user's function cannot work."""
-
-
-def user_place(error: BaseException) -> str:
-    """File and line in the user's code that raised, as ` (FILE, line N)`; empty where there is none.
-
-    Of its frames the innermost that is no library's.
-    """
-    frames = [(frame.tb_frame.f_code.co_filename, frame.tb_lineno) for frame in _users(error)]
-    own = [frame for frame in frames if "site-packages" not in frame[0] and not frame[0].startswith("<")]
-    library = traceback.__file__.rpartition("/")[0]
-    found = [frame for frame in own if not frame[0].startswith(f"{library}/")] or frames[:1]
-    return f" ({found[-1][0]}, line {found[-1][1]})" if found else ""
-
-
-def user_traceback(error: BaseException) -> str:
-    """The traceback of what a user's code raised, from where our code called it."""
-    first = next(_users(error), None)
-    return "".join(traceback.format_exception(type(error), error, first)).rstrip()
-
-
-def _users(error: BaseException) -> Iterator[TracebackType]:
-    """The frames below our call and below the machinery of imports."""
-    trace, is_below = error.__traceback__, False
-    while trace is not None:
-        name = str(trace.tb_frame.f_globals.get("__name__", ""))
-        is_below = is_below or not name.startswith((_OURS, "importlib", "_frozen_importlib"))
-        if is_below:
-            yield trace
-        trace = trace.tb_next
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,9 @@ from rljob_workers.rewards.base import (
     RewardMissing,
     RewardRefused,
     RewardTimeout,
-    user_place,
 )
 from rljob_workers.rewards.runners import Call, Clock, LoopRunner, Runner, ThreadRunner
-from rljob_workers.user_functions import Signature, load
+from rljob_workers.user_functions import Signature, load, user_place
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

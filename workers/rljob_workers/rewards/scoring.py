@@ -19,9 +19,8 @@ from rljob_workers.rewards.base import (
     RewardError,
     RewardRefused,
     SettledScore,
-    user_place,
-    user_traceback,
 )
+from rljob_workers.user_functions import user_place, user_traceback
 
 AT_LEAST = 256
 """Samples of a window: in a small one a single group would be too many."""

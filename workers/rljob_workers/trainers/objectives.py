@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from rljob_api.spec.algorithm import Correction, KlEstimator, LossAggregation
+from rljob_api.spec.algorithm import Correction, KlEstimator, Loss, LossAggregation
 from rljob_workers.algorithms.aggregation import sequence_mean, token_mean
-from rljob_workers.algorithms.corrections import truncated_weights
+from rljob_workers.algorithms.corrections import ice_pop, truncated_weights
 from rljob_workers.algorithms.kl import k1, k2, k3
-from rljob_workers.algorithms.losses import ppo_clip
+from rljob_workers.algorithms.losses import ClipBounds, gspo, ppo_clip
 from rljob_workers.algorithms.policy import KlTerm, PolicyObjective
+from rljob_workers.user_functions import Signature, load
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -19,28 +20,87 @@ if TYPE_CHECKING:
     from rljob_workers.algorithms.aggregation import Aggregation
     from rljob_workers.algorithms.corrections import Correction as Correct
     from rljob_workers.algorithms.kl import KlEstimate
+    from rljob_workers.algorithms.losses import PolicyLoss
 
 KL: Mapping[KlEstimator, KlEstimate] = {KlEstimator.K1: k1, KlEstimator.K2: k2, KlEstimator.K3: k3}
 
 
-AGGREGATIONS: Mapping[LossAggregation, Aggregation] = {
+LOSSES: Mapping[str, Callable[[ClipBounds], PolicyLoss]] = {
+    Loss.PPO_CLIP: lambda bounds: partial(ppo_clip, bounds=bounds),
+    Loss.GSPO: lambda bounds: partial(gspo, bounds=bounds),
+}
+
+
+_BOUNDS: Mapping[str, tuple[float, float]] = {Loss.GSPO: (3e-4, 4e-4)}
+"""Where they are not those of PPO, as in the loss's own paper."""
+
+
+AGGREGATIONS: Mapping[str, Aggregation] = {
     LossAggregation.TOKEN_MEAN: token_mean,
     LossAggregation.SEQUENCE_MEAN: sequence_mean,
 }
 
 
-CORRECTIONS: Mapping[Correction, Callable[[CorrectionSpec], Correct | None]] = {
+CORRECTIONS: Mapping[str, Callable[[CorrectionSpec], Correct | None]] = {
     Correction.NONE: lambda spec: None,  # noqa: ARG005 - one signature
-    Correction.TIS: lambda spec: partial(truncated_weights, cap=spec.cap),
+    Correction.TIS: lambda spec: partial(truncated_weights, cap=2.0 if spec.cap is None else spec.cap),
+    Correction.ICE_POP: lambda spec: partial(
+        ice_pop, floor=0.5 if spec.floor is None else spec.floor, cap=5.0 if spec.cap is None else spec.cap
+    ),
 }
 
 
+def bounds_of(algorithm: AlgorithmSpec) -> ClipBounds:
+    """The job's, or those that its loss has by default."""
+    clip = algorithm.clip
+    low, high = _BOUNDS.get(algorithm.loss or Loss.PPO_CLIP, (0.2, 0.28))
+    return ClipBounds(low if clip.low is None else clip.low, high if clip.high is None else clip.high, clip.dual)
+
+
+_OWN_LOSS = Signature(
+    4, "new_log_probs, log_probs, advantages, rows", "def loss(new, old, advantages, rows): return TokenLosses(...)"
+)
+
+
+_OWN_AGGREGATION = Signature(1, "rows", "def aggregate(rows): return TokenWeights(...)")
+
+
+_OWN_CORRECTION = Signature(
+    3, "log_probs, rollout_log_probs, rows", "def correct(log_probs, rollout_log_probs, rows): return weights"
+)
+
+
 def policy_objective(algorithm: AlgorithmSpec) -> PolicyObjective:
-    """What the actor minimises."""
-    kl, clip = algorithm.kl, algorithm.clip
+    """What the actor minimises. Raises ValueError where a function of the user's cannot be loaded."""
+    kl = algorithm.kl
     return PolicyObjective(
-        partial(ppo_clip, low=clip.low, high=clip.high),
-        AGGREGATIONS[algorithm.loss_aggregation],
+        _loss(algorithm),
+        _aggregation(algorithm),
         kl=KlTerm(kl.coefficient, KL[kl.estimator]) if kl.coefficient > 0 else None,
-        correct=CORRECTIONS[algorithm.correction.kind](algorithm.correction),
+        correct=_correction(algorithm),
     )
+
+
+def _loss(algorithm: AlgorithmSpec) -> PolicyLoss:
+    name = algorithm.loss or Loss.PPO_CLIP
+    if name in LOSSES:
+        return LOSSES[name](bounds_of(algorithm))
+    return _loaded(algorithm, "loss", name, _OWN_LOSS)  # type: ignore[no-any-return]  # a user's
+
+
+def _aggregation(algorithm: AlgorithmSpec) -> Aggregation:
+    name = algorithm.loss_aggregation
+    if name in AGGREGATIONS:
+        return AGGREGATIONS[name]
+    return _loaded(algorithm, "lossAggregation", name, _OWN_AGGREGATION)  # type: ignore[no-any-return]  # a user's
+
+
+def _correction(algorithm: AlgorithmSpec) -> Correct | None:
+    correction = algorithm.correction
+    if correction.kind in CORRECTIONS:
+        return CORRECTIONS[correction.kind](correction)
+    return _loaded(algorithm, "correction.kind", correction.kind, _OWN_CORRECTION)  # type: ignore[no-any-return]
+
+
+def _loaded(algorithm: AlgorithmSpec, field: str, name: str, wanted: Signature) -> Any:  # noqa: ANN401 - a user's
+    return load(f"algorithm.{field}", name, "algorithm.path", algorithm.path, wanted)

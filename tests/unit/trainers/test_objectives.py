@@ -1,0 +1,54 @@
+"""From a job's algorithm to its objective: names, functions of the user's, and bounds that depend on the loss."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rljob_api.spec.algorithm import AlgorithmSpec, Correction, Loss, LossAggregation
+from rljob_workers.algorithms.losses import ClipBounds
+from rljob_workers.trainers.objectives import AGGREGATIONS, CORRECTIONS, LOSSES, bounds_of, policy_objective
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "custom-algorithm"
+
+
+def algorithm(**fields: object) -> AlgorithmSpec:
+    return AlgorithmSpec.model_validate(fields)
+
+
+def test_every_name_of_the_api_has_a_row() -> None:
+    assert set(LOSSES) == set(Loss)
+    assert set(CORRECTIONS) == set(Correction)
+    assert set(AGGREGATIONS) == set(LossAggregation)
+
+
+@pytest.mark.parametrize(
+    ("fields", "bounds"),
+    [
+        ({}, ClipBounds(0.2, 0.28)),
+        ({"loss": "Gspo"}, ClipBounds(3e-4, 4e-4)),
+        ({"loss": "Gspo", "clip": {"high": 0.1}}, ClipBounds(3e-4, 0.1)),
+        ({"clip": {"low": 0.1, "dual": 3}}, ClipBounds(0.1, 0.28, 3.0)),
+    ],
+)
+def test_bounds_are_the_jobs_or_those_of_the_loss(fields: dict[str, object], bounds: ClipBounds) -> None:
+    assert bounds_of(algorithm(**fields)) == bounds
+
+
+def test_a_function_of_the_users_is_loaded_from_its_folder() -> None:
+    policy_objective(algorithm(loss="algorithm:cispo", path=str(EXAMPLE)))
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"loss": "algorithm:nothing"}, r"^algorithm\.loss: algorithm:nothing was not found: .* has no 'nothing'"),
+        ({"loss": "algorithm:centred"}, r"^algorithm\.loss: algorithm:centred cannot be called with 4 arguments"),
+        ({"correction": {"kind": "absent:one"}}, r"^algorithm\.correction\.kind: module absent of absent:one was not"),
+        ({"lossAggregation": "algorithm:cispo"}, r"^algorithm\.lossAggregation: .* cannot be called with one argument"),
+    ],
+)
+def test_what_cannot_be_loaded_is_named(fields: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        policy_objective(algorithm(path=str(EXAMPLE), **fields))
