@@ -116,6 +116,9 @@ class TrainingSpec(RuledModel):
     max_skipped_steps: int = Field(default=3, ge=0, le=1_000_000)
     """Optimizer steps in a row that may be skipped because their loss or gradient is not finite, before the job
     fails."""
+    norm_multiple: float | None = Field(default=None, ge=0, le=1e9)
+    """An optimizer step whose gradient has a norm of more than this many times the running one is taken, and reported
+    by the event GradientSpike with its rows. Null: 10. 0: never."""
     ref_update_interval: Annotated[
         int | None, fixed("rows are measured against a version that this interval chose, and no other one is kept.")
     ] = Field(default=None, ge=1, le=10_000_000)

@@ -153,6 +153,8 @@ class EventKind(StrEnum):
     """An engine answered and made no token of what it had; its rank has ended it."""
     STEP_SKIPPED = "StepSkipped"
     """An optimizer step whose loss or gradient was not finite."""
+    GRADIENT_SPIKE = "GradientSpike"
+    """An optimizer step whose gradient was far larger than those before it."""
     UNIT_LOST = "StorageUnitLost"
     ROWS_LOST = "RowsLost"
     """A storage unit that was not restarted no longer has some of its chunks."""

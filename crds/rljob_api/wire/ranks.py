@@ -102,6 +102,7 @@ class NoticeKind(StrEnum):
 
     WRONG_WEIGHTS = "WrongWeights"
     STEP_SKIPPED = "StepSkipped"
+    GRADIENT_SPIKE = "GradientSpike"
     ENGINE_STALLED = "EngineStandsStill"
 
 

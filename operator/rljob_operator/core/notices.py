@@ -105,6 +105,7 @@ REPORTED: Mapping[str, Reason] = {
     EventKind.WRONG_WEIGHTS: Reason.WRONG_WEIGHTS,
     EventKind.ENGINE_STALLED: Reason.ENGINE_STALLED,
     EventKind.STEP_SKIPPED: Reason.STEP_SKIPPED,
+    EventKind.GRADIENT_SPIKE: Reason.GRADIENT_SPIKE,
 }
 """The others are progress, or something is decided on them, and that decision has an event."""
 

@@ -86,6 +86,8 @@ class Reason(StrEnum):
     an engine of the job was up before, that one's pod is replaced, as the table says."""
     STEP_SKIPPED = "StepSkipped"
     """An optimizer step whose loss or gradient was not finite was left out."""
+    GRADIENT_SPIKE = "GradientSpike"
+    """An optimizer step whose gradient was far larger than those before it was taken."""
     CONTROL_STATE_LOST = "ControlStateLost"
     """The control state came back without its tail."""
     EPOCH_TAKEN = "EpochTaken"

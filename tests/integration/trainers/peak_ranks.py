@@ -38,7 +38,7 @@ def main(folder: Path, group: DataParallelGroup, mesh: DeviceMesh, dtype: str, f
         local, _ = local_rows(parameter)
         local.normal_(0.0, 0.02)
         shard += local.numel()
-    config = TrainerConfig(compute, MicroBatchLimits(4), 1.0, OBJECTIVE, OPTIMIZER, 3, "actor")
+    config = TrainerConfig(compute, MicroBatchLimits(4), 1.0, OBJECTIVE, OPTIMIZER, 3, 10.0, "actor")
     trained = FsdpModel(
         model,
         OPTIMIZER,

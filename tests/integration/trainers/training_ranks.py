@@ -60,7 +60,8 @@ def make_trainer(name: str, dtype: torch.dtype, group: DataParallelGroup, mesh: 
     model = build_sharded(model_config(described(name)), options, mesh)
     if dtype is torch.float64 and hasattr(model, "set_experts_implementation"):
         model.set_experts_implementation("eager")
-    config = TrainerConfig(dtype, MicroBatchLimits(2, 40), TEMPERATURE, OBJECTIVE, OPTIMIZER, MOST_SKIPPED, "actor")
+    limits = MicroBatchLimits(2, 40)
+    config = TrainerConfig(dtype, limits, TEMPERATURE, OBJECTIVE, OPTIMIZER, MOST_SKIPPED, 10.0, "actor")
     trained = FsdpModel(
         model,
         OPTIMIZER,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rljob_workers.trainers.micro_batches import RowRange
-from rljob_workers.trainers.optimizer_steps import Skipping, Suspects
+from rljob_workers.trainers.optimizer_steps import NORM_STEPS, NormWatch, Skipping, Suspects
 from tests.unit.trainers.rows import make_rows
 
 
@@ -51,3 +51,23 @@ def test_rows_are_named_once_in_their_order_and_not_all_of_many() -> None:
     message = Skipping(1).judge(1, math.nan, math.nan, suspects)
     assert message is not None
     assert "the loss of rows 0, 1, 2, 3, 4, 5, 6, 7 and 8 more is not finite" in message
+
+
+def test_a_gradient_far_beyond_those_before_is_named_with_the_rows_of_the_largest_losses() -> None:
+    rows, suspects = make_rows(0), Suspects()
+    total = int(rows.response_lengths.sum())
+    losses = torch.zeros(total)
+    ends = rows.response_lengths.cumsum(0)
+    losses[ends[3] - 1], losses[ends[9] - 1] = -7.0, 4.0
+    suspects.add(rows, RowRange(0, 16, 0, total), losses)
+    watch, none = NormWatch(10.0), NormWatch(0.0)
+    early = [watch.judge(step, 100.0 if step == 5 else 1.0, suspects) for step in range(NORM_STEPS)]
+    assert early == [None] * NORM_STEPS, "too few to judge"
+    assert watch.judge(11, 100.0, suspects) is None, "the running norm is (9 + 100) / 10"
+    for step in range(60):
+        watch.judge(step, 1.0, suspects)
+        assert none.judge(step, 1e9 if step == 50 else 1.0, suspects) is None
+    message = watch.judge(72, 30.0, suspects)
+    assert message is not None
+    assert message.startswith("optimizer step 72 has a gradient of norm 30, ")
+    assert "of this rank's rows 3, 9, " in message

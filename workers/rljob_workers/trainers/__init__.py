@@ -228,6 +228,7 @@ def trainer_config(spec: RLJobSpec) -> TrainerConfig:
         objective=policy_objective(spec.algorithm),
         optimizer=optimizer_config(spec.training.optimizer, total_steps(spec)),
         max_skipped_steps=spec.training.max_skipped_steps,
+        norm_multiple=10.0 if spec.training.norm_multiple is None else spec.training.norm_multiple,
         role=LEADING_ROLE.value,
     )
 

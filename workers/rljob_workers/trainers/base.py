@@ -80,6 +80,8 @@ class OptimizerStepResult:
     skipped: str | None = None
     """Why nothing was stepped, in a sentence that names rows of this rank: loss or gradient is not finite. Then it is
     so on every rank, and the gradients are cleared."""
+    warning: str | None = None
+    """What is unusual about a step that was taken, in a sentence that names rows of this rank."""
 
     @property
     def metrics(self) -> dict[str, float]:

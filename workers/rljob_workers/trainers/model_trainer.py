@@ -19,7 +19,7 @@ from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers.base import Bucket, ForwardModel, OptimizerStepResult, Trainer, TrainRows, no_progress
 from rljob_workers.trainers.host_staging import HostStaging
 from rljob_workers.trainers.micro_batches import MicroBatchLimits, RowRange, cut
-from rljob_workers.trainers.optimizer_steps import Skipping, Suspects, TrainerConfig
+from rljob_workers.trainers.optimizer_steps import NormWatch, Skipping, Suspects, TrainerConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -143,6 +143,7 @@ class ModelTrainer(Trainer):
         self._sums = step_totals(config, group)
         self._sums.clear(model.totals)
         self._skipping = Skipping(config.max_skipped_steps)
+        self._norms = NormWatch(config.norm_multiple)
         self._suspects = Suspects()
 
     def load(self, blob: Path) -> None:
@@ -197,11 +198,13 @@ class ModelTrainer(Trainer):
         skipped = self._skipping.judge(number, mean, norm, self._suspects)
         optimizer = self._config.optimizer
         rate = optimizer.learning_rate.of(number - 1)
+        warning = None
         if skipped is None:
+            warning = self._norms.judge(number, norm, self._suspects)
             self._staging.settle()
             self._model.step(optimizer.clipping(norm))
         self._clear()
-        return OptimizerStepResult(mean, norm, rate, totals, skipped)
+        return OptimizerStepResult(mean, norm, rate, totals, skipped, warning)
 
     def export(self) -> Iterator[Bucket]:
         """This rank's tensors."""

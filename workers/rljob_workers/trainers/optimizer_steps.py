@@ -157,11 +157,15 @@ class FlatAdamW(AdamW):
 SHOWN_ROWS = 8
 
 
+NORM_STEPS = 10
+"""Optimizer steps before a norm is judged, and the length of the running mean."""
+
+
 @dataclass(slots=True)
 class Suspects:
-    """Which rows of the optimizer step in work had a loss that is not finite.
+    """The losses of the rows of the optimizer step in work.
 
-    Read only when a step is skipped: until then a flag for each token stays where it was computed.
+    Read only when something is wrong with the step: until then the loss of each token stays where it was computed.
     """
 
     _seen: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = field(default_factory=list)
@@ -170,15 +174,24 @@ class Suspects:
         """Notes the losses [tokens] of one micro-batch."""
         if part.start < part.stop:
             chosen = slice(part.start, part.stop)
-            self._seen.append((rows.numbers[chosen], rows.response_lengths[chosen], ~torch.isfinite(token_losses)))
+            self._seen.append((rows.numbers[chosen], rows.response_lengths[chosen], token_losses))
 
     def rows(self) -> list[int]:
-        """Their numbers, in the order in which they came."""
+        """Numbers of the rows whose loss is not finite, in the order in which they came."""
         found: list[int] = []
-        for numbers, lengths, is_broken in self._seen:
+        for numbers, lengths, token_losses in self._seen:
             tokens = numbers.repeat_interleave(lengths)
-            found += dict.fromkeys(tokens[is_broken.cpu()].tolist())
+            found += dict.fromkeys(tokens[~token_losses.isfinite().cpu()].tolist())
         return found
+
+    def largest(self, count: int) -> list[int]:
+        """Numbers of the rows whose token losses are the largest in sum, by amount, the largest first."""
+        sums: dict[int, float] = {}
+        for numbers, lengths, token_losses in self._seen:
+            row_of_token = torch.arange(len(lengths)).repeat_interleave(lengths)
+            amounts = torch.zeros(len(lengths)).index_add(0, row_of_token, token_losses.abs().float().cpu())
+            sums |= dict(zip(numbers.tolist(), amounts.tolist(), strict=True))
+        return sorted(sums, key=lambda row: -sums[row])[:count]
 
     def clear(self) -> None:
         """The step is over."""
@@ -211,6 +224,32 @@ class Skipping:
         return f"{why} It is skipped, {self._in_a_row} in a row."
 
 
+class NormWatch:
+    """Which gradients are far larger than those before them: their steps are taken, and named."""
+
+    def __init__(self, multiple: float) -> None:
+        """Of the running norm; 0: none is named."""
+        self._multiple = multiple
+        self._running = 0.0
+        self._steps = 0
+
+    def judge(self, step: int, norm: float, suspects: Suspects) -> str | None:
+        """Of optimizer step `step`, whose gradient has this finite norm: a sentence where it is beyond the multiple.
+
+        The running norm is the mean of those before it, from the NORM_STEPS-th step on an exponential one.
+        """
+        running, steps = self._running, self._steps
+        self._steps += 1
+        self._running += (norm - running) / min(self._steps, NORM_STEPS)
+        if steps < NORM_STEPS or not self._multiple or norm <= self._multiple * running:
+            return None
+        rows = ", ".join(str(row) for row in suspects.largest(SHOWN_ROWS))
+        return (
+            f"optimizer step {step} has a gradient of norm {norm:g}, {norm / max(running, 1e-30):.0f} times the running"
+            f" norm {running:g}; of this rank's rows {rows} have the largest losses."
+        )
+
+
 def _named(rows: list[int]) -> str:
     if not rows:
         return "the loss of each row of this rank is finite."
@@ -231,5 +270,7 @@ class TrainerConfig:
     objective: Objective
     optimizer: AdamWConfig
     max_skipped_steps: int
+    norm_multiple: float
+    """Of the running norm of the gradient, beyond which a step is named; 0: never."""
     role: str
     """Under whose name a checkpoint has the optimizer's state."""

@@ -245,6 +245,10 @@ class ActorLoop:
             _LOG.warning("train_%s: %s", rollout_id, result.skipped)
             if self._leader is not None:
                 self._session.notify(NoticeKind.STEP_SKIPPED, f"train_{rollout_id}: {result.skipped}")
+        if result.warning is not None:
+            _LOG.warning("train_%s: %s", rollout_id, result.warning)
+            if self._leader is not None:
+                self._session.notify(NoticeKind.GRADIENT_SPIKE, f"train_{rollout_id}: {result.warning}")
 
     def _account(self, rollout_id: RolloutId, pass_index: int, part: TrainingSlice, tally: RolloutTally) -> None:
         """Audit first, then the commit: what the queue calls consumed has its lines."""

@@ -28,6 +28,7 @@ from rljob_workers.dcs.membership.counters import PASSED_OVER
 NOTICED = {
     NoticeKind.WRONG_WEIGHTS: EventKind.WRONG_WEIGHTS,
     NoticeKind.STEP_SKIPPED: EventKind.STEP_SKIPPED,
+    NoticeKind.GRADIENT_SPIKE: EventKind.GRADIENT_SPIKE,
     NoticeKind.ENGINE_STALLED: EventKind.ENGINE_STALLED,
 }
 """The event that each kind of notice becomes."""
