@@ -8,7 +8,7 @@ from rljob_api.roles import TRAITS
 from rljob_api.spec import RLJobSpec
 from rljob_api.spec.training import ClaimPolicy
 from rljob_workers.tensors.columns import Column
-from rljob_workers.transfer_queue.types import QueueShape, Task, TaskKind
+from rljob_workers.transfer_queue.types import FieldKind, QueueShape, Task, TaskKind
 
 GENERATED = (
     Column.TOKENS,
@@ -72,6 +72,7 @@ def _forward_tasks(spec: RLJobSpec) -> list[Task]:
 
 def queue_shape(spec: RLJobSpec) -> QueueShape:
     """What the queue must know of the job."""
+    columns = columns_of(spec)
     return QueueShape(
         batch_size=spec.rollout.batch_size,
         samples_per_prompt=spec.rollout.samples_per_prompt,
@@ -81,4 +82,5 @@ def queue_shape(spec: RLJobSpec) -> QueueShape:
         max_attempts=spec.rollout.max_attempts,
         generated_fields=GENERATED,
         tasks=(*_forward_tasks(spec), actor_train(spec)),
+        kinds=tuple(FieldKind(column.value, column.dtype, column.inner) for column in Column if column in columns),
     )

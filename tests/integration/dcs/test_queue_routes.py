@@ -12,10 +12,10 @@ from rljob_api.wire.identity import WeightId
 from rljob_api.wire.observation import EventKind
 from rljob_api.wire.queue import DrainRequest, DrainState, QueueCheck, QueuePeek, QueueStats, Tickets
 from rljob_workers.dcs.membership.session import RankSession
-from rljob_workers.pipeline import GENERATED, queue_shape
-from rljob_workers.tensors.jagged import Jagged
+from rljob_workers.pipeline import queue_shape
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.types import Batch, GroupRows, NotReady, Ticket, Withheld
+from tests.integration.dcs.made_up_rows import made_up_columns
 from tests.integration.dcs.world import World, eventually
 from tests.integration.transfer_queue.servers import Server
 
@@ -26,13 +26,10 @@ class Rollout:
     """A registered rollout rank with its queue."""
 
     def __init__(self, world: World) -> None:
-        import torch
-
         self.session: RankSession = world.rank(Role.ROLLOUT)
         shape = queue_shape(world.job.spec)
         self.queue = TransferQueueClient(world.endpoints, shape, self.session.incarnation)
-        self._rows = [torch.arange(3, dtype=torch.int32)] * shape.samples_per_prompt
-        self._kinds = dict.fromkeys(GENERATED, torch.float32) | {"tokens": torch.int32}
+        self._num_rows = shape.samples_per_prompt
 
     def tickets(self, limit: int) -> list[Ticket]:
         answer = self.queue.claim_tickets(HELD, limit, 0)
@@ -40,8 +37,8 @@ class Rollout:
         return answer
 
     def put(self, tickets: list[Ticket]) -> None:
-        columns = {field: Jagged.from_rows([row.to(kind) for row in self._rows]) for field, kind in self._kinds.items()}
-        weights = [HELD] * len(self._rows)
+        columns = made_up_columns(self._num_rows)
+        weights = [HELD] * self._num_rows
         assert all(self.queue.put_groups([GroupRows(ticket, columns, weights, weights) for ticket in tickets]))
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from rljob_api.names import Epoch, Lineage, Role, WeightVersion
 from rljob_api.wire.epochs import EpochRequest
@@ -16,13 +15,13 @@ from rljob_workers.dcs.coordinator.background_care import EMIT_SECONDS, SHORTAGE
 from rljob_workers.dcs.coordinator.coordinator import Coordinator
 from rljob_workers.dcs.coordinator.queue_room import STATS_SECONDS, STATS_SHARE
 from rljob_workers.dcs.coordinator.server_gate import ON_ONE_MACHINE
-from rljob_workers.pipeline import GENERATED, queue_shape
-from rljob_workers.tensors.jagged import Jagged
+from rljob_workers.pipeline import queue_shape
 from rljob_workers.transfer_queue.admin import QueueAdminTiming
 from rljob_workers.transfer_queue.admin_calls import Named
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.row_format import parse_chunk
 from rljob_workers.transfer_queue.types import GroupRows, Withheld
+from tests.integration.dcs.made_up_rows import made_up_columns
 from tests.integration.dcs.world import context_here, job
 from tests.integration.transfer_queue.servers import Servers
 
@@ -74,10 +73,9 @@ class WatchedStorage:
         """Of the next tickets."""
         tickets = self.queue.claim_tickets(HELD, number, 0)
         assert isinstance(tickets, list), tickets
-        rows = [torch.arange(3, dtype=torch.int32)] * self.job.spec.rollout.samples_per_prompt
-        kinds = dict.fromkeys(GENERATED, torch.float32) | {"tokens": torch.int32}
-        columns = {field: Jagged.from_rows([row.to(kind) for row in rows]) for field, kind in kinds.items()}
-        weights = [HELD] * len(rows)
+        num_rows = self.job.spec.rollout.samples_per_prompt
+        columns = made_up_columns(num_rows)
+        weights = [HELD] * num_rows
         assert all(self.queue.put_groups([GroupRows(ticket, columns, weights, weights) for ticket in tickets]))
 
     def limit(self, num_bytes: int) -> None:

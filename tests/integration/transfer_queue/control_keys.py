@@ -14,7 +14,6 @@ import numpy as np
 import redis
 
 from rljob_api.spec.training import ClaimPolicy
-from rljob_workers.transfer_queue.control.library import shape_fields
 from rljob_workers.transfer_queue.row_format import ChunkRef, parse_chunk
 from rljob_workers.transfer_queue.types import QueueShape, Task
 
@@ -84,7 +83,7 @@ class Control:
         return np.frombuffer(self.string(f"p:{r}:mask"), "<u4")
 
     def mask_of(self, fields: Iterable[str]) -> int:
-        order = shape_fields(self.shape)
+        order = self.shape.fields
         return sum(1 << order.index(name) for name in set(fields))
 
     def groups(self, r: int) -> dict[int, Any]:

@@ -95,10 +95,15 @@ class Job:
     def group(self, ticket: Ticket, oldest: WeightId | None = None, newest: WeightId | None = None) -> GroupRows:
         num = self.shape.samples_per_prompt
         tokens = [torch.arange(2 + row, dtype=torch.int32) for row in range(num)]
+        columns = {"tokens": Jagged.from_rows(tokens), "rewards": Jagged.scalars(torch.ones(num))}
+        if "extra" in self.shape.generated_fields:
+            columns["extra"] = Jagged.from_lengths(
+                torch.ones(num, dtype=torch.uint8), torch.ones(num, dtype=torch.int64)
+            )
         first = oldest or weight(0)
         return GroupRows(
             ticket,
-            {"tokens": Jagged.from_rows(tokens), "rewards": Jagged.scalars(torch.ones(num))},
+            columns,
             [first] * num,
             [newest or first] * num,
         )
@@ -109,6 +114,8 @@ class Job:
     def derive(self, rollout: int, made_by: WeightId | None = None) -> None:
         """All forward tasks on all rows of a partition that are ready."""
         for task, role in ((LOG_PROBS, Role.ACTOR_FWD), (REFERENCE, Role.REFERENCE), (ADVANTAGES, Role.ADVANTAGES)):
+            if task not in self.shape.tasks:
+                continue
             client = self.client(role)
             while isinstance(batch := client.claim(task.name, range(rollout, rollout + 1), 100, timeout=0), Batch):
                 self.put_derived(client, batch, task.writes[0], made_by)

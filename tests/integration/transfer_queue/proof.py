@@ -14,7 +14,6 @@ import numpy as np
 import torch
 
 from rljob_api.spec.training import ClaimPolicy
-from rljob_workers.transfer_queue.control.library import shape_fields
 from rljob_workers.transfer_queue.row_format import CHUNK_ID_BYTES, HEADER_BYTES, ROW, ChunkRef
 from rljob_workers.transfer_queue.types import QueueShape, Task, TaskKind
 from tests.integration.transfer_queue.control_keys import Control
@@ -85,7 +84,7 @@ def _metas(control: Control, r: int) -> list[str]:
     """Rows name chunks of their partition that reach as far as the rows do, and each chunk counts its rows."""
     chunks, masks, found = control.chunks(r), control.masks(r), []
     counts: Counter[bytes] = Counter()
-    for name in shape_fields(control.shape):
+    for name in control.shape.fields:
         metas = np.frombuffer(control.string(f"p:{r}:f:{name}"), ROW)
         for row in np.flatnonzero(masks & control.mask_of([name])).tolist():
             meta = metas[row]

@@ -15,7 +15,6 @@ from hypothesis.stateful import precondition, rule
 
 from rljob_api.wire.observation import ServerState
 from rljob_workers.transfer_queue.admin import QueueAdmin, QueueAdminTiming
-from rljob_workers.transfer_queue.control.library import shape_fields
 from rljob_workers.transfer_queue.errors import Fenced
 from rljob_workers.transfer_queue.row_format import CHUNK_ID_BYTES, ROW
 from tests.integration.transfer_queue.control_keys import Control
@@ -117,7 +116,7 @@ def fields_on(control: Control, unit: int) -> dict[Row, set[str]]:
     found: dict[Row, set[str]] = {}
     for r in control.partitions:
         chunks, masks = control.chunks(r), control.masks(r)
-        for name in shape_fields(SHAPE):
+        for name in SHAPE.fields:
             metas = np.frombuffer(control.string(f"p:{r}:f:{name}"), ROW)
             for row in np.flatnonzero(masks & control.mask_of([name])).tolist():
                 if chunks[bytes(metas[row]["chunk"]).ljust(CHUNK_ID_BYTES, b"\0")].unit == unit:

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from rljob_workers.transfer_queue.control.library import library, shape_fields
+from rljob_workers.transfer_queue.control.library import library
 from rljob_workers.transfer_queue.row_format import (
     ChunkIds,
     ChunkRef,
@@ -60,7 +60,7 @@ def test_functions_of_two_shapes_have_two_names() -> None:
 
 
 def test_generated_fields_come_first_and_none_twice() -> None:
-    assert shape_fields(SHAPE) == ("tokens", "scores")
+    assert SHAPE.fields == ("tokens", "scores")
 
 
 def test_a_name_that_is_no_identifier_is_refused() -> None:
@@ -69,5 +69,8 @@ def test_a_name_that_is_no_identifier_is_refused() -> None:
 
 
 def test_more_fields_than_a_mask_holds_are_refused() -> None:
-    with pytest.raises(ValueError, match="32 fields are more than the 31"):
-        library(dataclasses.replace(SHAPE, generated_fields=tuple(f"f{n}" for n in range(30)), tasks=SHAPE.tasks))
+    """Each of the 31 has a bit of its own that Lua's signed operations hold."""
+    most = dataclasses.replace(SHAPE, generated_fields=tuple(f"f{n}" for n in range(29)))
+    assert f"generated_bits={(1 << 29) - 1}," in library(most).text
+    with pytest.raises(ValueError, match=r"32 fields are more than the 31 .*: f0, f1, .*, f29, scores, tokens\. Pack"):
+        dataclasses.replace(SHAPE, generated_fields=tuple(f"f{n}" for n in range(30)))

@@ -22,6 +22,7 @@ from rljob_workers.transfer_queue.admin_calls import AdminCalls
 from rljob_workers.transfer_queue.control.connection import Argument, ControlConnection
 from rljob_workers.transfer_queue.control.library import library
 from rljob_workers.transfer_queue.inspection import QueueInspection, QueueInvariants, unix_seconds
+from rljob_workers.transfer_queue.layout import AdoptedLayout, StoredLayout, layout_change, layout_table
 from rljob_workers.transfer_queue.peeking import QueuePeeking
 from rljob_workers.transfer_queue.resp import Clock, Sleep
 from rljob_workers.transfer_queue.types import QueueShape
@@ -93,6 +94,8 @@ class QueueAdmin:
             StorageUnit(index, url, clock=clock, sleep=sleep) for index, url in enumerate(endpoints.storage_units)
         ]
         self._calls = calls = AdminCalls(self._control, self._units, shape, clock, timing.patience_seconds)
+        self.adopted_layout: AdoptedLayout | None = None
+        """Another table of columns that the last opening found, until `forget_adopted_layout`."""
         self.upkeep = StorageUpkeep(calls, high_water=timing.high_water, nearly_full=timing.nearly_full)
         self.sweeper = Sweeper(calls, self.upkeep.figures)
         self.inspection = QueueInspection(calls, self.upkeep.figures, timing.high_water)
@@ -114,8 +117,30 @@ class QueueAdmin:
     def open_server(self, seen_seq: int) -> ServerState:
         """Takes over as the queue admin; opens the server unless it lost a tail whose seq a live launcher received."""
         state = self._calls.take_over(seen_seq, int(self._timing.lease_seconds * 1000))
-        self._calls.change("adopt_layout", waiting="the coordinator opens the control Redis")
+        self._adopt_layout()
         return state
+
+    def _adopt_layout(self) -> None:
+        """Rows that an earlier run or another release has left are put under this shape's table of columns, or go."""
+        waiting = "the coordinator opens the control Redis"
+        digest, table, *found = self._calls.read("layout", waiting=waiting)
+        stored = StoredLayout(digest.decode(), table, frozenset(field.decode() for field in found))
+        change = layout_change(stored, self._calls.shape)
+        remapping = change.remapping if change else None
+        (adopted,) = self._calls.change(
+            "adopt_layout",
+            stored.digest,
+            layout_table(self._calls.shape),
+            change.what if change else "",
+            remapping.dump() if remapping else b"",
+            waiting=waiting,
+        )
+        self.adopted_layout = AdoptedLayout.parse(adopted)
+
+    def forget_adopted_layout(self, adopted: AdoptedLayout) -> None:
+        """It was reported, durably."""
+        self._calls.change("forget_layout_change", adopted.seq, waiting="the coordinator has reported another layout")
+        self.adopted_layout = None
 
     # --- epochs --------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from rljob_api.failpoints import failpoint
 from rljob_api.names import RolloutId, partition_name
@@ -23,6 +24,7 @@ from rljob_api.spec.queue import Waiting
 from rljob_api.spec.training import ClaimPolicy
 from rljob_api.wire.identity import Endpoints, Incarnation, WeightId
 from rljob_workers.tensors.jagged import Column, Jagged, join
+from rljob_workers.transfer_queue.chunks import DTYPES
 from rljob_workers.transfer_queue.control.connection import (
     Argument,
     ControlConnection,
@@ -95,6 +97,34 @@ def check_rows(call: str, columns: Mapping[str, Sized], num_rows: int, wanted: s
             raise ValueError(f"{call}: {name} has {len(column)} rows, {wanted}.")
 
 
+@dataclass(frozen=True, slots=True)
+class Elements:
+    """What the elements of a field must be."""
+
+    dtype: torch.dtype
+    inner: tuple[int, ...]
+
+    @classmethod
+    def of(cls, shape: QueueShape) -> dict[str, Elements]:
+        """Of the fields whose kind is known."""
+        return {kind.field: cls(DTYPES[kind.dtype], kind.inner) for kind in shape.kinds}
+
+
+def check_elements(call: str, columns: Mapping[str, Jagged], wanted: Mapping[str, Elements]) -> None:
+    """Raises ValueError where a column's dtype or inner shape is not the field's."""
+    for name, column in columns.items():
+        kind, values = wanted.get(name), column.values
+        if kind is not None and (values.dtype is not kind.dtype or values.shape[1:] != kind.inner):
+            raise ValueError(
+                f"{call}: {name} is {_element_name(values.dtype, values.shape[1:])}, the table of columns says"
+                f" {_element_name(kind.dtype, kind.inner)}. Convert it before it is put."
+            )
+
+
+def _element_name(dtype: torch.dtype, inner: Sequence[int]) -> str:
+    return f"{str(dtype).removeprefix('torch.')}{list(inner) if inner else ''}"
+
+
 def by_partition(groups: Sequence[GroupRows]) -> dict[RolloutId, list[GroupRows]]:
     """The groups of each partition, in their order."""
     sections: dict[RolloutId, list[GroupRows]] = {}
@@ -154,6 +184,7 @@ class TransferQueueClient:
         `counters`: where the bytes that were put and got are counted.
         """
         self._shape = shape
+        self._elements = Elements.of(shape)
         self._incarnation = incarnation
         self._name = str(incarnation.key)
         self._timing = timing
@@ -223,6 +254,7 @@ class TransferQueueClient:
         """
         for group in groups:
             check_group(group, self._shape)
+            check_elements("put_groups", group.columns, self._elements)
         order = sorted(range(len(groups)), key=lambda place: groups[place].ticket.rollout_id)
         by_rollout = by_partition([groups[place] for place in order])
         fields = self._shape.generated_fields
@@ -304,6 +336,7 @@ class TransferQueueClient:
         num_rows = len(batch.rows)
         check_rows("put", columns, num_rows, f"the batch has {num_rows}")
         fields = self._written_fields(columns)
+        check_elements("put", columns, self._elements)
         lease, where = batch.lease, partition_name(batch.rollout_id)
         lineage, version = (weight.lineage, weight.version) if weight else (0, -1)
 

@@ -16,7 +16,6 @@ from rljob_api.wire.identity import Incarnation
 from rljob_api.wire.queue import LeaseStats, PartitionStats, QueueStats, TaskRows, TaskStats, TicketHolder, UnitStats
 from rljob_workers.transfer_queue.admin_calls import AdminCalls, Named
 from rljob_workers.transfer_queue.control.connection import Argument
-from rljob_workers.transfer_queue.control.library import shape_fields
 from rljob_workers.transfer_queue.row_format import ChunkRef, parse_chunk
 from rljob_workers.transfer_queue.types import Task
 from rljob_workers.transfer_queue.units import UnitFigures
@@ -218,7 +217,7 @@ class QueueInvariants:
         """The same in steps of milliseconds, for callers that do other work in between."""
         shape = self._calls.shape
         parts: list[tuple[Argument, ...]] = [(task.name,) for task in shape.tasks]
-        parts += [(":chunks", field) for field in shape_fields(shape)]
+        parts += [(":chunks", field) for field in shape.fields]
         parts += [(":groups", first) for first in range(0, shape.batch_size, GROUPS_AT_ONCE)]
         yield partial(self._part, "")
         for rollout_id in partitions:

@@ -16,7 +16,6 @@ import numpy.typing as npt
 from rljob_api.names import Lineage, RolloutId, WeightVersion, partition_name
 from rljob_api.wire.queue import QueuePeek, QueueRow, RowState, RowValues, WeightSpan
 from rljob_workers.transfer_queue.admin_calls import AdminCalls
-from rljob_workers.transfer_queue.control.library import shape_fields
 from rljob_workers.transfer_queue.errors import CorruptChunk
 from rljob_workers.transfer_queue.resp import RespConnection
 from rljob_workers.transfer_queue.row_format import (
@@ -68,7 +67,7 @@ class QueuePeeking:
 
     def __init__(self, calls: AdminCalls) -> None:
         self._calls = calls
-        self._fields = shape_fields(calls.shape)
+        self._fields = calls.shape.fields
 
     @property
     def fields(self) -> tuple[str, ...]:

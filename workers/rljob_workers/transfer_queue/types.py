@@ -67,6 +67,21 @@ class Task:
             )
 
 
+MAX_FIELDS = 31
+"""Readiness is a mask of 32 bits, and Lua's bit operations have a sign."""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldKind:
+    """What the elements of a field are."""
+
+    field: str
+    dtype: str
+    """As torch and numpy name it."""
+    inner: tuple[int, ...] = ()
+    """Shape of one element."""
+
+
 @dataclass(frozen=True, slots=True)
 class QueueShape:
     """What the queue must know of a job; the same in every process of it."""
@@ -80,6 +95,22 @@ class QueueShape:
     generated_fields: tuple[str, ...]
     """Written by the rollout under its ticket."""
     tasks: tuple[Task, ...]
+    kinds: tuple[FieldKind, ...] = ()
+    """Of the fields that have one: what is put with another is refused."""
+
+    def __post_init__(self) -> None:
+        if len(self.fields) > MAX_FIELDS:
+            raise ValueError(
+                f"TransferQueue: {len(self.fields)} fields are more than the {MAX_FIELDS} that a readiness mask holds:"
+                f" {', '.join(self.fields)}. Pack what no task waits for into one column (`tensors.packed`)."
+            )
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """All fields, generated ones first; the place of a field is its bit in the readiness masks."""
+        derived = (field for task in self.tasks for field in task.writes)
+        needed = (field for task in self.tasks for field in task.needs)
+        return tuple(dict.fromkeys((*self.generated_fields, *derived, *needed)))
 
     @property
     def rows_per_partition(self) -> int:

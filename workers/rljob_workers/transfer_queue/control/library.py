@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
+from rljob_workers.transfer_queue.layout import layout_digest, layout_table
 from rljob_workers.transfer_queue.types import QueueShape, Task, TaskKind
 
 _PARTS = (
@@ -23,6 +24,7 @@ _PARTS = (
     "drain",
     "restore",
     "lost",
+    "layout",
     "room",
     "observe",
     "inspect",
@@ -38,13 +40,6 @@ class Library:
     suffix: str
 
 
-def shape_fields(shape: QueueShape) -> tuple[str, ...]:
-    """All fields, generated ones first; the place of a field is its bit in the readiness masks."""
-    derived = (field for task in shape.tasks for field in task.writes)
-    needed = (field for task in shape.tasks for field in task.needs)
-    return tuple(dict.fromkeys((*shape.generated_fields, *derived, *needed)))
-
-
 @cache
 def library(shape: QueueShape) -> Library:
     """The library for a job of this shape."""
@@ -56,14 +51,11 @@ def library(shape: QueueShape) -> Library:
 
 
 def _shape_table(shape: QueueShape) -> str:
-    fields = shape_fields(shape)
-    if len(fields) > 31:
-        raise ValueError(f"TransferQueue: {len(fields)} fields are more than the 31 that a readiness mask holds.")
+    fields = shape.fields
     bits = {field: 1 << place for place, field in enumerate(fields)}
     tasks = ",".join(_task_table(task, bits) for task in shape.tasks)
-    layout = hashlib.sha256(f"{shape.batch_size}/{shape.samples_per_prompt}/{fields}/{tasks}".encode()).hexdigest()[:12]
     return (
-        f"{{layout='{layout}',batch={shape.batch_size},samples={shape.samples_per_prompt},rows={shape.rows_per_partition},"
+        f"{{layout='{layout_digest(layout_table(shape))}',batch={shape.batch_size},samples={shape.samples_per_prompt},rows={shape.rows_per_partition},"
         f"staleness={shape.max_staleness},rollouts={shape.num_rollouts},kills={shape.max_prompt_kills},"
         f"attempts={shape.max_attempts},fields={_names(fields)},generated={_names(shape.generated_fields)},"
         f"generated_bits={_mask(shape.generated_fields, bits)},"

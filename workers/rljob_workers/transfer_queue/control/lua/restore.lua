@@ -167,14 +167,20 @@ local function restore_partition(r, version, missing)
   return kept, dropped
 end
 
--- Fences every life of the old epoch.
-local function fence()
-  for _, incarnation in ipairs(redis.call('HKEYS', LIVE)) do work.forget(incarnation) end
-  redis.call('DEL', LIVE, RANKS, LEASE, LEASES, TICKETS, AGAIN)
+-- From here on no rank's call is admitted, nor answered again.
+local function forget_ranks()
+  redis.call('DEL', LIVE, RANKS, LEASE, LEASES)
   local admin = meta('admin')
   for _, client in ipairs(redis.call('HKEYS', CALLS)) do
     if client ~= admin then redis.call('HDEL', CALLS, client) end
   end
+end
+
+-- Fences every life of the old epoch.
+local function fence()
+  for _, incarnation in ipairs(redis.call('HKEYS', LIVE)) do work.forget(incarnation) end
+  redis.call('DEL', TICKETS, AGAIN)
+  forget_ranks()
 end
 
 -- The lineages that the new one comes from: bounds become min(bound, c).
@@ -289,26 +295,4 @@ admin_call('raise_epoch', function(args, _, all)
   redis.call('HSET', META, 'restore', answer)
   wake('tickets')
   return {answer}, true
-end, true)
-
--- Rows of another layout (a role came or went between two starts of a job) cannot be read: their draws return. Nobody
--- lives that knew them, and the epoch that is raised next begins at the record.
-local function forget_layout()
-  local version = meta_number('recorded')
-  for _, r in ipairs(redis.call('ZRANGE', PARTITIONS, version, '+inf', 'BYSCORE')) do
-    for _, group in ipairs(redis.call('HKEYS', key(r, 'groups'))) do return_draws(load_group(r, group)) end
-  end
-  for _, pattern in ipairs({'p:*', 'q:ready:*', 'q:finished:*', 'q:tickets:*', 'q:taken:*'}) do
-    for _, name in ipairs(redis.call('KEYS', pattern)) do redis.call('DEL', name) end
-  end
-  redis.call('DEL', PARTITIONS, GARBAGE, OPEN, LEASE, LEASES, TICKETS, AGAIN)
-  redis.call('HSET', META, 'next', version * SHAPE.batch)
-end
-
-admin_call('adopt_layout', function()
-  local layout = meta('layout')
-  if layout == SHAPE.layout then return {} end
-  if layout then forget_layout() end
-  redis.call('HSET', META, 'layout', SHAPE.layout)
-  return {}, true
 end, true)
