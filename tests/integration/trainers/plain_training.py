@@ -107,12 +107,12 @@ def train_plainly(folder: Path, steps: int = STEPS, *, attention: str = "sdpa") 
 
 
 def _sums(model: Any, rows: TrainRows) -> tuple[torch.Tensor, torch.Tensor, float]:
-    """Over unmasked tokens, tis x clipped objective + coefficient x KL; the KL; and how many they are."""
+    """Over unmasked tokens, tis x clipped objective + coefficient x KL (at most 10 for a token); the KL; and how many they are."""
     new = row_by_row(model, rows.tokens, rows.response_lengths, TEMPERATURE)
     masks, advantages = rows.columns[Column.LOSS_MASKS].values.double(), rows.columns[Column.ADVANTAGES].values.double()
     ratio = torch.exp(new - new.detach())
     tis = torch.exp(new - rows.columns[Column.ROLLOUT_LOG_PROBS].values).clamp(max=2.0).detach()
     apart = rows.columns[Column.REF_LOG_PROBS].values - new
-    divergence = torch.exp(apart) - 1 - apart
+    divergence = (torch.exp(apart) - 1 - apart).clamp(max=10.0)
     token_loss = -advantages * ratio * tis + 0.05 * divergence
     return (token_loss * masks).sum(), (divergence * masks).sum(), float(masks.sum())
