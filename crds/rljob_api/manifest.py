@@ -12,7 +12,7 @@ import re
 from collections.abc import Hashable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import ValidationError
@@ -22,6 +22,7 @@ from rljob_api.generate.crd import Schema, spec_schema
 from rljob_api.problems import least_value, may_be_meant, sentences
 from rljob_api.rule import BROKEN_RULE, WITHOUT_RULES, RuledModel, rules_beside
 from rljob_api.spec import RLJob
+from rljob_api.spec.rollout import RewardSpec, SummedRewardSpec
 
 _EXACT = 1 << 53
 """Whole numbers below it are exact as a double."""
@@ -142,16 +143,26 @@ def resolve_paths(job: RLJob, folder: Path) -> RLJob:
         }
     )
     data = spec.data.model_copy(update={"prompts": _absolute(spec.data.prompts, folder)})
-    rollout = spec.rollout
-    if rollout.reward.custom is not None:
-        custom = rollout.reward.custom.model_copy(update={"path": _absolute(rollout.reward.custom.path, folder)})
-        rollout = rollout.model_copy(update={"reward": rollout.reward.model_copy(update={"custom": custom})})
+    reward = _with_absolute_path(spec.rollout.reward, folder)
+    if reward.sum is not None:
+        reward = reward.model_copy(update={"sum": [_with_absolute_path(part, folder) for part in reward.sum]})
+    rollout = spec.rollout.model_copy(update={"reward": reward})
     algorithm = spec.algorithm.model_copy(update={"path": _absolute(spec.algorithm.path, folder)})
     return job.model_copy(
         update={
             "spec": spec.model_copy(update={"model": model, "data": data, "rollout": rollout, "algorithm": algorithm})
         },
     )
+
+
+_Reward = TypeVar("_Reward", RewardSpec, SummedRewardSpec)
+
+
+def _with_absolute_path(reward: _Reward, folder: Path) -> _Reward:
+    if reward.custom is None:
+        return reward
+    custom = reward.custom.model_copy(update={"path": _absolute(reward.custom.path, folder)})
+    return reward.model_copy(update={"custom": custom})
 
 
 def _absolute(path: str | None, folder: Path) -> str | None:

@@ -184,7 +184,7 @@ def _format_problem(beginning: bytes) -> str | None:
 
 def _line_problems(lines: Iterable[bytes], path: Path, spec: RLJobSpec, seen: _Seen) -> Iterator[Finding]:
     characters, limit = _known_characters(spec.model), _limit(spec)
-    label_key = spec.data.label_key if spec.rollout.reward.custom is None else None
+    label_key = spec.data.label_key if spec.rollout.reward.compares_with_labels else None
     is_empty = True
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -298,10 +298,10 @@ def _count(seen: _Seen, entry: dict[str, Any], number: int, spec: RLJobSpec, lim
 def _label_problems(spec: RLJobSpec, seen: _Seen) -> Iterator[Finding]:
     """A key that was given, or that the reward needs, and that no row has."""
     data = spec.data
-    is_meant = "label_key" in data.model_fields_set or spec.rollout.reward.custom is None
+    is_meant = "label_key" in data.model_fields_set or spec.rollout.reward.compares_with_labels
     if data.label_key is None or seen.with_label or not seen.rows or not is_meant:
         return
-    if seen.rows == 1 and spec.rollout.reward.custom is None:
+    if seen.rows == 1 and spec.rollout.reward.compares_with_labels:
         return  # its line says so
     keys = ", ".join(seen.keys)
     yield problem(

@@ -30,9 +30,6 @@ TRIED = ("spec.rollout.reward", "spec.rollout.samplesPerPrompt", "spec.data")
 """Fields that a trial reads."""
 
 
-_FIELD = "spec.rollout.reward.custom.function"
-
-
 _TAIL = 400
 
 
@@ -43,7 +40,7 @@ class Trial:
     problem: str | None
     """A sentence: it cannot be loaded, or would end the job at once."""
     rows: tuple[dict[str, Any], ...] = ()
-    """{"row", "prompt", "answers": [{"what", "response", "reward", "error", "isMissing"}]}"""
+    """{"row", "prompt", "answers": [{"what", "response", "reward", "metrics", "error", "isMissing"}]}"""
     printed: str = ""
     """What the user's code printed."""
 
@@ -55,20 +52,20 @@ class Trial:
 
 def try_reward(spec: RLJobSpec, rows: int) -> Trial:
     """Of a job with absolute paths. With 0 rows it is loaded and not called."""
-    custom = spec.rollout.reward.custom
-    calls = 0 if custom is None else rows * custom.timeout_seconds
-    limit = IMPORT_SECONDS + calls
+    functions = spec.rollout.reward.functions
+    # Functions are called side by side.
+    limit = IMPORT_SECONDS + rows * max((one.timeout_seconds for one in functions.values()), default=0)
     asked = json.dumps({"spec": spec.model_dump(mode="json"), "rows": rows})
     command = [sys.executable, "-m", "rljob_workers.rewards.trial"]
-    name = custom.function if custom is not None else "the reward"
+    field, name = field_of(spec), name_of(spec)
     try:
         done = subprocess.run(command, input=asked.encode(), capture_output=True, timeout=limit, check=False)
     except subprocess.TimeoutExpired:
-        return Trial(f"{_FIELD}: {name} was not loaded and tried within {limit} s. Find out what it waits for.")
+        return Trial(f"{field}: {name} was not loaded and tried within {limit} s. Find out what it waits for.")
     if done.returncode or not done.stdout:
         printed = done.stderr.decode(errors="replace").strip()[-_TAIL:]
         how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
-        return Trial(f"{_FIELD}: {name} ended its process with {how}: {printed}. It would end the rollout's, too.")
+        return Trial(f"{field}: {name} ended its process with {how}: {printed}. It would end the rollout's, too.")
     answer = json.loads(done.stdout)
     cause = answer["problem"]
     printed = done.stderr.decode(errors="replace").strip()
@@ -77,12 +74,22 @@ def try_reward(spec: RLJobSpec, rows: int) -> Trial:
 
 def trial_findings(spec: RLJobSpec, rows: int = FEW_ROWS) -> Iterator[Finding]:
     """Tries a reward of the user's; those that come with the product need no trial."""
-    if spec.rollout.reward.custom is None:
-        return
-    yield from findings_of(try_reward(spec, rows), spec.rollout.reward.custom.function)
+    if spec.rollout.reward.functions:
+        yield from findings_of(try_reward(spec, rows), field_of(spec), name_of(spec))
 
 
-def findings_of(trial: Trial, name: str) -> Iterator[Finding]:
+def field_of(spec: RLJobSpec) -> str:
+    """Where the reward of a job is given, for sentences about all of it."""
+    fields = list(spec.rollout.reward.functions)
+    return f"spec.{fields[0]}.function" if len(fields) == 1 else "spec.rollout.reward"
+
+
+def name_of(spec: RLJobSpec) -> str:
+    """The user's functions."""
+    return " and ".join(one.function for one in spec.rollout.reward.functions.values()) or "the reward"
+
+
+def findings_of(trial: Trial, field: str, name: str) -> Iterator[Finding]:
     """A failure of every call is one of the reward; a single one may be one of an answer that no model gives.
 
     To give no score is allowed: for these rows, or these answers, there may be none.
@@ -101,7 +108,7 @@ def findings_of(trial: Trial, name: str) -> Iterator[Finding]:
     elif len(answers) > 1 and len({answer["reward"] for answer in answers}) == 1:
         same = f"{answers[0]['reward']:g}"
         yield warning(
-            f"{_FIELD}: {name} gives {same} to all {len(answers)} answers that were tried, right and wrong ones: where"
+            f"{field}: {name} gives {same} to all {len(answers)} answers that were tried, right and wrong ones: where"
             " all samples of a prompt are worth the same nothing is learnt. See `rljob reward`."
         )
 

@@ -28,10 +28,9 @@ class UserFunction(NamedTuple):
 
 def functions_of(spec: RLJobSpec) -> Iterator[UserFunction]:
     """All of a job."""
-    algorithm, custom = spec.algorithm, spec.rollout.reward.custom
-    if custom is not None:
-        field = "spec.rollout.reward.custom"
-        yield UserFunction(f"{field}.function", custom.function, f"{field}.path", custom.path)
+    algorithm = spec.algorithm
+    for field, custom in spec.rollout.reward.functions.items():
+        yield UserFunction(f"spec.{field}.function", custom.function, f"spec.{field}.path", custom.path)
     named = {
         "advantage": algorithm.advantage,
         "loss": algorithm.loss,

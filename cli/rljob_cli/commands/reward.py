@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import click
 
@@ -12,7 +12,7 @@ from rljob_api.manifest import ManifestError
 from rljob_api.names import EXIT_BAD_MANIFEST
 from rljob_cli.checks.findings import Level
 from rljob_cli.checks.manifests import checked_job, refuse
-from rljob_cli.checks.rewards import Trial, findings_of, try_reward
+from rljob_cli.checks.rewards import Trial, field_of, findings_of, name_of, try_reward
 from rljob_cli.ui.tables import drawn, table
 
 _PLAIN_WIDTH = 140
@@ -49,8 +49,7 @@ def reward(file: Path, rows: int, output: Literal["text", "json"]) -> None:
     except ManifestError as error:
         refuse(error.problems)
     trial = try_reward(job.spec, rows)
-    custom = job.spec.rollout.reward.custom
-    found = list(findings_of(trial, custom.function if custom is not None else "the reward"))
+    found = list(findings_of(trial, field_of(job.spec), name_of(job.spec)))
     located = [(finding.level, examined.lines.located(finding.text)) for finding in found]
     problems = [text for level, text in located if level is Level.PROBLEM]
     warnings = [text for level, text in located if level is Level.WARNING]
@@ -74,9 +73,16 @@ def _table(trial: Trial) -> str:
     for row in trial.rows:
         for index, answer in enumerate(row["answers"]):
             first = (str(row["row"]), _short(row["prompt"])) if index == 0 else ("", "")
-            worth = f"{answer['reward']:g}" if answer["error"] is None else f"failed: {answer['error']}"
+            worth = _worth(answer)
             made.add_row(*first, answer["what"], _short(answer["response"]), worth)
     return drawn(made, _PLAIN_WIDTH, has_markup=False)
+
+
+def _worth(answer: dict[str, Any]) -> str:
+    if answer["error"] is not None:
+        return f"failed: {answer['error']}"
+    metrics = [f"{name} {value:g}" for name, value in answer["metrics"].items()]
+    return "\n".join([f"{answer['reward']:g}", *metrics])
 
 
 def _short(text: str) -> str:

@@ -125,7 +125,7 @@ def run(
     engine = job.spec.roles.rollout.engine
     problem = extra_problem("worker", "rljob run") or engine_problem(engine)
     if problem is None and engine.kind is EngineKind.SGLANG:  # before a server takes minutes to start
-        problem = try_reward(job.spec, rows=0).problem if job.spec.rollout.reward.custom is not None else None
+        problem = try_reward(job.spec, rows=0).problem if job.spec.rollout.reward.functions else None
     if problem is not None:
         refuse([lines.located(problem)])
     if audit:

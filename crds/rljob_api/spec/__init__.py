@@ -113,7 +113,7 @@ def _groups_reach_all_ranks(job: RLJobSpec) -> bool:
 
 
 def _answers_have_labels(job: RLJobSpec) -> bool:
-    scored_otherwise = job.data.reasoning_gym is not None or job.rollout.reward.custom is not None
+    scored_otherwise = job.data.reasoning_gym is not None or not job.rollout.reward.compares_with_labels
     return scored_otherwise or job.data.label_key is not None
 
 
@@ -275,7 +275,8 @@ SPEC: tuple[Rule, ...] = (
         holds=_answers_have_labels,
         sentence="null leaves the reward of this job, which compares answers with labels, without one. Give the key "
         "of the label, or rollout.reward.custom.",
-        cel="has(self.data.labelKey) || has(self.data.reasoningGym) || has(self.rollout.reward.custom)",
+        cel="has(self.data.labelKey) || has(self.data.reasoningGym) || has(self.rollout.reward.custom) || "
+        "(has(self.rollout.reward.sum) && self.rollout.reward.sum.all(each, has(each.custom)))",
     ),
     Rule(
         field="data.applyChatTemplate",

@@ -14,7 +14,7 @@ from rljob_api.base import ApiModel
 from rljob_api.change import fixed
 from rljob_api.rule import Rule, RuledModel
 
-REWARD: tuple[Rule, ...] = (
+REWARD_OF_SUM: tuple[Rule, ...] = (
     Rule(
         field="custom",
         holds=lambda reward: (
@@ -22,6 +22,31 @@ REWARD: tuple[Rule, ...] = (
         ),
         sentence="at most one of exactMatch, characterMatch and custom may be given. Keep one of them.",
         cel="[has(self.exactMatch), has(self.characterMatch), has(self.custom)].filter(given, given).size() <= 1",
+    ),
+    Rule(
+        field="name",
+        holds=lambda reward: reward.name not in ("mean", "std"),
+        sentence="{name} is what every step reports of the whole reward. Give another name.",
+        cel="!(self.name in ['mean', 'std'])",
+    ),
+)
+
+
+REWARD: tuple[Rule, ...] = (
+    Rule(
+        field="custom",
+        holds=lambda reward: (
+            [reward.exact_match, reward.character_match, reward.custom, reward.sum].count(None) >= 3  # of four
+        ),
+        sentence="at most one of exactMatch, characterMatch, custom and sum may be given. Keep one of them.",
+        cel="[has(self.exactMatch), has(self.characterMatch), has(self.custom), has(self.sum)]"
+        ".filter(given, given).size() <= 1",
+    ),
+    Rule(
+        field="sum",
+        holds=lambda reward: reward.sum is None or len({each.name for each in reward.sum}) == len(reward.sum),
+        sentence="has two rewards of one name, and their metrics would be one. Give each a name of its own.",
+        cel="!has(self.sum) || self.sum.all(one, self.sum.filter(each, each.name == one.name).size() == 1)",
     ),
 )
 
@@ -80,8 +105,10 @@ class RewardFunctionSpec(ApiModel):
     """`package.module:function`."""
     path: str | None = Field(default=None, min_length=1, max_length=4096)
     """A folder that is searched first for the module; relative to the manifest."""
+    per_sample: bool = False
+    """True: a function of the protocol `SampleReward`, called with one answer. False: with all answers to a prompt."""
     timeout_seconds: int = Field(default=60, ge=1, le=86400)
-    """Longest time for the samples of one prompt."""
+    """Longest time for the samples of one prompt; with perSample for one sample."""
 
 
 class FailedReward(StrEnum):
@@ -108,8 +135,25 @@ class RewardFailureSpec(RuledModel):
     """With `then: Score`."""
 
 
+class SummedRewardSpec(RuledModel):
+    """One of several rewards: at most one of exactMatch, characterMatch and custom; none of them: as without sum."""
+
+    rules = REWARD_OF_SUM
+
+    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]+$", max_length=64)]
+    """Of its metrics: `reward/NAME` is the mean of what it gives, before the weight."""
+    weight: float = Field(default=1.0, ge=-1e9, le=1e9)
+    """Of what it gives in the sum; 0 for one that is measured and nothing else."""
+    exact_match: ExactMatchSpec | None = None
+    """The answer must equal the label."""
+    character_match: CharacterMatchSpec | None = None
+    """Partial credit, character by character."""
+    custom: RewardFunctionSpec | None = None
+    """A function of yours."""
+
+
 class RewardSpec(RuledModel):
-    """At most one of exactMatch, characterMatch and custom.
+    """At most one of exactMatch, characterMatch, custom and sum.
 
     None of them: exact match for `prompts`, `score_answer` for `reasoningGym`.
     """
@@ -122,12 +166,27 @@ class RewardSpec(RuledModel):
     """Partial credit, character by character: a model with random weights finds its way from nothing."""
     custom: RewardFunctionSpec | None = None
     """A function of yours."""
+    sum: list[SummedRewardSpec] | None = Field(default=None, min_length=1, max_length=16)
+    """Several rewards: each is multiplied by its weight, and added up. A sample that one of them cannot score has no
+    score."""
     on_failure: RewardFailureSpec = RewardFailureSpec()
     """What becomes of a sample that cannot be scored; no role is restarted for it. Those that come with the product
     never fail."""
     max_failed_share: float = Field(default=0.1, ge=0, le=1)
     """More failed samples than this share, after their retries, among the last batchSize x samplesPerPrompt (at least
     256) of one rollout rank fail the job. 1: never."""
+
+    @property
+    def functions(self) -> dict[str, RewardFunctionSpec]:
+        """The user's functions by their field, e.g. `rollout.reward.sum[0].custom`."""
+        parts: list[RewardSpec | SummedRewardSpec] = [self, *(self.sum or ())]
+        fields = ["rollout.reward.custom", *(f"rollout.reward.sum[{place}].custom" for place in range(len(parts) - 1))]
+        return {field: part.custom for field, part in zip(fields, parts, strict=True) if part.custom is not None}
+
+    @property
+    def compares_with_labels(self) -> bool:
+        """Whether one of them is no function of the user's."""
+        return any(each.custom is None for each in self.sum or (self,))
 
 
 class RolloutSpec(ApiModel):

@@ -74,6 +74,15 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "spec.rollout.reward.exactMatch": st.sampled_from([{}, None]),
     "spec.rollout.reward.characterMatch": st.sampled_from([{}, None]),
     "spec.rollout.reward.custom": st.sampled_from([{"function": "a:b"}, None]),
+    "spec.rollout.reward.sum": st.none()
+    | st.lists(
+        st.fixed_dictionaries(
+            {"name": st.sampled_from(["a", "b", "std"])},
+            optional={"exactMatch": st.just({}), "custom": st.just({"function": "a:b"}), "weight": st.just(0.5)},
+        ),
+        min_size=1,
+        max_size=3,
+    ),
     "spec.rollout.reward.onFailure": st.fixed_dictionaries(
         {},
         optional={

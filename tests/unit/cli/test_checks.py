@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from rljob_api.spec import RLJobSpec
 from rljob_cli.checks.findings import Level
-from rljob_cli.checks.rewards import Trial, findings_of
+from rljob_cli.checks.rewards import Trial, field_of, findings_of
 from rljob_cli.main import cli
 from rljob_workers.rewards.trial import try_reward
 from tests.unit.api.manifests import changed
@@ -235,7 +235,7 @@ def test_a_reward_that_fails_on_the_first_rows_is_known(folder: Path, name: str,
     spec = RLJobSpec.model_validate(changed({**changes, "spec.rollout.reward.custom.path": str(folder)})["spec"])
     answer = try_reward(spec, 2)
     problem = None if answer["problem"] is None else f"spec.{answer['problem']}"
-    (found,) = findings_of(Trial(problem, tuple(answer["rows"])), name)
+    (found,) = findings_of(Trial(problem, tuple(answer["rows"])), field_of(spec), name)
     assert found.level is level
     assert found.text.startswith("spec.rollout.reward.custom.function: ")
     assert message in found.text

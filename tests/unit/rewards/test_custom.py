@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rljob_workers.rewards import Answer, RewardFailed, RewardMissing, RewardRefused, RewardTimeout
+from rljob_workers.rewards import Answer, RewardFailed, RewardMissing, RewardRefused, RewardTimeout, Score
 from rljob_workers.rewards.custom import CustomReward
+from rljob_workers.rewards.metrics import MAX_METRICS
 from rljob_workers.rewards.runners import MAX_THREADS, Call, LoopRunner, Runner, ThreadRunner
 
 LONG_SECONDS = 60.0
@@ -113,6 +114,11 @@ def test_async_functions_overlap_on_one_loop_that_stays(make: Make) -> None:
         pytest.param([1.0, math.nan], "returned nan for answer 1 to the prompt 'p0'", id="NaN"),
         pytest.param([math.inf, 1.0], "returned inf for answer 0", id="infinite"),
         pytest.param([1.0, "1.0"], r"returned '1\.0' for answer 1", id="a number as text"),
+        pytest.param([1.0, 1e39], r"returned 1e\+39 for answer 1", id="infinite as float32"),
+        pytest.param([Score(math.nan), 1.0], r"returned Score\(reward=nan.* for answer 0", id="a Score of NaN"),
+        pytest.param(
+            [Score(1.0, {"a b": 1.0}), 1.0], r"returned the metric 'a b' = 1\.0\. Its name", id="a metric's name"
+        ),
     ],
 )
 def test_results_that_are_no_rewards_are_refused(
@@ -135,6 +141,23 @@ def test_a_coroutine_from_a_plain_function_is_refused(make: Make) -> None:
     with pytest.raises(RewardRefused, match="returned <coroutine object"):
         make(ThreadRunner(lambda answers: coroutine)).score_groups(make_groups(1))
     coroutine.close()
+
+
+def test_a_score_has_metrics_as_floats_and_may_stand_beside_a_float(make: Make) -> None:
+    numbers: Any = (np.float32(0.5), {"length": 3, "tool/calls": np.int64(2)})
+    given = [Score(*numbers), 1.0]
+    (scored,) = make(ThreadRunner(lambda answers: given)).score_groups(make_groups(1))
+    assert scored == [Score(0.5, {"length": 3.0, "tool/calls": 2.0}), 1.0]
+
+
+def test_more_metrics_than_a_report_may_have_are_refused(make: Make) -> None:
+    def by_group(answers: Sequence[Answer]) -> list[Score]:
+        return [Score(0.0, {f"of_{answer.group}": 1.0}) for answer in answers]
+
+    reward = make(ThreadRunner(by_group))
+    reward.score_groups(make_groups(MAX_METRICS))
+    with pytest.raises(RewardRefused, match="mine:reward has returned more than 64 different metrics"):
+        reward.score_groups(make_groups(MAX_METRICS + 1))
 
 
 @both

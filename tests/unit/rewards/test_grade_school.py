@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from rljob_api.spec.data import DataSpec
 from rljob_api.spec.rollout import RewardFunctionSpec, RewardSpec
 from rljob_workers.rewards import Answer, build_reward
-from rljob_workers.rewards.base import RewardError
+from rljob_workers.rewards.base import Outcome
 from tests.unit.rewards.test_builtin import NoSource
 
 FOLDER = Path(__file__).parents[3] / "examples/grade-school"
 
 
-def score(label: str, *responses: str) -> list[float | RewardError]:
+def score(label: str, *responses: str) -> list[Outcome]:
     spec = RewardSpec(custom=RewardFunctionSpec(function="reward:same_number", path=str(FOLDER)))
     reward = build_reward(spec, DataSpec(prompts="problems.jsonl"), NoSource())
     try:

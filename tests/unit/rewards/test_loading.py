@@ -7,15 +7,17 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 from rljob_api.spec.rollout import RewardFunctionSpec
-from rljob_workers.rewards import Answer
+from rljob_workers.rewards import Answer, Score
 from rljob_workers.rewards.custom import CustomReward, load_function
 
 MODULE = """
 import neighbour
+from rljob_workers.rewards.base import Score
 
 def reward(answers):
     return [neighbour.SCORE for _ in answers]
@@ -28,6 +30,12 @@ class Scorer:
         return [3.0 for _ in answers]
 
 scorer = Scorer()
+
+def one(answer):
+    return float(answer.response)
+
+async def one_later(answer):
+    return Score(float(answer.response), {"length": len(answer.response)})
 NUMBER = 3
 
 def no_argument():
@@ -75,8 +83,28 @@ def test_functions_of_the_folder_are_found_and_run(function: str, score: float, 
     reward.close()
 
 
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        pytest.param("my_rewards:one", [[1.0, 2.0], [3.0]], id="plain"),
+        pytest.param(
+            "my_rewards:one_later",
+            [[Score(1.0, {"length": 1.0}), Score(2.0, {"length": 1.0})], [Score(3.0, {"length": 1.0})]],
+            id="async, with metrics",
+        ),
+    ],
+)
+def test_a_function_of_one_answer_is_called_with_each(function: str, expected: Any, folder: Path) -> None:
+    spec = make_spec(function, folder).model_copy(update={"per_sample": True})
+    reward = CustomReward.from_spec(spec)
+    groups = [[Answer("p", str(number), None, 0, 0) for number in group] for group in ((1, 2), (3,))]
+    assert reward.score_groups(groups) == expected
+    reward.close()
+
+
 def test_installed_functions_need_no_folder() -> None:
-    assert load_function(make_spec("statistics:mean", None)).__name__ == "mean"  # type: ignore[attr-defined]  # a function
+    function: Any = load_function(make_spec("statistics:mean", None))
+    assert function.__name__ == "mean"
 
 
 @pytest.mark.parametrize(

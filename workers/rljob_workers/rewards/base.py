@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
@@ -80,11 +80,15 @@ class SettledScore:
     """As the step's report names them."""
 
 
+Given: TypeAlias = "float | Score | None"
+"""What a user's function gives for one answer; None where it cannot be scored now."""
+
+
 class RewardFunction(Protocol):
     """Scores the samples of one prompt group, in order; may be a plain or an async function."""
 
-    def __call__(self, answers: Sequence[Answer], /) -> Sequence[float | None] | Awaitable[Sequence[float | None]]:
-        """One float per answer; None for one that cannot be scored now.
+    def __call__(self, answers: Sequence[Answer], /) -> Sequence[Given] | Awaitable[Sequence[Given]]:
+        """One float or Score per answer; None for one that cannot be scored now.
 
         A ValueError means that these answers can never be scored: the job fails at once with its message. Anything else
         that is raised, and a call that takes too long, leaves all of them without a score. What becomes of an answer
@@ -93,12 +97,24 @@ class RewardFunction(Protocol):
         ...
 
 
+class SampleReward(Protocol):
+    """Scores one sample, for `perSample: true`; may be a plain or an async function."""
+
+    def __call__(self, answer: Answer, /) -> Given | Awaitable[Given]:
+        """As `RewardFunction`, of one answer; calls for the samples of a prompt run side by side."""
+        ...
+
+
+Outcome: TypeAlias = "float | Score | RewardError"
+"""A reward, with metrics named after `reward/` in the step's report, or why there is none."""
+
+
 class Reward(ABC):
     """Scores finished groups. Used by the rollout role; several threads may score at the same time."""
 
     @abstractmethod
-    def score_groups(self, groups: Sequence[Sequence[Answer]]) -> Sequence[Sequence[float | RewardError]]:
-        """Per answer, in order, a finite float, or why there is none; blocks until all are settled.
+    def score_groups(self, groups: Sequence[Sequence[Answer]]) -> Sequence[Sequence[Outcome]]:
+        """Per answer, in order, a finite reward, or why there is none; blocks until all are settled.
 
         Raises RewardRefused where another try would not help.
         """

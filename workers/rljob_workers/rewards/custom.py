@@ -6,20 +6,23 @@ Threads and event loops are `runners`; here are what a function's results must b
 from __future__ import annotations
 
 import inspect
-import math
 import time
-from typing import TYPE_CHECKING, Any, NoReturn, SupportsFloat, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from rljob_workers.rewards.base import (
     Answer,
+    Given,
+    Outcome,
     Reward,
-    RewardError,
     RewardFailed,
     RewardFunction,
     RewardMissing,
     RewardRefused,
     RewardTimeout,
+    SampleReward,
+    Score,
 )
+from rljob_workers.rewards.metrics import MetricNames, as_float, checked_metrics, is_reward
 from rljob_workers.rewards.runners import Call, Clock, LoopRunner, Runner, ThreadRunner
 from rljob_workers.user_functions import Signature, load, user_place
 
@@ -32,11 +35,17 @@ if TYPE_CHECKING:
 _FIELD = "rollout.reward.custom"
 
 
-def load_function(spec: RewardFunctionSpec) -> RewardFunction:
+OF_GROUP = Signature(1, "the answers of one group", "def reward(answers): return [...]")
+
+
+OF_SAMPLE = Signature(1, "one answer", "def reward(answer): return 1.0")
+
+
+def load_function(spec: RewardFunctionSpec, field: str = _FIELD) -> RewardFunction | SampleReward:
     """The function that `spec` names. Raises ValueError with a sentence, as `user_functions.load` does."""
-    wanted = Signature(1, "the answers of one group", "def reward(answers): return [...]")
+    wanted = OF_SAMPLE if spec.per_sample else OF_GROUP
     # A name in a user's module has no type.
-    return load(f"{_FIELD}.function", spec.function, f"{_FIELD}.path", spec.path, wanted)  # type: ignore[no-any-return]
+    return load(f"{field}.function", spec.function, f"{field}.path", spec.path, wanted)  # type: ignore[no-any-return]
 
 
 MAX_HANGING = 1000
@@ -47,19 +56,43 @@ stays: a job that leaves more of them behind would end by the limits of its mach
 class CustomReward(Reward):
     """Calls a user's function; the messages name function and prompt."""
 
-    def __init__(self, name: str, runner: Runner, timeout_seconds: float, *, clock: Clock = time.monotonic) -> None:
-        self._name = name
+    def __init__(
+        self,
+        name: str,
+        runner: Runner,
+        timeout_seconds: float,
+        *,
+        field: str = _FIELD,
+        per_sample: bool = False,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        """`runner` takes groups and gives a result for each of their answers, with `per_sample` groups of one."""
+        self._field = field
+        self._where = f"{field}.function: {name}"
         self._runner = runner
         self._timeout_seconds = timeout_seconds
+        self._per_sample = per_sample
         self._clock = clock
+        self._metrics = MetricNames(self._where)
 
     @classmethod
-    def from_spec(cls, spec: RewardFunctionSpec) -> CustomReward:
-        """Loads the function; ValueError where that does not work."""
-        return cls(spec.function, _runner_of(load_function(spec)), spec.timeout_seconds)
+    def from_spec(cls, spec: RewardFunctionSpec, field: str = _FIELD, part: str | None = None) -> CustomReward:
+        """Loads the function of `field`; ValueError where that does not work. `part`: which reward of a sum it is."""
+        function = load_function(spec, field)
+        if spec.per_sample:
+            function = _of_groups_of_one(cast("SampleReward", function))
+        runner = _runner_of(cast("RewardFunction", function))
+        name = spec.function if part is None else f"{spec.function} ({part})"
+        return cls(name, runner, spec.timeout_seconds, field=field, per_sample=spec.per_sample)
 
-    def score_groups(self, groups: Sequence[Sequence[Answer]]) -> list[list[float | RewardError]]:
-        """Scores all groups side by side; one that another try would not help ends all of this call."""
+    def score_groups(self, groups: Sequence[Sequence[Answer]]) -> list[list[Outcome]]:
+        """Scores all groups (or answers) side by side; one that another try would not help ends all of this call."""
+        if not self._per_sample:
+            return self._scored(groups)
+        outcomes = iter(self._scored([[answer] for group in groups for answer in group]))
+        return [[next(outcomes)[0] for _ in group] for group in groups]
+
+    def _scored(self, groups: Sequence[Sequence[Answer]]) -> list[list[Outcome]]:
         calls = [self._runner.start(group) for group in groups]
         try:
             return [self._outcomes(call) for call in calls]
@@ -71,7 +104,7 @@ class CustomReward(Reward):
         """Ends threads or loop."""
         self._runner.close()
 
-    def _outcomes(self, call: Call) -> list[float | RewardError]:
+    def _outcomes(self, call: Call) -> list[Outcome]:
         try:
             result = self._result(call)
         except (RewardFailed, RewardTimeout) as error:
@@ -91,23 +124,20 @@ class CustomReward(Reward):
             # A subclass of it is mostly a text that could not be read, and so a matter of this answer alone.
             kind = RewardRefused if type(error) is ValueError else RewardFailed
             raise kind(
-                f"{_FIELD}.function: {self._name} raised {type(error).__name__} on {_prompt(call.group)}"
-                f"{user_place(error)}: {error}"
+                f"{self._where} raised {type(error).__name__} on {_prompt(call.group)}{user_place(error)}: {error}"
             ) from error
         return call.future.result()
 
     def _give_up(self, call: Call) -> NoReturn:
         self._runner.drop([call])
         self._runner.renew()
-        late = (
-            f"{_FIELD}.function: {self._name} has not scored {_prompt(call.group)} within {self._timeout_seconds:g} s."
-        )
+        late = f"{self._where} has not scored {_prompt(call.group)} within {self._timeout_seconds:g} s."
         if self._runner.num_hanging > MAX_HANGING:
             raise RewardRefused(
                 f"{late} More than {MAX_HANGING} of its calls hang, and each keeps a thread. Give what it waits for a"
                 " time limit of its own."
             )
-        raise RewardTimeout(f"{late} Make it faster or raise {_FIELD}.timeoutSeconds.")
+        raise RewardTimeout(f"{late} Make it faster or raise {self._field}.timeoutSeconds.")
 
     def _left(self, call: Call) -> float:
         """Seconds; the limit counts from when the call began, not while it waits its turn behind others."""
@@ -115,32 +145,53 @@ class CustomReward(Reward):
             return self._timeout_seconds
         return call.began + self._timeout_seconds - self._clock()
 
-    def _checked(self, group: Sequence[Answer], result: Any) -> list[float | RewardError]:  # noqa: ANN401 - users return anything
+    def _checked(self, group: Sequence[Answer], result: Any) -> list[Outcome]:  # noqa: ANN401 - users return anything
         scores = _listed(result)
         if scores is None or len(scores) != len(group):
             got = repr(result)[:80] if scores is None else f"{len(scores)} values"
             raise RewardRefused(
-                f"{_FIELD}.function: {self._name} returned {got} for the {len(group)} answers to {_prompt(group)}."
+                f"{self._where} returned {got} for the {len(group)} answers to {_prompt(group)}."
                 " Return one float per answer, in order."
             )
-        return [self._number(group, position, score) for position, score in enumerate(scores)]
+        return [self._outcome(group, answer, score) for answer, score in zip(group, scores, strict=True)]
 
-    def _number(self, group: Sequence[Answer], position: int, score: object) -> float | RewardError:
+    def _outcome(self, group: Sequence[Answer], answer: Answer, score: object) -> Outcome:
         if score is None:
-            return RewardMissing(
-                f"{_FIELD}.function: {self._name} has no score for answer {position} to {_prompt(group)}."
-            )
-        number = _float(score)
-        if not math.isfinite(number):
+            return RewardMissing(f"{self._where} has no score for answer {answer.index} to {_prompt(group)}.")
+        number = as_float(score.reward if isinstance(score, Score) else score)
+        if not is_reward(number):
             raise RewardRefused(
-                f"{_FIELD}.function: {self._name} returned {score!r} for answer {position} to {_prompt(group)}."
+                f"{self._where} returned {score!r:.200} for answer {answer.index} to {_prompt(group)}."
                 " A reward is a finite float, or None where there is none."
             )
-        return number
+        if not isinstance(score, Score):
+            return number
+        metrics = checked_metrics(self._where, score.metrics)
+        self._metrics.add(metrics)
+        return Score(number, metrics)
+
+
+def _is_async(function: object) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 - an object whose call is async
+
+
+def _of_groups_of_one(function: SampleReward) -> RewardFunction:
+    """A function of one answer as one of groups that have one."""
+    if _is_async(function):
+
+        async def score_later(answers: Sequence[Answer], /) -> list[Given]:
+            return [await cast("Awaitable[Given]", function(answers[0]))]
+
+        return score_later
+
+    def score(answers: Sequence[Answer], /) -> list[Given]:
+        return [cast("Given", function(answers[0]))]
+
+    return score
 
 
 def _runner_of(function: RewardFunction) -> Runner:
-    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004 - an object whose call is async
+    if _is_async(function):
         return LoopRunner(cast("Callable[[Sequence[Answer]], Awaitable[Any]]", function))
     return ThreadRunner(function)
 
@@ -153,16 +204,6 @@ def _listed(result: Any) -> list[object] | None:  # noqa: ANN401 - users return 
         return list(result)
     except TypeError:
         return None
-
-
-def _float(score: object) -> float:
-    """NaN for what is no number; numbers written as text are none."""
-    if isinstance(score, str | bytes):
-        return math.nan
-    try:
-        return float(cast("SupportsFloat", score))
-    except (TypeError, ValueError, OverflowError):
-        return math.nan
 
 
 def _prompt(group: Sequence[Answer]) -> str:

@@ -13,13 +13,8 @@ from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 
 from rljob_api.spec.rollout import FailedReward, RewardSpec
-from rljob_workers.rewards.base import (
-    Answer,
-    Reward,
-    RewardError,
-    RewardRefused,
-    SettledScore,
-)
+from rljob_workers.rewards.base import Answer, Outcome, Reward, RewardError, RewardRefused, Score, SettledScore
+from rljob_workers.rewards.metrics import PREFIX
 from rljob_workers.user_functions import user_place, user_traceback
 
 AT_LEAST = 256
@@ -132,19 +127,22 @@ class Scoring:
                 outcomes[place] = _better(outcomes[place], group)
         return [[self._settled(outcome) for outcome in group] for group in outcomes]
 
-    def _ask(self, groups: Sequence[Sequence[Answer]]) -> Sequence[Sequence[float | RewardError]]:
+    def _ask(self, groups: Sequence[Sequence[Answer]]) -> Sequence[Sequence[Outcome]]:
         try:
             return self._reward.score_groups(groups)
         except RewardRefused as error:
             raise _final(str(error), error) from error
 
-    def _settled(self, outcome: float | RewardError) -> SettledScore:
+    def _settled(self, outcome: Outcome) -> SettledScore:
         failed = isinstance(outcome, RewardError)
         with self._lock:
             self._counters[UNSCORED] += failed
             too_many = self._share.add(failed=failed)
             number = int(self._counters[UNSCORED])
             sentence = self._sentence() if too_many else ""
+        if isinstance(outcome, Score):
+            named = {f"{PREFIX}{name}": value for name, value in outcome.metrics.items()}
+            return SettledScore(outcome.reward, metrics=named)
         if not isinstance(outcome, RewardError):
             return SettledScore(outcome)
         if too_many:
@@ -188,11 +186,11 @@ def _final(sentence: str, error: RewardError) -> ValueError:
     return final
 
 
-def _has_failed(group: Sequence[float | RewardError]) -> bool:
+def _has_failed(group: Sequence[Outcome]) -> bool:
     return any(isinstance(outcome, RewardError) for outcome in group)
 
 
-def _better(before: Sequence[float | RewardError], after: Sequence[float | RewardError]) -> list[float | RewardError]:
+def _better(before: Sequence[Outcome], after: Sequence[Outcome]) -> list[Outcome]:
     """The later scores, since a function may score a group as a whole; an earlier one where there is no later."""
     pairs = zip(before, after, strict=True)
     return [earlier if isinstance(later, RewardError) else later for earlier, later in pairs]

@@ -22,7 +22,8 @@ from rljob_api.rule import WITHOUT_RULES
 from rljob_api.spec import RLJobSpec
 from rljob_workers.data.jsonl import other_columns
 from rljob_workers.data.prompts import Prompt, PromptEncoder, PromptSource
-from rljob_workers.rewards import Answer, Reward, RewardError, RewardMissing, build_reward
+from rljob_workers.rewards import Answer, Reward, RewardError, RewardMissing, Score, build_reward
+from rljob_workers.rewards.base import Outcome
 
 MOST_ANSWERS = 4
 """Of a row; and never more than samplesPerPrompt."""
@@ -133,12 +134,19 @@ def _scored(reward: Reward, row: _Row, answers: Sequence[tuple[str, str]]) -> li
         {
             "what": what,
             "response": text,
-            "reward": None if isinstance(score, RewardError) else score,
+            "reward": _reward_of(score),
+            "metrics": dict(score.metrics) if isinstance(score, Score) else {},
             "error": str(score) if isinstance(score, RewardError) else None,
             "isMissing": isinstance(score, RewardMissing),
         }
         for (what, text), score in zip(answers, scores, strict=True)
     ]
+
+
+def _reward_of(outcome: Outcome) -> float | None:
+    if isinstance(outcome, RewardError):
+        return None
+    return outcome.reward if isinstance(outcome, Score) else outcome
 
 
 def main() -> None:
