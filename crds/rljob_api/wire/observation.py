@@ -160,6 +160,8 @@ class EventKind(StrEnum):
     """A storage unit that was not restarted no longer has some of its chunks."""
     ROWS_DROPPED = "RowsDropped"
     """Storage was full, and rows went to make room."""
+    COLUMNS_CHANGED = "ColumnsChanged"
+    """A job that was resumed has another table of columns than its rows: they go on, or are generated again."""
     PROMPT_SET_ASIDE = "PromptSetAside"
     STATE_LOST = "ControlStateLost"
     POD_CHANGED = "PodChanged"

@@ -99,6 +99,7 @@ def _with_drain(status: RLJobStatus, reason: Reason, message: str, now: float) -
 REPORTED: Mapping[str, Reason] = {
     EventKind.UNIT_LOST: Reason.STORAGE_UNIT_LOST,
     EventKind.ROWS_LOST: Reason.ROWS_LOST,
+    EventKind.COLUMNS_CHANGED: Reason.COLUMNS_CHANGED,
     EventKind.PROMPT_SET_ASIDE: Reason.PROMPT_SET_ASIDE,
     EventKind.CHECKPOINT_GIVEN_UP: Reason.CHECKPOINT_GIVEN_UP,
     EventKind.CHECKPOINT_DAMAGED: Reason.CHECKPOINT_DAMAGED,

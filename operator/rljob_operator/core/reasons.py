@@ -67,6 +67,8 @@ class Reason(StrEnum):
     """Storage was full, and rows went to make room. Nothing is restarted."""
     ROWS_LOST = "RowsLost"
     """Rows that training had claimed are gone."""
+    COLUMNS_CHANGED = "ColumnsChanged"
+    """A job that was resumed has another table of columns than its rows: they go on, or are generated again."""
     STORAGE_UNIT_LOST = "StorageUnitLost"
     """A storage unit came back without what it held."""
     PROMPT_SET_ASIDE = "PromptSetAside"

@@ -10,7 +10,7 @@ import pytest
 from rljob_api.names import Role
 from rljob_api.wire.epochs import PodPhase
 from rljob_api.wire.launchers import LauncherHello, LauncherPoll
-from rljob_api.wire.observation import ServerState
+from rljob_api.wire.observation import EventKind, ServerState
 from rljob_workers.dcs.coordinator.coordinator import Coordinator
 from rljob_workers.dcs.coordinator.server_gate import ACROSS_MACHINES, ON_ONE_MACHINE, TICK_SECONDS, OpeningPatience
 from rljob_workers.transfer_queue.admin import QueueAdminTiming
@@ -149,3 +149,19 @@ def test_a_coordinator_that_was_held_up_calls_no_one_silent(launchers: list[Laun
     assert ages() == [0, 0]
     one.look(after=3)
     assert ages() == [3, 3]
+
+
+@pytest.mark.usefixtures("launchers")
+def test_another_table_of_columns_is_reported_once_where_a_run_is_resumed(world: World, successor: Make) -> None:
+    """As rows of a release before that stored no table."""
+    with world.servers.control.admin() as admin:
+        admin.hset("q:meta", "layout", "0123456789ab")
+    for _ in range(2):
+        one = successor(ON_ONE_MACHINE)
+        one.look_for(ON_ONE_MACHINE.all_silent_seconds + TICK_SECONDS)
+        events = one.coordinator.store.events_after(0).events
+        reports = [event.message for event in events if event.kind == EventKind.COLUMNS_CHANGED]
+        assert reports == [
+            "The table of columns changed (no row has a field): 0 groups that were put since the checkpoint cannot be"
+            " used, and are generated again from the same prompts."
+        ]

@@ -7,6 +7,7 @@ anything.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -21,6 +22,8 @@ from rljob_workers.dcs.coordinator.epochs import Epochs, job_to_work_by, runs_al
 from rljob_workers.dcs.coordinator.launchers import Launchers, SeqReport
 from rljob_workers.dcs.coordinator.rank_incarnations import RankIncarnations
 from rljob_workers.dcs.coordinator.records import RUN_ID, SEQ_FLOOR
+
+_LOG = logging.getLogger("rljob.coordinator")
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +180,7 @@ class ServerGate:
             return
         self._context.store.load()
         self._remember(run_id)
+        self._emit_layout()
         self._context.notify(Topic.ORDERS)
         self._context.notify(Topic.REPLICAS)
 
@@ -216,6 +220,16 @@ class ServerGate:
         epoch: Epoch = self._epochs.current.restore.epoch
         event = self._context.event(EventKind.STATE_LOST, epoch, message)
         self._context.emit_once("lost", f"{self._run_id}", event)
+
+    def _emit_layout(self) -> None:
+        """Rows were put under another table of columns: also where a coordinator died before it emitted that."""
+        adopted = self._context.admin.adopted_layout
+        if adopted is None:
+            return
+        _LOG.warning("%s", adopted)
+        event = self._context.event(EventKind.COLUMNS_CHANGED, self._epochs.current.restore.epoch, str(adopted))
+        self._context.emit_once("layout", f"{adopted.seq}", event)
+        self._context.admin.forget_adopted_layout(adopted)
 
 
 def _has_work(hello: LauncherHello, order: PodOrder | None) -> bool:
