@@ -107,7 +107,7 @@ def train_plainly(folder: Path, steps: int = STEPS, *, attention: str = "sdpa") 
 
 
 def _sums(model: Any, rows: TrainRows) -> tuple[torch.Tensor, torch.Tensor, float]:
-    """Over unmasked tokens, tis x clipped objective + coefficient x KL (at most 10 for a token); the KL; and how many they are."""
+    """Over unmasked tokens, tis x clipped objective + coefficient x KL, at most 10 each; the KL; how many they are."""
     new = row_by_row(model, rows.tokens, rows.response_lengths, TEMPERATURE)
     masks, advantages = rows.columns[Column.LOSS_MASKS].values.double(), rows.columns[Column.ADVANTAGES].values.double()
     ratio = torch.exp(new - new.detach())
