@@ -37,6 +37,7 @@ from rljob_workers.trainers.data_parallel import Agreement, DataParallelGroup, R
 from rljob_workers.training.publishing import ExportConfig, Exports, TrainerProbe
 from rljob_workers.training.rendezvous import form_group, gather_rows, incarnation_of_leader
 from rljob_workers.training.reporting import Leader
+from rljob_workers.training.row_metrics import of_all_ranks
 from rljob_workers.training.step_metrics import RolloutTally, is_truncated, slice_facts
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.dataset import Slicing, StreamingDataLoader, StreamingDataset, TrainingSlice
@@ -199,6 +200,7 @@ class ActorLoop:
         # Nothing is reported, or recorded, of a version that is not visible: a rank may still be announcing its part.
         agree(self._group, RankVote(False, False, 0), f"the parts of version {rollout_id + 1}")
         self._starved.count(0.0)
+        tally.carried = of_all_ranks(self._group, tally.carried)
         if self._leader is not None:
             self._leader.report(rollout_id, tally)
         self._exports.save_if_due()
@@ -255,6 +257,7 @@ class ActorLoop:
         facts = gather_rows(self._group, slice_facts(part.batch))
         if pass_index == 0:
             tally.facts.extend(facts)
+            tally.carried.add_batch(part.batch)
         if self._leader is None:
             return
         self._leader.log_slice(rollout_id, pass_index, part, facts)

@@ -20,6 +20,7 @@ from rljob_workers.algorithms.objective import Metric, Reduction
 from rljob_workers.engines.base import FINISH_LENGTH
 from rljob_workers.tensors.columns import Column
 from rljob_workers.trainers.base import OptimizerStepResult
+from rljob_workers.training.row_metrics import RowMetricTotals, beside
 from rljob_workers.transfer_queue.types import Batch
 
 
@@ -122,6 +123,8 @@ class RolloutTally:
     grad_norms: list[float] = field(default_factory=list)
     totals: list[Totals] = field(default_factory=list)
     """The objective's metrics of each step."""
+    carried: RowMetricTotals = field(default_factory=RowMetricTotals)
+    """The metrics of the rows of every first-pass slice: of this rank, and for the report of all ranks."""
     learning_rate: float = 0.0
     """Of the last step."""
     skipped_steps: int = 0
@@ -158,13 +161,16 @@ class RolloutTally:
             version=WeightVersion(rollout_id + 1),
             reward=of_rows["reward/mean"],
             loss=sum(self.losses) / max(1, len(self.losses)),
-            metrics={
-                **self._of_steps(),
-                **of_rows,
-                **rates,
-                **{f"seconds/{phase.replace(' ', '_')}": spent for phase, spent in phases.items()},
-                "seconds/waiting": max(0.0, seconds - sum(phases.values())),
-            },
+            metrics=beside(
+                {
+                    **self._of_steps(),
+                    **of_rows,
+                    **rates,
+                    **{f"seconds/{phase.replace(' ', '_')}": spent for phase, spent in phases.items()},
+                    "seconds/waiting": max(0.0, seconds - sum(phases.values())),
+                },
+                self.carried,
+            ),
             staleness=int(of_rows["staleness/max"]),
             samples=samples,
             tokens=tokens,

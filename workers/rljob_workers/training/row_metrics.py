@@ -1,0 +1,118 @@
+"""The metrics that rows carry, of rewards and of rollout functions: their means over a rollout, over all ranks.
+
+Their names are known only once rows have come, and may differ by rank: ranks add them up once a rollout, as bytes.
+Those of a rollout function are reported as `rollout/NAME`.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, field
+
+import numpy as np
+import orjson
+import torch
+
+from rljob_workers.rewards.metrics import PREFIX
+from rljob_workers.tensors.columns import Column
+from rljob_workers.tensors.packed import unpack_rows
+from rljob_workers.trainers.data_parallel import DataParallelGroup
+from rljob_workers.transfer_queue.types import Batch
+
+MAX_NAMES = 400
+"""Of a report. Where rollout functions make up more, it has the first in the alphabet's order."""
+
+
+OF_FUNCTION = "rollout/"
+
+
+_WORD_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class RowSum:
+    """One metric over the rows that have it."""
+
+    total: float
+    rows: int
+
+
+@dataclass(slots=True)
+class RowMetricTotals:
+    """The metrics of a rollout's rows, added up: of a slice, of a rank, of all ranks."""
+
+    sums: dict[str, RowSum] = field(default_factory=dict)
+
+    def add_batch(self, batch: Batch) -> None:
+        """Adds the rows of a slice. Raises CorruptPack. What is not finite is left out: it would be all of the mean."""
+        if Column.EXTRA not in batch.columns:
+            return  # rows of a release before it
+        for row in unpack_rows(batch.columns[Column.EXTRA]):
+            for name, value in row.metrics.items():
+                if math.isfinite(value):
+                    self._add(name, RowSum(value, 1))
+
+    def add(self, other: RowMetricTotals) -> None:
+        """Adds those of other rows."""
+        for name, one in other.sums.items():
+            self._add(name, one)
+
+    def means(self) -> dict[str, float]:
+        """Over the rows that have each, by the name in the report; at most `MAX_NAMES`."""
+        return {_reported(name): self.sums[name].total / self.sums[name].rows for name in self._first()}
+
+    def to_bytes(self) -> bytes:
+        """For other ranks: JSON, whose floats are exact; no bytes where there is nothing."""
+        return orjson.dumps({name: astuple(self.sums[name]) for name in self._first()}) if self.sums else b""
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> RowMetricTotals:
+        """The reverse of `to_bytes`."""
+        return cls({name: RowSum(*one) for name, one in orjson.loads(data).items()} if data else {})
+
+    def _add(self, name: str, one: RowSum) -> None:
+        before = self.sums.get(name, RowSum(0.0, 0))
+        self.sums[name] = RowSum(before.total + one.total, before.rows + one.rows)
+
+    def _first(self) -> list[str]:
+        """What is first over all ranks is first on each that has it, so that no rank's part of it is missing."""
+        return heapq.nsmallest(MAX_NAMES, self.sums)
+
+
+def _reported(name: str) -> str:
+    return name if name.startswith(PREFIX) else f"{OF_FUNCTION}{name}"
+
+
+def of_all_ranks(group: DataParallelGroup, own: RowMetricTotals) -> RowMetricTotals:
+    """Those of all ranks, the same on each: a collective, of one sum where no row has any and else of two."""
+    found = RowMetricTotals()
+    for data in _gathered_bytes(group, own.to_bytes()):
+        found.add(RowMetricTotals.from_bytes(data))
+    return found
+
+
+def _gathered_bytes(group: DataParallelGroup, own: bytes) -> Sequence[bytes]:
+    """The bytes of every rank, by rank: each writes its row of a table of zeros, and the tables are added up."""
+    if group.world == 1:
+        return [own]
+    what = "the metrics of the rows"
+    sizes = torch.zeros(group.world, dtype=torch.int64)
+    sizes[group.rank] = len(own)
+    group.add_up(sizes, what)
+    longest = int(sizes.max())
+    if longest == 0:
+        return []
+    padded = own.ljust(-(-longest // _WORD_BYTES) * _WORD_BYTES, b"\0")
+    words = torch.from_numpy(np.frombuffer(padded, np.int64).copy())
+    table = torch.zeros(group.world, len(words), dtype=torch.int64)
+    table[group.rank] = words
+    group.add_up(table, what)
+    rows = table.numpy()
+    return [row.tobytes()[:size] for row, size in zip(rows, sizes.tolist(), strict=True)]
+
+
+def beside(own: Mapping[str, float], of_rows: RowMetricTotals) -> dict[str, float]:
+    """The figures of a step, with those of its rows that have no name of the step's own."""
+    return {**of_rows.means(), **own}
