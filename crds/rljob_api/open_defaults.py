@@ -19,6 +19,7 @@ from rljob_api.names import EngineKind, Role
 from rljob_api.revision import row_of
 from rljob_api.roles import FORWARD_ROLES, LEADING_ROLE, PROXIMAL_ROLE, TRAITS, field_name
 from rljob_api.spec import RLJobSpec
+from rljob_api.spec.algorithm import ProximalPolicy
 from rljob_api.spec.model import Dtype
 from rljob_api.spec.roles import DeviceOwner, RoleSpec, RolesSpec, engine_kind
 
@@ -94,6 +95,7 @@ def resolve(spec: RLJobSpec, place: JobPlace, retained: RetainedDefaults | None 
     """The spec with every default filled in that depends on the rest of it."""
     choices: list[ResolvedDefault] = []
     problems: list[str] = []
+    problems += _proximal_problems(spec)
     for step in (_proximal_role, _engine):
         spec, choice = step(spec, place, retained)
         choices += [choice] if choice is not None else []
@@ -142,13 +144,25 @@ def _computing(spec: RLJobSpec) -> Iterator[Role]:
     )
 
 
+def _proximal_problems(spec: RLJobSpec) -> Iterator[str]:
+    """An API server cannot distinguish null from nothing, so no rule says this: there the role comes."""
+    if spec.algorithm.proximal is ProximalPolicy.RECOMPUTE and spec.roles.of(PROXIMAL_ROLE) is None:
+        yield (
+            f"spec.algorithm.proximal: Recompute needs the role {field_name(PROXIMAL_ROLE)}, which is null. Remove"
+            f" roles.{field_name(PROXIMAL_ROLE)}, give it as {{}}, or set proximal to Actor."
+        )
+
+
 def _proximal_role(
     spec: RLJobSpec, place: JobPlace, retained: RetainedDefaults | None
 ) -> tuple[RLJobSpec, ResolvedDefault | None]:
-    name, actor = PROXIMAL_ROLE.value, spec.roles.of(LEADING_ROLE)
-    if name in spec.roles.model_fields_set:
+    name, actor, proximal = PROXIMAL_ROLE.value, spec.roles.of(LEADING_ROLE), spec.algorithm.proximal
+    needs_it = proximal is ProximalPolicy.RECOMPUTE
+    if name in spec.roles.model_fields_set and (spec.roles.of(PROXIMAL_ROLE) is not None or not needs_it):
         return spec, None
-    if retained is not None:
+    if proximal is not None:
+        is_there, reason = needs_it, f"since algorithm.proximal is {proximal}"
+    elif retained is not None:
         is_there, reason = retained.has_proximal_role, _AS_BEGUN
     elif spec.has_one_optimizer_step:
         is_there, reason = False, "since one optimizer step is made per rollout, which has the log-probs itself"

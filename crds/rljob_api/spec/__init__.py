@@ -14,9 +14,9 @@ from pydantic import Field, StringConstraints
 from rljob_api.base import ApiModel
 from rljob_api.change import LIVE, RESTARTS, fixed
 from rljob_api.names import EngineKind, Role
-from rljob_api.roles import LEADING_ROLE, TRAITS, field_name
+from rljob_api.roles import LEADING_ROLE, PROXIMAL_ROLE, TRAITS, field_name
 from rljob_api.rule import Derived, Rule, RuledModel
-from rljob_api.spec.algorithm import AlgorithmSpec
+from rljob_api.spec.algorithm import AlgorithmSpec, ProximalPolicy
 from rljob_api.spec.checkpoint import CheckpointSpec
 from rljob_api.spec.data import DataSpec
 from rljob_api.spec.infrastructure import InfrastructureSpec
@@ -110,6 +110,12 @@ def _groups_reach_all_ranks(job: RLJobSpec) -> bool:
     if training.claim_policy != "Group" or training.global_batch_size % shares:
         return True  # rules of their own say that rows do not reach all ranks
     return training.global_batch_size % (shares * job.rollout.samples_per_prompt) == 0
+
+
+def _has_no_idle_forward(job: RLJobSpec) -> bool:
+    """The role that computes proximal log-probs is not asked for where no role would read them."""
+    is_asked_for = PROXIMAL_ROLE.value in job.roles.model_fields_set and job.roles.of(PROXIMAL_ROLE) is not None
+    return job.algorithm.proximal in (None, ProximalPolicy.RECOMPUTE) or not is_asked_for
 
 
 def _answers_have_labels(job: RLJobSpec) -> bool:
@@ -255,6 +261,14 @@ SPEC: tuple[Rule, ...] = (
         f"(self.training.itersPerTrainUpdate * {_TRAINERS}) != 0 || self.training.globalBatchSize % "
         f"(self.training.itersPerTrainUpdate * {_TRAINERS} * self.rollout.samplesPerPrompt) == 0",
         derived=_OF_TRAINERS,
+    ),
+    Rule(
+        field="algorithm.proximal",
+        holds=_has_no_idle_forward,
+        sentence="{algorithm.proximal} leaves the log-probs of the role actorFwd, which is given, unread. Remove "
+        "roles.actorFwd, or set proximal to Recompute.",
+        cel="!has(self.algorithm.proximal) || self.algorithm.proximal == 'Recompute' || "
+        f"!has(self.roles.{field_name(PROXIMAL_ROLE)})",
     ),
     Rule(
         field="algorithm.kl.coefficient",

@@ -5,7 +5,6 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from rljob_api.base import ApiModel
 from rljob_api.rule import Rule, RuledModel
 
 CLIP: tuple[Rule, ...] = (
@@ -42,6 +41,17 @@ CORRECTION: tuple[Rule, ...] = (
         ),
         sentence="{floor} is not below cap, so that no token is left. Give less than cap.",
         cel="!has(self.floor) || !has(self.cap) || self.floor < self.cap",
+    ),
+)
+
+
+ALGORITHM: tuple[Rule, ...] = (
+    Rule(
+        field="correction.kind",
+        holds=lambda algorithm: algorithm.proximal != "Rollout" or algorithm.correction.kind == "None",
+        sentence="{correction.kind} compares proximal log-probs with the engine's, which are one with proximal "
+        "Rollout: every weight would be 1. Set kind to None, or proximal to Actor or Recompute.",
+        cel="!has(self.proximal) || self.proximal != 'Rollout' || self.correction.kind == 'None'",
     ),
 )
 
@@ -136,8 +146,18 @@ class Truncated(StrEnum):
     MASK = "Mask"
 
 
-class AlgorithmSpec(ApiModel):
+class ProximalPolicy(StrEnum):
+    """Whose log-probs the ratio of the loss is measured against."""
+
+    RECOMPUTE = "Recompute"
+    ACTOR = "Actor"
+    ROLLOUT = "Rollout"
+
+
+class AlgorithmSpec(RuledModel):
     """A policy gradient over groups of samples."""
+
+    rules = ALGORITHM
 
     advantage: Annotated[str, _names(Advantage)] = Advantage.GRPO
     """Grpo: (reward - mean of its group) / standard deviation of its group. Or `package.module:function` with the
@@ -152,6 +172,11 @@ class AlgorithmSpec(ApiModel):
     """Pull towards the reference model."""
     correction: CorrectionSpec = CorrectionSpec()
     """What is done about samples that the trained policy did not make."""
+    proximal: ProximalPolicy | None = None
+    """Whose log-probs the ratio of the loss is measured against. Recompute: version r's, by the role actorFwd. Actor:
+    the same, by the actor itself: in the pass that trains where a rollout is one optimizer step, else of the whole
+    rollout before the first. Rollout: the engine's, as they came, so that nothing is computed again and the ratio
+    covers staleness and mismatch too (bypass mode). Null: Recompute where there is an actorFwd, else Actor."""
     loss_aggregation: Annotated[str, _names(LossAggregation)] = LossAggregation.TOKEN_MEAN
     """Over what the loss is averaged. TokenMean: all tokens of the global batch. SequenceMean: samples, each by its
     tokens' mean. Or `package.module:function` with the signature of

@@ -32,6 +32,21 @@ def test_a_job_without_actor_fwd_loses_and_repeats_nothing(
         job.assert_succeeded()
 
 
+def test_the_engines_log_probs_are_the_proximal_ones(tmp_path: Path) -> None:
+    """No one computes them again: staleness, of rows that the version before made, is in the ratio."""
+    algorithm = {"proximal": "Rollout", "correction": {"kind": "None"}}
+    manifest = make_manifest(tmp_path, rollout={"numRollouts": 8}, algorithm=algorithm)
+    del manifest["spec"]["roles"]["actorFwd"]
+    with RunningJob(tmp_path, manifest) as job:
+        job.wait_for_step(1)
+        assert "actor_fwd" not in {role["name"] for role in job.status()["roles"]}
+        job.assert_succeeded()
+        steps = job.metrics()
+    assert all(step.get("mismatch/kl", 0.0) == step.get("staleness/kl", 0.0) == 0.0 for step in steps)
+    assert "correction/weight" not in steps[0]
+    assert any(step["policy/approx_kl"] > 0.0 for step in steps), "one optimizer step, and a ratio that is not 1"
+
+
 def test_no_one_waits_for_a_reference_that_no_kl_term_reads(tmp_path: Path) -> None:
     """It is stopped for as long as it takes to train and record many rollouts; their rows go all the same."""
     patience = {"heartbeatTimeoutSeconds": 300, "stallTimeoutSeconds": 600}

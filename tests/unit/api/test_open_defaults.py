@@ -14,6 +14,8 @@ from tests.unit.api.manifests import changed
 
 SEVERAL_STEPS = {"spec.training.globalBatchSize": 256, "spec.training.microBatchSize": 256}
 
+BYPASS = {"spec.algorithm.proximal": "Rollout", "spec.algorithm.correction": {"kind": "None"}}
+
 
 def spec_of(changes: dict[str, Any]) -> RLJobSpec:
     return RLJobSpec.model_validate(changed(changes)["spec"])
@@ -33,6 +35,9 @@ NEW = [
     pytest.param({"spec.training.epochsPerRollout": 2}, {"actor_fwd": CPU}, id="several passes over a rollout"),
     pytest.param({"spec.roles.actorFwd": {}}, {"actor_fwd": CPU}, id="a role that is asked for"),
     pytest.param({**SEVERAL_STEPS, "spec.roles.actorFwd": None}, {"actor_fwd": None}, id="one that is not wanted"),
+    pytest.param({"spec.algorithm.proximal": "Recompute"}, {"actor_fwd": CPU}, id="proximal Recompute, a role for it"),
+    pytest.param({**SEVERAL_STEPS, "spec.algorithm.proximal": "Actor"}, {"actor_fwd": None}, id="Actor, none"),
+    pytest.param({**SEVERAL_STEPS, **BYPASS}, {"actor_fwd": None}, id="Rollout, none"),
     pytest.param(
         {"spec.roles.actor": {"gpus": 4}, "spec.roles.rollout": {"gpus": 4}},
         {"actor_fwd": None, "reference": (4, "actor"), "engine": "SGLang"},
@@ -91,6 +96,12 @@ REFUSED = [
         " of GPUs of its own, or 0 for the CPU.",
         id="more pods than devices",
     ),
+    pytest.param(
+        {"spec.algorithm.proximal": "Recompute", "spec.roles.actorFwd": None},
+        "spec.algorithm.proximal: Recompute needs the role actorFwd, which is null. Remove roles.actorFwd, give it as"
+        " {}, or set proximal to Actor.",
+        id="log-probs by a role that is taken away",
+    ),
 ]
 
 
@@ -107,6 +118,14 @@ def test_a_job_that_is_started_again_keeps_what_it_began_with(changes: dict[str,
     again = resolve(edited, JobPlace.MACHINE, RetainedDefaults.of(stored))
     assert again.problems == ()
     assert roles_of(again) == roles_of(Resolution(stored))
+
+
+def test_a_job_that_began_changes_its_roles_with_the_policy_of_proximal_log_probs() -> None:
+    stored = resolve(spec_of(SEVERAL_STEPS), JobPlace.CLUSTER).spec
+    for place in JobPlace:
+        again = resolve(spec_of({**SEVERAL_STEPS, **BYPASS}), place, RetainedDefaults.of(stored))
+        assert roles_of(again)["actor_fwd"] is None
+        assert roles_of(resolve(spec_of(SEVERAL_STEPS), place, RetainedDefaults.of(stored)))["actor_fwd"] == CPU
 
 
 def test_a_stored_job_keeps_its_roles_its_engine_and_its_revision() -> None:

@@ -91,6 +91,8 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
             "retries": st.just(0),
         },
     ),
+    "spec.algorithm.proximal": st.sampled_from(["Actor", "Rollout", "Recompute", None]),
+    "spec.algorithm.correction.kind": st.sampled_from(["None", "Tis", "IcePop"]),
     "spec.training.globalBatchSize": SIZES,
     "spec.training.microBatchSize": st.one_of(SIZES, st.none()),
     "spec.training.packing": st.booleans(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,10 +35,14 @@ from tests.unit.trainers.rows import make_rows, make_spec, select_rows
 ROLLOUTS, ROWS, TEMPERATURE = 2, 16, 1.3
 
 
-def spec_with(roles: dict[str, Any], coefficient: float = 0.05, **training: int) -> RLJobSpec:
+BYPASS = {"proximal": "Rollout", "correction": {"kind": "None"}}
+
+
+def spec_with(roles: dict[str, Any], coefficient: float = 0.05, algorithm: Any = None, **training: int) -> RLJobSpec:
     spec = make_spec(micro_batch_size=4).model_dump(mode="json")
     spec["roles"] = {"reference": {}, **roles}
     spec["algorithm"]["kl"]["coefficient"] = coefficient
+    spec["algorithm"] |= algorithm or {}
     spec["training"] |= training
     return RLJobSpec.model_validate(spec)
 
@@ -56,6 +60,9 @@ def spec_with(roles: dict[str, Any], coefficient: float = 0.05, **training: int)
 )
 def test_who_computes_them(roles: dict[str, Any], training: dict[str, int], expected: Proximal) -> None:
     assert proximal_of(spec_with(roles, **training)) is expected
+    bypass = spec_with({"actorFwd": None}, 0.05, BYPASS, **training)
+    assert proximal_of(bypass) is Proximal.ENGINE
+    assert Column.LOG_PROBS not in pipeline.columns_of(bypass)
 
 
 @pytest.mark.parametrize("coefficient", [0.0, 0.05])
@@ -184,6 +191,30 @@ def test_several_steps_need_the_log_probs_of_before_the_first(tmp_path: Path) ->
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setitem(globals(), "proximal_of", lambda _: Proximal.STEP)
         assert not torch.equal(trained(tmp_path, spec), right)
+
+
+@pytest.mark.parametrize("training", [{}, {"itersPerTrainUpdate": 2}, {"globalBatchSize": 8, "epochsPerRollout": 2}])
+def test_the_engines_log_probs_are_trained_against_as_if_a_role_had_computed_them(
+    tmp_path: Path, training: dict[str, int]
+) -> None:
+    bypass = spec_with({"actorFwd": None}, 0.05, BYPASS, **training)
+    computed = spec_with({"actorFwd": None}, 0.05, {"correction": {"kind": "None"}}, **training)
+    found = trained(tmp_path, bypass)
+    assert not torch.equal(trained(tmp_path, computed), found)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setitem(globals(), "as_batch", with_the_engines)
+        monkeypatch.setitem(globals(), "proximal_of", lambda _: Proximal.QUEUE)
+        assert torch.equal(trained(tmp_path, bypass), found)
+
+
+def with_the_engines(rows: TrainRows, numbers: list[int], forward: ForwardModel | None) -> Batch:
+    """A batch with a column of proximal log-probs, which are the engine's."""
+    batch = _AS_BATCH(rows, numbers, forward)
+    log_probs = batch.columns[Column.ROLLOUT_LOG_PROBS]
+    return replace(batch, columns={**batch.columns, Column.LOG_PROBS: log_probs})
+
+
+_AS_BATCH = as_batch
 
 
 def test_rows_without_log_probs_are_measured_against_themselves(tmp_path: Path) -> None:

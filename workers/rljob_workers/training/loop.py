@@ -17,7 +17,7 @@ import torch
 
 from rljob_api.names import RolloutId
 from rljob_api.spec import RLJobSpec
-from rljob_api.spec.algorithm import Truncated
+from rljob_api.spec.algorithm import ProximalPolicy, Truncated
 from rljob_api.wire.ranks import NoticeKind
 from rljob_workers import pipeline
 from rljob_workers.algorithms.losses import masks_of_rows
@@ -55,10 +55,14 @@ class Proximal(Enum):
     ROLLOUT = "rollout"
     """The actor does, of all rows, before its first optimizer step on them. So the rollout must be complete first: no
     slice of it is trained on while others are still being generated."""
+    ENGINE = "engine"
+    """The engine has, when it generated: no policy is computed again."""
 
 
 def proximal_of(spec: RLJobSpec) -> Proximal:
-    """What a job does: actor_fwd where it has one, else what its optimizer steps allow."""
+    """What a job does: as given, else actor_fwd where it has one, else what its optimizer steps allow."""
+    if spec.algorithm.proximal is ProximalPolicy.ROLLOUT:
+        return Proximal.ENGINE
     if Column.LOG_PROBS in pipeline.columns_of(spec):
         return Proximal.QUEUE
     return Proximal.STEP if spec.has_one_optimizer_step else Proximal.ROLLOUT
@@ -229,6 +233,8 @@ class ActorLoop:
         return found
 
     def _rows(self, part: TrainingSlice, log_probs: Jagged | None = None) -> TrainRows:
+        if self._config.proximal is Proximal.ENGINE:
+            log_probs = part.batch.columns[Column.ROLLOUT_LOG_PROBS]
         return train_rows(part.batch, self._config.truncated, log_probs)
 
     def _train_slice(self, rollout_id: RolloutId, part: TrainingSlice, rows: TrainRows, tally: RolloutTally) -> None:
