@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -55,6 +56,12 @@ class Threads(DataParallelGroup):
         total = torch.stack(self._brought).sum(0)
         self._meeting.wait(30)
         values.copy_(total)
+
+    def broadcast(self, values: torch.Tensor, source: int, what: str) -> None:
+        raise NotImplementedError(what)
+
+    def part(self, ranks: Sequence[Sequence[int]]) -> DataParallelGroup:
+        raise NotImplementedError
 
     def collective(self, what: str) -> AbstractContextManager[None]:
         del what

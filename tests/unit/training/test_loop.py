@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,6 +45,12 @@ class Threads(DataParallelGroup):
 
     def add_up(self, values: torch.Tensor, what: str) -> None:
         values.copy_(self._meeting.sum_of(self.rank, values))
+
+    def broadcast(self, values: torch.Tensor, source: int, what: str) -> None:
+        raise NotImplementedError(what)
+
+    def part(self, ranks: Sequence[Sequence[int]]) -> DataParallelGroup:
+        raise NotImplementedError
 
     def collective(self, what: str) -> AbstractContextManager[None]:
         raise NotImplementedError(what)

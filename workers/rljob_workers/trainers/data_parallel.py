@@ -10,10 +10,11 @@ import socket
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -151,6 +152,20 @@ class DataParallelGroup(ABC):
         """
 
     @abstractmethod
+    def broadcast(self, values: torch.Tensor, source: int, what: str) -> None:
+        """Replaces `values`, on the host and of one shape and dtype on all ranks, by those of rank `source`.
+
+        Raises GroupBroken as a sum does.
+        """
+
+    @abstractmethod
+    def part(self, ranks: Sequence[Sequence[int]]) -> DataParallelGroup:
+        """The group of those ranks that this rank is listed with; a collective, of a whole group only.
+
+        `ranks` has every rank once, and is the same on all. A rank's number in its part is its place in the list.
+        """
+
+    @abstractmethod
     def collective(self, what: str) -> AbstractContextManager[None]:
         """Around whatever meets the other ranks inside a library, where this thread may be blocked for long.
 
@@ -172,6 +187,13 @@ class SingleRank(DataParallelGroup):
 
     def add_up(self, values: torch.Tensor, what: str) -> None:
         """The sum of one is itself."""
+
+    def broadcast(self, values: torch.Tensor, source: int, what: str) -> None:
+        """It has its own."""
+
+    def part(self, ranks: Sequence[Sequence[int]]) -> DataParallelGroup:  # noqa: ARG002 -- there is one way
+        """Itself."""
+        return self
 
     def collective(self, what: str) -> AbstractContextManager[None]:  # noqa: ARG002 -- no rank is met in it
         """No rank is met."""
@@ -243,7 +265,7 @@ def join_group(
     timeout = timedelta(seconds=timeout_seconds)
     try:
         store = hosted.store if hosted is not None else _connect(address, timeout)
-        places = Places(store, rank, world)
+        places = Places(store, rank, range(world))
         backend = group_backend(own_device())
         distributed.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timeout)
     except (RuntimeError, ValueError) as error:  # torch's DistError is a RuntimeError
@@ -251,37 +273,39 @@ def join_group(
             f"data-parallel group: rank {rank} of {world} waited {timeout_seconds:g} s at {address} for the "
             "other ranks. Check that every rank of the role runs and reaches that address."
         ) from error
-    return GlooGroup(rank, world, timeout_seconds, places, on_wait, counter or NoCounter())
+    return GlooGroup(rank, range(world), timeout_seconds, places, on_wait, counter or NoCounter())
 
 
 class Places:
     """How many sums each rank has entered, in the rendezvous store: after a deadline they name the ranks behind."""
 
-    def __init__(self, store: TCPStore, rank: int, world: int) -> None:
-        self._store = store
-        self._own = _place_of(rank)
-        self._all = [_place_of(rank) for rank in range(world)]
+    def __init__(self, store: TCPStore, rank: int, members: Sequence[int], name: str = "") -> None:
+        """`members` are ranks of the whole group, `rank` this process's; `name` sets those of a part apart."""
+        self.store = store
+        self._members = members
+        self._own = _place_of(name, rank)
+        self._all = [_place_of(name, member) for member in members]
         self._number = 0
         self.enter("the group")
 
     def enter(self, what: str) -> None:
         """This rank enters its next sum. One message to rank 0, whose answer is not awaited."""
-        self._store.set(self._own, f"{self._number} {what}")
+        self.store.set(self._own, f"{self._number} {what}")
         self._number += 1
 
     def behind(self) -> str:
         """A sentence that names the ranks which entered the fewest sums."""
         try:
-            self._store.set_timeout(timedelta(seconds=BEHIND_SECONDS))  # rank 0 may be the one that is stopped
-            entered = [place.decode().partition(" ") for place in self._store.multi_get(self._all)]
+            self.store.set_timeout(timedelta(seconds=BEHIND_SECONDS))  # rank 0 may be the one that is stopped
+            entered = [place.decode().partition(" ") for place in self.store.multi_get(self._all)]
         except RuntimeError:
             return "Rank 0, where the ranks meet, is gone."
         numbers = [int(number) for number, _, _ in entered]
         lowest, highest = min(numbers), max(numbers)
         if lowest == highest:
             return "All ranks had come to it: one of them is gone."
-        late = [rank for rank, number in enumerate(numbers) if number == lowest]
-        named = ", ".join(f"rank {rank}" for rank in late)
+        late = [place for place, number in enumerate(numbers) if number == lowest]
+        named = ", ".join(f"rank {self._members[place]}" for place in late)
         return f"It waited for {named}, last seen in {entered[late[0]][2]}."
 
 
@@ -291,28 +315,70 @@ class GlooGroup(DataParallelGroup):
     def __init__(
         self,
         rank: int,
-        world: int,
+        members: Sequence[int],
         timeout_seconds: float,
         places: Places,
         on_wait: Callable[[str], None],
         counter: CollectiveCounter,
+        process_group: distributed.ProcessGroup | None = None,
     ) -> None:
+        """`members` are ranks of torch's default group, `rank` is this one's place among them.
+
+        `process_group` is of these ranks; None: they are all.
+        """
         self.rank = rank
-        self.world = world
+        self.world = len(members)
+        self._members = members
         self._timeout_seconds = timeout_seconds
         self._places = places
         self._on_wait = on_wait
         self._counter = counter
+        self._process_group = process_group
         self._is_within = False
 
     def add_up(self, values: torch.Tensor, what: str) -> None:
         """One all-reduce over `values`; this thread goes on sending beats meanwhile."""
-        with self._naming(f"add up {what}"):
+        self._meet(f"add up {what}", what, partial(distributed.all_reduce, values, group=self._process_group))
+
+    def broadcast(self, values: torch.Tensor, source: int, what: str) -> None:
+        """As a sum, of which the others' terms do not count."""
+        send = partial(distributed.broadcast, values, src=self._members[source], group=self._process_group)
+        self._meet(f"share {what}", what, send)
+
+    def part(self, ranks: Sequence[Sequence[int]]) -> DataParallelGroup:
+        """All ranks make all parts, in the order of the list.
+
+        What a part does is not counted for the launcher: parts go on at their own pace, and a rank that is behind in
+        its own would be taken for one that is behind all others. It is behind in the next collective of all.
+        """
+        own = next(place for place, members in enumerate(ranks) if self.rank in members)
+        if len(ranks[own]) == self.world:
+            return self
+        timeout = timedelta(seconds=self._timeout_seconds)
+        with self.collective("the parts of the group"):
+            groups = [distributed.new_group(list(members), timeout=timeout, backend="gloo") for members in ranks]
+        if len(ranks[own]) == 1:
+            return SingleRank()
+        group = groups[own]
+        assert isinstance(group, distributed.ProcessGroup), "torch gives a number for groups of others"
+        return GlooGroup(
+            ranks[own].index(self.rank),
+            ranks[own],
+            self._timeout_seconds,
+            Places(self._places.store, self.rank, ranks[own], f"part-{own}/"),
+            self._on_wait,
+            NoCounter(),
+            group,
+        )
+
+    def _meet(self, doing: str, what: str, call: Callable[..., distributed.Work | None]) -> None:
+        with self._naming(doing):
             if self._is_within:
-                distributed.all_reduce(values)
+                call()
                 return
             self._enter(what)
-            work = distributed.all_reduce(values, async_op=True)
+            work = call(async_op=True)
+            assert work is not None, "this rank is of the group"
             failpoint("collective.entered")
             pause = FIRST_PAUSE_SECONDS
             while not work.is_completed():
@@ -352,16 +418,22 @@ class GlooGroup(DataParallelGroup):
             if not _is_of_the_group(error):
                 raise
             raise GroupBroken(
-                f"data-parallel group: rank {self.rank} of {self.world} could not {doing}: another rank is gone "
-                f"or did not come within {self._timeout_seconds:g} s. {self._places.behind()} ({error})"
+                f"data-parallel group: rank {self._members[self.rank]} of {self._size} could not {doing}: another rank "
+                f"is gone or did not come within {self._timeout_seconds:g} s. {self._places.behind()} ({error})"
             ) from error
+
+    @property
+    def _size(self) -> str:
+        if self._process_group is None:
+            return str(self.world)
+        return f"the {self.world} that share rows"
 
     def _waiting_for(self, what: str) -> str:
         return f"{what}, with {self.world - 1} other ranks"
 
     def close(self) -> None:
-        """Leaves; the others' next sum fails."""
-        if distributed.is_initialized():
+        """Leaves; the others' next sum fails. A part ends with the whole."""
+        if distributed.is_initialized() and self._process_group is None:
             distributed.destroy_process_group()
 
 
@@ -374,8 +446,8 @@ def _is_of_the_group(error: RuntimeError) -> bool:
     return isinstance(error, distributed.DistError) or "/gloo/" in str(error)
 
 
-def _place_of(rank: int) -> str:
-    return f"rljob/entered/{rank}"
+def _place_of(name: str, rank: int) -> str:
+    return f"rljob/entered/{name}{rank}"
 
 
 def _connect(address: str, timeout: timedelta) -> TCPStore:

@@ -1,0 +1,68 @@
+"""Four ranks of which two and two share a model: sources send their rows, facts are added up once, or a rank leaves."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from rljob_workers.trainers.data_parallel import GroupError, host_store, join_group
+from rljob_workers.trainers.mesh import Mesh, Message
+
+DP_RANK_OF = [0, 1, 0, 1]
+"""As under pipeline parallelism: the ranks of a model are not neighbours."""
+
+
+def main(folder: Path, rank: int, leaves_early: int) -> None:
+    hosted = None
+    rendezvous = folder / "address"
+    if rank == 0:
+        hosted = host_store("127.0.0.1", timeout_seconds=30)
+        (folder / "address.new").write_text(hosted.address)
+        (folder / "address.new").rename(rendezvous)
+    while not rendezvous.exists():
+        time.sleep(0.01)
+    gang = join_group(rendezvous.read_text(), rank, len(DP_RANK_OF), timeout_seconds=30, hosted=hosted)
+    mesh = Mesh.of(gang, DP_RANK_OF)
+    rows = 3 + 2 * mesh.dp_rank
+    sent = None
+    if mesh.is_source:
+        columns = (
+            torch.arange(rows, dtype=torch.int32),
+            torch.rand(rows, 2).double(),
+            torch.zeros(0, 4),
+            torch.ones(5).bool(),
+        )
+        sent = Message(b"rows %d" % rows, columns)
+    got = mesh.share(sent, "the rows of a slice")
+    assert got.header == b"rows %d" % rows
+    assert got.tensors[0].tolist() == list(range(rows))
+    assert [(t.dtype, tuple(t.shape)) for t in got.tensors] == [
+        (torch.int32, (rows,)),
+        (torch.float64, (rows, 2)),
+        (torch.float32, (0, 4)),
+        (torch.bool, (5,)),
+    ]
+    assert mesh.share(Message(b"nothing") if mesh.is_source else None, "no rows").header == b"nothing"
+    count = torch.tensor([float(rows)])
+    mesh.add_up(count, "rows")
+    facts = mesh.gather(torch.full((2,), float(rows)), "facts")
+    if rank == leaves_early:
+        return
+    if leaves_early >= 0:
+        mesh.share(Message(b"more") if mesh.is_source else None, "the rows of another slice")
+        mesh.add_up(count, "more rows")
+    line = f"{mesh.dp_rank} of {mesh.dp_size}, {mesh.is_source}: {count.item():g} rows, {[f.tolist() for f in facts]}"
+    sys.stderr.write(line)
+    gang.add_up(count, "the end")
+    gang.close()
+
+
+if __name__ == "__main__":
+    try:
+        main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    except GroupError as error:
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        sys.exit(3)
