@@ -117,6 +117,8 @@ class RoleTopology:
     engines: int
     """Engine servers of each pod: rank i drives engine i. 0: the role has none."""
     grouping: Grouping
+    shards: int = 1
+    """Ranks that share one model; of a role whose ranks are one gang it does not count."""
 
     @property
     def num_ranks(self) -> int:
@@ -129,8 +131,22 @@ class RoleTopology:
         return range(first, first + self.ranks_per_pod)
 
     @property
+    def ranks_per_gang(self) -> int:
+        """Ranks that share any collective; 1: each works for itself."""
+        return max(self.num_ranks, 1) if self.grouping is Grouping.GANG else self.shards
+
+    @property
+    def pods_per_gang(self) -> int:
+        """Pods that begin again together."""
+        return max(self.ranks_per_gang // self.ranks_per_pod, 1)
+
+    @property
     def gangs(self) -> tuple[range, ...]:
-        """Global ranks that share any collective. Each gang takes work for itself: its first rank does."""
-        if self.grouping is Grouping.GANG:
-            return (range(self.num_ranks),) if self.num_ranks else ()
-        return tuple(range(rank, rank + 1) for rank in range(self.num_ranks))
+        """Global ranks of each gang. Each takes work for itself: its first rank does."""
+        size = self.ranks_per_gang
+        return tuple(range(first, first + size) for first in range(0, self.num_ranks, size))
+
+    def gang_of(self, rank: int) -> range:
+        """The global ranks of the gang of global rank `rank`."""
+        first = rank - rank % self.ranks_per_gang
+        return range(first, first + self.ranks_per_gang)

@@ -318,6 +318,10 @@ class RolesSpec(ApiModel):
         """Role -> number of pods that it may have."""
         return {role: spec.most_replicas for role, spec in self.present().items()}
 
+    def topologies(self) -> dict[Role, RoleTopology]:
+        """Role -> its shape, of the roles that the job has."""
+        return {role: self.topology(role) for role in self.present()}
+
     def topology(self, role: Role) -> RoleTopology:
         """The shape of `role` as the spec wants it.
 

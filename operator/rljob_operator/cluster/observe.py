@@ -79,6 +79,7 @@ def observe(
         secret_is_lost=secret_is_lost,
         required={} if spec.scheduling.gang is None else required_replicas(spec),
         autoscaling=Autoscaling.of(spec),
+        topologies=spec.roles.topologies(),
         retained=retained,
         volume=volume,
         num_worker_pods=len(workers),

@@ -15,7 +15,7 @@ from rljob_api.wire.identity import PodKey
 from rljob_api.wire.launchers import RankProcess
 from rljob_operator.core.decision import Cause
 from rljob_operator.core.liveness import hanging, is_cut_off, is_silent, lost_before, lost_pods, never_ran
-from rljob_operator.core.membership import pods, remaining
+from rljob_operator.core.membership import gang_of, pods, remaining
 from rljob_operator.core.observed import Observed, ordered_processes, pod_uid
 from rljob_operator.core.reasons import Reason
 
@@ -23,13 +23,14 @@ from rljob_operator.core.reasons import Reason
 def explained(observed: Observed, status: RLJobStatus, causes: Sequence[Cause], now: float) -> list[Cause]:
     """`causes` without those that another one explains; what is left of a broken gang names who did not come."""
     own = [cause for cause in causes if not _is_consequence(cause)]
-    lost = {cause.pod.role for cause in own}
-    left: dict[Role, list[Cause]] = {}
+    lost = {gang_of(observed.topologies, cause.pod) for cause in own}
+    left: dict[tuple[Role, int], list[Cause]] = {}
     for cause in causes:
-        if _is_consequence(cause) and cause.pod.role not in lost:
-            left.setdefault(cause.pod.role, []).append(cause)
-    for role, consequences in left.items():
-        behind = _behind(observed, status, role)
+        gang = gang_of(observed.topologies, cause.pod)
+        if _is_consequence(cause) and gang not in lost:
+            left.setdefault(gang, []).append(cause)
+    for gang, consequences in left.items():
+        behind = _behind(observed, status, gang)
         if not behind:
             own += consequences
             continue
@@ -57,12 +58,12 @@ def _never_reached(observed: Observed, status: RLJobStatus, key: PodKey, process
     return process.cut_off or any(seen.pod == key and is_cut_off(observed, status, seen, now) for seen in pods)
 
 
-def _behind(observed: Observed, status: RLJobStatus, role: Role) -> list[tuple[PodKey, RankProcess]]:
-    """The ranks that the others of `role` waited for; none where they cannot be distinguished.
+def _behind(observed: Observed, status: RLJobStatus, gang: tuple[Role, int]) -> list[tuple[PodKey, RankProcess]]:
+    """The ranks that the others of `gang` waited for; none where they cannot be distinguished.
 
     Of those in the collective that the fewest have passed, the ones that still run: the others have given up.
     """
-    ranks = list(_ranks(observed, status, role))
+    ranks = _of_one_gang(observed, list(_ranks(observed, status, gang)))
     lowest = min((rank.collectives or 0 for _, rank in ranks), default=0)
     late = [(key, rank) for key, rank in ranks if (rank.collectives or 0) == lowest]
     running = [(key, rank) for key, rank in late if rank.exit_code is None]
@@ -70,9 +71,21 @@ def _behind(observed: Observed, status: RLJobStatus, role: Role) -> list[tuple[P
     return found if len(found) < len(ranks) else []
 
 
-def _ranks(observed: Observed, status: RLJobStatus, role: Role) -> Iterator[tuple[PodKey, RankProcess]]:
+def _of_one_gang(observed: Observed, ranks: list[tuple[PodKey, RankProcess]]) -> list[tuple[PodKey, RankProcess]]:
+    """Of the gangs that a pod may have several of, the first that has broken."""
+    by_gang: dict[int, list[tuple[PodKey, RankProcess]]] = {}
+    for key, process in ranks:
+        shape = observed.topologies.get(key.role)
+        first = 0 if shape is None else shape.gang_of(shape.ranks_of(key.replica).start + process.rank).start
+        by_gang.setdefault(first, []).append((key, process))
+    broken = [of for of in by_gang.values() if any(process.exit_code == EXIT_GROUP_BROKEN for _, process in of)]
+    return broken[0] if broken else ranks
+
+
+def _ranks(observed: Observed, status: RLJobStatus, gang: tuple[Role, int]) -> Iterator[tuple[PodKey, RankProcess]]:
     for key, pod in remaining(status):
-        seen = observed.observations.get((key, pod.incarnation)) if key.role is role else None
+        is_of_it = gang_of(observed.topologies, key) == gang
+        seen = observed.observations.get((key, pod.incarnation)) if is_of_it else None
         for process in ordered_processes(status, pod, seen) if seen is not None else []:
             yield key, process
 

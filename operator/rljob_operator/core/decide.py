@@ -147,7 +147,7 @@ def _scaled_and_settled(observed: Observed, status: RLJobStatus, now: float) -> 
     if is_true(status, ConditionType.READY) and not was_ready:
         status, more = _scaled_and_settled(observed, status, now)
         emitted += more
-    return with_one_generation(status, now), (*events, *emitted)
+    return with_one_generation(status, now, observed.topologies), (*events, *emitted)
 
 
 def _verdict(observed: Observed, status: RLJobStatus, causes: Causes, now: float) -> Verdict | None:

@@ -3,10 +3,9 @@
 Else two jobs could hold for ever what the other needs. It is not counted. Pure; for `restart` and `decide`.
 """
 
-from rljob_api.roles import TRAITS, Grouping
 from rljob_api.status import RLJobStatus
 from rljob_operator.core.decision import RestartGlobal
-from rljob_operator.core.membership import remaining
+from rljob_operator.core.membership import gang_of, remaining
 from rljob_operator.core.observed import Observed, PodFact, PodState
 from rljob_operator.core.reasons import Reason
 
@@ -49,13 +48,13 @@ def given_back(observed: Observed, status: RLJobStatus) -> RLJobStatus:
 
 
 def _unplaced(observed: Observed, status: RLJobStatus) -> list[PodFact]:
-    """Pods without a node, of roles that can do nothing without them: a gang without one, another role without all."""
+    """Pods without a node, of roles that can do nothing without them: each gang of theirs lacks one."""
     found: list[PodFact] = []
     for role in status.roles:
         keys = [key for key, _ in remaining(status) if key.role is role.name]
         waiting = [fact for key in keys if (fact := observed.facts.get(key)) is not None and _waits(fact)]
-        is_gang = TRAITS[role.name].grouping is Grouping.GANG
-        if waiting and (is_gang or len(waiting) == len(keys)):
+        gangs = {gang_of(observed.topologies, key) for key in keys}
+        if waiting and len({gang_of(observed.topologies, fact.pod) for fact in waiting}) == len(gangs):
             found += waiting
     return found
 

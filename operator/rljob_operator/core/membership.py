@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from rljob_api.names import Role
-from rljob_api.roles import SCALED_ROLE, TRAITS, Grouping
+from rljob_api.roles import SCALED_ROLE, TRAITS, Grouping, RoleTopology
 from rljob_api.status import ConditionType, EngineStatus, PodStatus, RankStatus, RLJobStatus, RoleStatus
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.observation import PodObservation
@@ -206,15 +206,29 @@ def _free_numbers(role: Role, taken: set[PodKey]) -> Iterator[int]:
         number += 1
 
 
-def with_one_generation(status: RLJobStatus, now: float) -> RLJobStatus:
+def gang_of(topologies: Mapping[Role, RoleTopology], pod: PodKey) -> tuple[Role, int]:
+    """Role and number of the gang that a pod's ranks belong to; a pod with several of them has the number of one.
+
+    Pods of one gang begin again together.
+    """
+    if TRAITS[pod.role].grouping is Grouping.GANG:
+        return pod.role, 0
+    topology = topologies.get(pod.role)
+    return pod.role, pod.replica if topology is None else pod.replica // topology.pods_per_gang
+
+
+def with_one_generation(
+    status: RLJobStatus, now: float, topologies: Mapping[Role, RoleTopology] | None = None
+) -> RLJobStatus:
     """`status` with every pod of a gang in the gang's highest generation."""
-    highest: dict[Role, int] = {}
+    shapes = topologies or {}
+    highest: dict[tuple[Role, int], int] = {}
     for key, pod in remaining(status):
-        if TRAITS[key.role].grouping is Grouping.GANG:
-            highest[key.role] = max(highest.get(key.role, 0), pod.generation)
+        gang = gang_of(shapes, key)
+        highest[gang] = max(highest.get(gang, 0), pod.generation)
 
     def level(key: PodKey, pod: PodStatus) -> PodStatus:
-        generation = highest.get(key.role, 0)
+        generation = highest.get(gang_of(shapes, key), 0)
         if pod.draining or pod.generation >= generation:
             return pod
         return pod.model_copy(update={"generation": generation, "ready": False, "ordered_at": now})

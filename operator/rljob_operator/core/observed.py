@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Self
 
 from rljob_api.names import Role
+from rljob_api.roles import RoleTopology
 from rljob_api.spec import RLJobSpec
 from rljob_api.spec.restart import RestartPolicySpec, RestartRequestSpec
 from rljob_api.spec.roles import AutoscalingSpec
@@ -248,6 +249,8 @@ class Observed:
     """Label selector of the rollout pods, for the scale subresource; empty in a local run."""
     autoscaling: Autoscaling | None = None
     """None: the user, or another controller, sets the number of rollouts."""
+    topologies: Mapping[Role, RoleTopology] = field(default_factory=dict)
+    """Role -> its shape; a role that is absent here has gangs of one pod, or is one."""
     facts: Mapping[PodKey, PodFact] = field(init=False, repr=False, compare=False)
     """The platform's fact about each pod."""
     observations: Mapping[tuple[PodKey, str], PodObservation] = field(init=False, repr=False, compare=False)

@@ -248,6 +248,7 @@ class Supervisor:
             interrupted_at=self._interrupted_at,
             request=UserRequest(startup_deadline_seconds=self._job.spec.startup_deadline_seconds),
             autoscaling=self._autoscaling,
+            topologies=self._job.spec.roles.topologies(),
         )
 
     async def _ask_coordinator(self) -> CoordinatorStatus | None:

@@ -57,3 +57,19 @@ def test_ranks_are_numbered_without_gaps_over_pods_and_each_is_in_one_gang(
     assert [rank for gang in topology.gangs for rank in gang] == everyone
     assert len(topology.gangs) == (1 if TRAITS[role].grouping is Grouping.GANG else topology.num_ranks)
     assert topology.engines in (0, topology.ranks_per_pod)
+
+
+@given(gangs=st.integers(1, 6), shards=st.integers(1, 8), ranks=st.sampled_from([1, 2, 4]))
+def test_a_sharded_role_has_gangs_within_a_pod_or_over_whole_pods(gangs: int, shards: int, ranks: int) -> None:
+    if ranks % shards and shards % ranks:
+        return
+    count = gangs * shards
+    topology = RoleTopology(-(-count // ranks), ranks, 0, Grouping.INDEPENDENT, shards)
+    if topology.num_ranks % shards:
+        return
+    assert [rank for gang in topology.gangs for rank in gang] == list(range(topology.num_ranks))
+    for gang in topology.gangs:
+        assert all(topology.gang_of(rank) == gang for rank in gang)
+        over = {rank // ranks for rank in gang}
+        assert len(over) == topology.pods_per_gang
+        assert min(over) % topology.pods_per_gang == 0

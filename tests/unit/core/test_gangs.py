@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_api.names import Role
+from rljob_api.roles import Grouping, RoleTopology
 from rljob_api.status import ConditionType, RLJobStatus
 from rljob_operator.core import PodEnding, PodState, begin
 from rljob_operator.core.conditions import is_true
@@ -42,6 +43,15 @@ def test_a_pod_that_begins_again_takes_its_peers_along() -> None:
 
 def test_pods_that_work_for_themselves_keep_their_generations() -> None:
     status = with_one_generation(make_status([0, 4, 0, 0, 0, 2, 0]), START)
+    assert [pod.generation for _, pod in pods(status)] == [0, 4, 0, 0, 0, 2, 0]
+
+
+def test_pods_of_one_sharded_replica_begin_again_together_and_the_others_stay() -> None:
+    shapes = {Role.REFERENCE: RoleTopology(2, 1, 0, Grouping.INDEPENDENT, shards=2)}
+    status = with_one_generation(make_status([0, 4, 0, 0, 0, 2, 0]), START, shapes)
+    assert [pod.generation for _, pod in pods(status)] == [0, 4, 0, 0, 0, 2, 2]
+    of_one_pod = {Role.REFERENCE: RoleTopology(2, 2, 0, Grouping.INDEPENDENT, shards=2)}
+    status = with_one_generation(make_status([0, 4, 0, 0, 0, 2, 0]), START, of_one_pod)
     assert [pod.generation for _, pod in pods(status)] == [0, 4, 0, 0, 0, 2, 0]
 
 

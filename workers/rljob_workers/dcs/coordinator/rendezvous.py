@@ -28,7 +28,7 @@ class RendezvousTable:
         """Group -> incarnations that have asked."""
 
     def offer(self, offered: Rendezvous) -> None:
-        """Global rank 0 offers the address where it listens."""
+        """The gang's first rank offers the address where it listens."""
         self._check_epoch(offered.group, offered.epoch)
         self._incarnation(offered.group, offered.incarnation)
         self._context.store.commit([RENDEZVOUS.put(offered.group, offered)])
@@ -74,14 +74,12 @@ class RendezvousTable:
         return found if found.incarnation in self._ranks.living() else None
 
     def _missing(self, group: str, incarnation: Incarnation) -> list[RankKey]:
-        """Ranks of the role of `incarnation` that have not come; each must be of its epoch and generation."""
-        role = incarnation.key.role
-        topology = self._epochs.topology(role)
-        wanted = [
-            RankKey(role=role, replica=replica, rank=rank)
-            for replica in range(topology.pods)
-            for rank in range(topology.ranks_per_pod)
-        ]
+        """Ranks of the gang of `incarnation` that have not come; each must be of its epoch and generation."""
+        own = incarnation.key
+        topology = self._epochs.topology(own.role)
+        gang = topology.gang_of(topology.ranks_of(own.replica).start + own.rank)
+        places = (divmod(rank, topology.ranks_per_pod) for rank in gang)
+        wanted = [RankKey(role=own.role, replica=replica, rank=rank) for replica, rank in places]
         return [key for key in wanted if not self._has_come(group, key, incarnation)]
 
     def _has_come(self, group: str, key: RankKey, like: Incarnation) -> bool:
