@@ -4,8 +4,11 @@ The coordinator gives the queue its shape from here; the roles take the names of
 role.
 """
 
+from dataclasses import replace
+
 from rljob_api.roles import TRAITS
 from rljob_api.spec import RLJobSpec
+from rljob_api.spec.algorithm import NoVariance
 from rljob_api.spec.training import ClaimPolicy
 from rljob_workers.tensors.columns import Column
 from rljob_workers.transfer_queue.types import FieldKind, QueueShape, Task, TaskKind
@@ -67,7 +70,14 @@ def actor_train(spec: RLJobSpec) -> Task:
 
 def _forward_tasks(spec: RLJobSpec) -> list[Task]:
     served = {name for role in spec.roles.present() for name in TRAITS[role].tasks}
-    return [task for task in _FORWARD if task.name in served]
+    return [_with_choices(task, spec) for task in _FORWARD if task.name in served]
+
+
+def _with_choices(task: Task, spec: RLJobSpec) -> Task:
+    """The task with the columns that it has in some jobs only."""
+    if task is COMPUTE_ADVANTAGES and spec.algorithm.no_variance is NoVariance.LEAVE_OUT:
+        return replace(task, writes=(*task.writes, Column.HAS_VARIANCE))
+    return task
 
 
 def queue_shape(spec: RLJobSpec) -> QueueShape:

@@ -29,6 +29,7 @@ WITHOUT_SERVER_DEFAULT = frozenset(
         "gpuResource",
         "rendezvousTimeoutSeconds",
         "truncated",
+        "noVariance",
         "engine",
         "onFailure",
         "maxFailedShare",

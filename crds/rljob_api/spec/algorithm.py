@@ -146,6 +146,13 @@ class Truncated(StrEnum):
     MASK = "Mask"
 
 
+class NoVariance(StrEnum):
+    """What is learnt from groups whose rewards are all equal."""
+
+    KEEP = "Keep"
+    LEAVE_OUT = "LeaveOut"
+
+
 class ProximalPolicy(StrEnum):
     """Whose log-probs the ratio of the loss is measured against."""
 
@@ -187,3 +194,7 @@ class AlgorithmSpec(RuledModel):
     """Samples that were cut off at maxNewTokens or at the model's last position. Keep: they are trained on like others.
     Mask: the loss leaves them out (overlong filtering, DAPO), while their rewards still count in mean and standard
     deviation of their group."""
+    no_variance: NoVariance = NoVariance.KEEP
+    """Groups whose valid samples all have one reward, so that Grpo gives them no advantage. Keep: they count in the
+    loss like others, and make it smaller where it is a mean. LeaveOut: they are masked, so that neither the loss's
+    normaliser, nor its KL term, nor its metrics know them. The metric groups/no_variance counts them either way."""

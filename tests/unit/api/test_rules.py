@@ -91,6 +91,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
             "retries": st.just(0),
         },
     ),
+    "spec.algorithm.noVariance": st.sampled_from(["Keep", "LeaveOut"]),
     "spec.algorithm.proximal": st.sampled_from(["Actor", "Rollout", "Recompute", None]),
     "spec.algorithm.correction.kind": st.sampled_from(["None", "Tis", "IcePop"]),
     "spec.training.globalBatchSize": SIZES,

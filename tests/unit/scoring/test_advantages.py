@@ -1,12 +1,12 @@
 """The advantages stage: groups are found whatever the order of their rows."""
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_workers.algorithms.grpo import group_normalised
-from rljob_workers.algorithms.grpo import group_normalised
-from rljob_workers.scoring.advantages import advantages
+from rljob_workers.scoring.advantages import advantages, has_variance
 from rljob_workers.tensors.columns import Column
 from tests.unit.training.batches import make_batch
 
@@ -39,5 +39,29 @@ def test_a_row_without_a_response_has_no_advantage_and_still_counts_for_its_grou
 
 def test_a_sample_that_could_not_be_scored_moves_no_other() -> None:
     whole = advantages(make_batch([4, 4], [1.0, 0.5], [2, 1]), 2, group_normalised)[Column.ADVANTAGES]
-    holed = advantages(make_batch([4, 4, 4], [1.0, 0.0, 0.5], [2, 3, 1], valid=[1, 0, 1]), 3, group_normalised)[Column.ADVANTAGES]
+    with_hole = make_batch([4, 4, 4], [1.0, 0.0, 0.5], [2, 3, 1], valid=[1, 0, 1])
+    holed = advantages(with_hole, 3, group_normalised)[Column.ADVANTAGES]
     assert [row.tolist() for row in holed.rows()] == [whole.row(0).tolist(), [0.0] * 3, whole.row(1).tolist()]
+
+
+@pytest.mark.parametrize(
+    ("rewards", "valid", "expected"),
+    [
+        pytest.param([0.0, 1.0, 0.0], [1, 1, 1], 1, id="rewards that differ"),
+        pytest.param([0.1, 0.1, 0.1], [1, 1, 1], 0, id="one reward"),
+        pytest.param([0.5, 1.0, 0.5], [1, 0, 1], 0, id="the one that differs is not valid"),
+        pytest.param([0.0, 1.0, 0.5], [0, 1, 0], 0, id="one valid sample"),
+        pytest.param([0.0, 1.0, 0.5], [0, 0, 0], 0, id="none"),
+        pytest.param([-1.0, 1.0, 0.5], [1, 1, 0], 1, id="two that differ"),
+    ],
+)
+def test_a_group_has_variance_where_its_valid_rewards_differ(
+    rewards: list[float], valid: list[int], expected: int
+) -> None:
+    others = [(2, 1.0, 1), (9, 0.0, 1), (9, 1.0, 1), (2, 1.0, 1), (9, 0.0, 1), (2, 1.0, 1)]
+    rows = [row for pair in zip(zip([5] * 3, rewards, valid, strict=True), others[:3], strict=True) for row in pair]
+    groups, all_rewards, all_valid = zip(*rows, *others[3:], strict=True)
+    batch = make_batch(groups, all_rewards, [1] * 9, valid=all_valid)
+    found = has_variance(batch, 3)[Column.HAS_VARIANCE].values
+    assert found.dtype == torch.uint8
+    assert found.tolist() == [{5: expected, 2: 0, 9: 1}[group] for group in groups]

@@ -82,6 +82,14 @@ def test_the_actor_waits_for_what_somebody_writes_and_it_reads(
     assert (Column.REF_LOG_PROBS in written) == (reference is not None)
 
 
+@pytest.mark.parametrize(("no_variance", "is_there"), [("Keep", False), ("LeaveOut", True)])
+def test_groups_are_left_out_by_a_column_that_only_such_jobs_have(no_variance: str, is_there: bool) -> None:
+    shape = pipeline.queue_shape(spec_with({}, algorithm={"noVariance": no_variance}))
+    for task, fields in ((task.name, {*task.writes, *task.needs}) for task in shape.tasks):
+        reads_or_writes = task in (pipeline.ACTOR_TRAIN, pipeline.COMPUTE_ADVANTAGES.name)
+        assert (Column.HAS_VARIANCE in fields) == (is_there and reads_or_writes)
+
+
 @dataclass
 class Queue:
     """The surroundings of one actor: deals `rows` slice by slice, with what `forward`, if it is there, says of them."""

@@ -1,19 +1,26 @@
 """What rank 0 learns of every rank's rows, and a rollout in numbers."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rljob_api.names import Epoch, Role, RolloutId
 from rljob_api.spec.algorithm import Truncated
 from rljob_api.wire.identity import Incarnation, RankKey
 from rljob_workers.algorithms.metric_totals import Total
 from rljob_workers.algorithms.objective import Reduction
+from rljob_workers.scoring.advantages import has_variance
+from rljob_workers.tensors.columns import Column
 from rljob_workers.trainers.base import OptimizerStepResult
 from rljob_workers.trainers.data_parallel import SingleRank
 from rljob_workers.training.loop import loss_masks
 from rljob_workers.training.rendezvous import gather_rows
 from rljob_workers.training.step_metrics import FACTS, RolloutTally, row_metrics, slice_facts
+from rljob_workers.transfer_queue.types import Batch
 from tests.unit.training.batches import make_batch
 
 INCARNATION = Incarnation(key=RankKey(role=Role.ACTOR, replica=0), epoch=Epoch(1), generation=0, id="0" * 12)
@@ -57,6 +64,32 @@ def test_the_loss_leaves_out_what_nothing_may_be_learnt_from(truncated: Truncate
     reasons = ["stop", "stop", "length", "length"]
     batch = make_batch([0] * 4, [0.0] * 4, [2, 1, 3, 2], valid=[1, 0, 1, 0], finish_reasons=reasons)
     assert [row.tolist() for row in loss_masks(batch, truncated).rows()] == masks
+
+
+@given(
+    rewards=st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=12, max_size=12),
+    valid=st.lists(st.integers(0, 1), min_size=12, max_size=12),
+    order=st.permutations(range(12)),
+)
+def test_groups_without_variance_are_masked_and_the_others_are_as_without_them(
+    rewards: list[float], valid: list[int], order: list[int]
+) -> None:
+    """Masked rows are as if they were not there, in loss, gradient and metrics: `trainers/test_masked_rows.py`."""
+    groups = [row // 3 for row in order]
+    batch = make_batch(groups, [rewards[row] for row in order], [1 + row % 3 for row in order], valid=valid)
+    of_rows = has_variance(batch, 3)
+    differing = {group for group in groups if len({r for g, r, v in seen(batch) if g == group and v}) > 1}
+    masks = loss_masks(replace(batch, columns={**batch.columns, **of_rows}), Truncated.KEEP)
+    untouched = loss_masks(batch, Truncated.KEEP)
+    for row, group in enumerate(groups):
+        expected = untouched.row(row) if group in differing else torch.zeros_like(untouched.row(row))
+        assert torch.equal(masks.row(row), expected)
+
+
+def seen(batch: Batch) -> list[tuple[int, float, int]]:
+    """Group, reward and valid of each row."""
+    rewards, valid = (batch.columns[name].values.tolist() for name in (Column.REWARDS, Column.VALID))
+    return list(zip(batch.groups.tolist(), rewards, valid, strict=True))
 
 
 def test_a_single_rank_gathers_its_own_rows() -> None:

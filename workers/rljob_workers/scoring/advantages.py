@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from rljob_api.spec.algorithm import Advantage, AlgorithmSpec
+from rljob_api.spec.algorithm import Advantage, AlgorithmSpec, NoVariance
 from rljob_workers.algorithms.grpo import GroupAdvantage, broadcast_to_tokens, group_normalised
 from rljob_workers.pipeline import COMPUTE_ADVANTAGES
 from rljob_workers.rank_loop import Draining, RankParts, RowServer, idle_until_ordered
@@ -54,14 +54,33 @@ def advantages(batch: Batch, samples_per_prompt: int, formula: GroupAdvantage) -
     return {Column.ADVANTAGES: Jagged.from_lengths(broadcast_to_tokens(scores, lengths), lengths)}
 
 
+def has_variance(batch: Batch, samples_per_prompt: int) -> dict[str, Jagged]:
+    """The column that `put` takes: 1 for rows of groups whose valid rewards differ, [rows] uint8; whole groups in.
+
+    A group of one valid sample, or of none, has no variance.
+    """
+    rewards = batch.columns[Column.REWARDS].values
+    valid = batch.columns[Column.VALID].values.bool()
+    by_group = torch.from_numpy(np.argsort(batch.groups, kind="stable"))
+    lowest = rewards.masked_fill(~valid, torch.inf)[by_group].view(-1, samples_per_prompt).amin(1)
+    highest = rewards.masked_fill(~valid, -torch.inf)[by_group].view(-1, samples_per_prompt).amax(1)
+    found = torch.empty(len(rewards), dtype=torch.uint8)
+    found[by_group] = (lowest < highest).to(torch.uint8).repeat_interleave(samples_per_prompt)
+    return {Column.HAS_VARIANCE: Jagged.scalars(found)}
+
+
 def run_advantages(rank: RankParts) -> None:
     """Serves the partitions of the epoch, oldest first, until all are done or the pod drains."""
     session, partitions = rank.session, rank.partitions
     formula = advantage_of(rank.spec.algorithm)
+    samples = rank.spec.rollout.samples_per_prompt
 
     def work(batch: Batch) -> None:
         with rank.timeline.span("advantages", r=batch.rollout_id, rows=len(batch.rows)):
-            rank.queue.put(batch, advantages(batch, rank.spec.rollout.samples_per_prompt, formula), weight=None)
+            columns = advantages(batch, samples, formula)
+            if rank.spec.algorithm.no_variance is NoVariance.LEAVE_OUT:
+                columns |= has_variance(batch, samples)
+            rank.queue.put(batch, columns, weight=None)
 
     session.ready()
     rows = RowServer(session, rank.queue, COMPUTE_ADVANTAGES.name, rank.share, work)

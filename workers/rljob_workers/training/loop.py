@@ -302,6 +302,8 @@ def loss_masks(batch: Batch, truncated: Truncated) -> Jagged:
     learnt = batch.columns[Column.VALID].values.bool()
     if truncated is Truncated.MASK:
         learnt = learnt & ~is_truncated(batch)
+    if Column.HAS_VARIANCE in batch.columns:  # only in jobs that leave groups without it out
+        learnt = learnt & batch.columns[Column.HAS_VARIANCE].values.bool()
     return Jagged(masks_of_rows(masks.values, masks.offsets.diff(), learnt), masks.offsets)
 
 
