@@ -110,10 +110,10 @@ class Elements:
         return {kind.field: cls(DTYPES[kind.dtype], kind.inner) for kind in shape.kinds}
 
 
-def check_elements(call: str, columns: Mapping[str, Jagged], wanted: Mapping[str, Elements]) -> None:
-    """Raises ValueError where a column's dtype or inner shape is not the field's."""
+def check_elements(call: str, columns: Mapping[str, Column], wanted: Mapping[str, Elements]) -> None:
+    """Raises ValueError where a column's dtype or inner shape is not the field's; all its parts have the same."""
     for name, column in columns.items():
-        kind, values = wanted.get(name), column.values
+        kind, values = wanted.get(name), column.parts[0].values
         if kind is not None and (values.dtype is not kind.dtype or values.shape[1:] != kind.inner):
             raise ValueError(
                 f"{call}: {name} is {_element_name(values.dtype, values.shape[1:])}, the table of columns says"
@@ -254,7 +254,6 @@ class TransferQueueClient:
         """
         for group in groups:
             check_group(group, self._shape)
-            check_elements("put_groups", group.columns, self._elements)
         order = sorted(range(len(groups)), key=lambda place: groups[place].ticket.rollout_id)
         by_rollout = by_partition([groups[place] for place in order])
         fields = self._shape.generated_fields
@@ -267,6 +266,8 @@ class TransferQueueClient:
             )
             for rollout_id, members in by_rollout.items()
         ]
+        for section in sections:
+            check_elements("put_groups", section.columns, self._elements)
         names = ", ".join(map(partition_name, by_rollout))
         waiting = f"{self} puts {len(groups)} groups of {names}"
         [verdicts, *_], _ = self._commit("put_groups", [len(sections)], sections, waiting)
