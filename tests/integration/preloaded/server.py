@@ -19,7 +19,7 @@ import sys
 from typing import Any
 
 from rljob_api.spec.roles import TrainerBackend
-from rljob_workers.launcher.preload import OF_BACKEND, limit_thread_pools, preload, require_single_thread
+from rljob_workers.launcher.preload import limit_thread_pools, preload, require_single_thread
 from tests.integration.preloaded.image import Image, become
 
 limit_thread_pools()
@@ -39,7 +39,9 @@ REQUEST_BYTES = 1 << 20
 def main(control: socket.socket) -> None:
     """Until the tests hang up: a message `{"pid": ...}` for each request, `{"pid": ..., "code": ...}` for each end."""
     preload()
-    for name in (*MODULES, *OF_BACKEND[TrainerBackend.FSDP]):
+    from rljob_workers.trainers import TRAINERS  # after the thread pools are limited
+
+    for name in (*MODULES, *TRAINERS[TrainerBackend.FSDP].preload):
         importlib.import_module(name)
     wake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(woken)

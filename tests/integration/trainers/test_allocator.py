@@ -10,7 +10,7 @@ LOOP = """
 import resource, sys, torch
 torch.set_num_threads(1)
 if sys.argv[1] == "keep":
-    from rljob_workers.trainers import keep_freed_memory
+    from rljob_workers.trainers.allocator import keep_freed_memory
     keep_freed_memory()
 
 def blocks(number):

@@ -14,12 +14,12 @@ from rljob_workers.models.blob import write_blob
 from rljob_workers.models.building import build_config, described_config, initial_state
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.tensors.columns import Column
-from rljob_workers.trainers import trainer_config
 from rljob_workers.trainers.base import TrainRows
 from rljob_workers.trainers.data_parallel import SingleRank
 from rljob_workers.trainers.flat_model import FlatModel
 from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_whole, model_config
 from rljob_workers.trainers.model_trainer import ModelTrainer, step_totals
+from rljob_workers.trainers.settings import trainer_config
 from tests.unit.trainers.rows import make_rows, make_spec
 
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from rljob_workers.algorithms.objective import MaskedRows, Outputs
 from rljob_workers.algorithms.value import VALUE_CLIPPED, VALUE_ERROR, ValueObjective
 from rljob_workers.tensors.columns import Column
-from rljob_workers.trainers import trainer_config
 from rljob_workers.trainers.data_parallel import SingleRank
 from rljob_workers.trainers.flat_model import FlatModel
 from rljob_workers.trainers.model_trainer import ModelTrainer
+from rljob_workers.trainers.settings import trainer_config
 from tests.unit.trainers.rows import make_spec
 
 ROWS = MaskedRows(torch.tensor([1, 1, 1, 0]), torch.tensor([3, 1]))

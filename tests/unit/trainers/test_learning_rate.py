@@ -3,8 +3,8 @@
 import pytest
 
 from rljob_api.manifest import parse_manifest
-from rljob_workers.trainers import optimizer_config, total_steps
 from rljob_workers.trainers.optimizer_steps import Fade, LearningRate, constant, cosine, linear
+from rljob_workers.trainers.settings import optimizer_config, total_steps
 
 COURSES = [
     pytest.param(constant, 0, 4, 0.0, [1, 1, 1, 1], id="constant"),

@@ -12,7 +12,6 @@ import warnings
 from contextlib import suppress
 from pathlib import Path
 
-from rljob_api.spec.roles import TrainerBackend
 from rljob_api.wire.processes import Preloads
 
 FILE = "container-starts"
@@ -62,24 +61,6 @@ MODULES = (
 )
 
 
-OF_BACKEND = {
-    TrainerBackend.FLAT: (),
-    TrainerBackend.SIM: (),
-    TrainerBackend.FSDP: (
-        "torch.distributed.device_mesh",
-        "torch.distributed.fsdp",
-        "torch.distributed.tensor",
-        "transformers.generation.utils",
-        "transformers.masking_utils",
-        "transformers.modeling_utils",
-        "transformers.models.auto.modeling_auto",
-        "rljob_workers.trainers.fsdp.sharded_trainer",
-        "rljob_workers.trainers.fsdp.sharded_model",
-    ),
-}
-"""What else a job's models need: two seconds and 150 MB, which jobs of the other backend shall not pay."""
-
-
 OF_MOST_JOBS = Preloads()
 
 
@@ -104,10 +85,13 @@ def preload(preloads: Preloads = OF_MOST_JOBS) -> None:
     gc.disable()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecations inside the libraries: we cannot act on them
-        for name in (*MODULES, *OF_BACKEND[preloads.trainer]):
+        for name in MODULES:
             importlib.import_module(name)
         from rljob_workers.engines import BACKENDS
+        from rljob_workers.trainers import TRAINERS
 
+        for name in TRAINERS[preloads.trainer].preload:
+            importlib.import_module(name)
         BACKENDS[preloads.engine].preload()
     require_single_thread()
     gc.collect()

@@ -1,0 +1,36 @@
+"""A trainer backend: all that the factories and the launcher know of a kind. Values only; the table is `TRAINERS`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedTokenizerBase
+
+    from rljob_api.spec import RLJobSpec
+    from rljob_api.spec.roles import TrainerBackend
+    from rljob_workers.trainers.base import ForwardModel, Trainer
+    from rljob_workers.trainers.data_parallel import DataParallelGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """One kind of trainer. What of it is known without torch stands in `rljob_api.spec.roles.BACKENDS`."""
+
+    kind: TrainerBackend
+    build: Callable[[RLJobSpec, PreTrainedTokenizerBase, DataParallelGroup], Trainer]
+    """The actor's trainer on one rank of a gang; its weights are not set yet."""
+    forward_model: Callable[[RLJobSpec, PreTrainedTokenizerBase], ForwardModel]
+    """The model of actor_fwd or of the reference, whole on one rank; its weights are not set yet."""
+    version_0: Callable[[RLJobSpec, PreTrainedTokenizerBase], Mapping[str, torch.Tensor]]
+    """All tensors of version 0, by the hub's names."""
+    some_of_version_0: Callable[[RLJobSpec, PreTrainedTokenizerBase, Collection[str]], Mapping[str, torch.Tensor]]
+    """Those of these names."""
+    reads_folders: bool = False
+    """Whether a trainer loads its own rows of a model's folder, so that no rank needs all of its tensors."""
+    preload: tuple[str, ...] = ()
+    """Modules that its models need and that jobs of other backends shall not pay for, imported before ranks are forked:
+    imports only."""

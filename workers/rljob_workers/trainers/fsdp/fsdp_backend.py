@@ -1,0 +1,91 @@
+"""The backend Fsdp, built from a job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from rljob_api.spec.roles import TrainerBackend
+from rljob_workers.devices import own_device
+from rljob_workers.models.building import described_config, torch_dtype
+from rljob_workers.trainers.allocator import keep_freed_memory
+from rljob_workers.trainers.backend import Backend
+from rljob_workers.trainers.fsdp.proof import require_right
+from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_sharded, build_whole, mesh_of, model_config
+from rljob_workers.trainers.fsdp.sharded_trainer import FsdpModel, FsdpScoring
+from rljob_workers.trainers.model_trainer import ModelForward, ModelTrainer, step_totals
+from rljob_workers.trainers.settings import (
+    initial_weights,
+    micro_batch_limits,
+    some_initial_weights,
+    trainer_config,
+    wide_head_dtype,
+)
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from rljob_api.spec import RLJobSpec
+    from rljob_workers.trainers.base import ForwardModel, Trainer
+    from rljob_workers.trainers.data_parallel import DataParallelGroup
+
+
+def _build(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, group: DataParallelGroup) -> Trainer:
+    keep_freed_memory()
+    device = own_device()
+    packing = spec.training.packing
+    checkpointing = spec.training.activation_checkpointing
+    options = ModelOptions(
+        storage=torch.float32,
+        compute=torch_dtype(spec.model.dtype),
+        packing=packing,
+        head_dtype=wide_head_dtype(spec),
+        activation_checkpointing=checkpointing is None or checkpointing,
+        device=str(device),
+    )
+    described = described_config(spec.model, tokenizer)
+    require_right(described, packing=packing, has_wide_head=options.head_dtype is not None)
+    model = build_sharded(model_config(described), options, mesh_of(group, device))
+    config = trainer_config(spec)
+    trained = FsdpModel(
+        model,
+        config.optimizer,
+        group,
+        num_totals=step_totals(config, group).size,
+        dtype=config.dtype,
+        packing=packing,
+        device=device,
+    )
+    return ModelTrainer(trained, config, group)
+
+
+def _forward_model(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> ForwardModel:
+    keep_freed_memory()
+    dtype, packing = torch_dtype(spec.model.dtype), spec.training.packing
+    options = ModelOptions(
+        storage=dtype, compute=dtype, packing=packing, head_dtype=wide_head_dtype(spec), device=str(own_device())
+    )
+    described = described_config(spec.model, tokenizer)
+    require_right(described, packing=packing, has_wide_head=options.head_dtype is not None)
+    model = build_whole(model_config(described), options)
+    return ModelForward(FsdpScoring(model, packing=packing), micro_batch_limits(spec.training))
+
+
+BACKEND = Backend(
+    TrainerBackend.FSDP,
+    _build,
+    _forward_model,
+    initial_weights,
+    some_initial_weights,
+    reads_folders=True,
+    preload=(
+        "torch.distributed.device_mesh",
+        "torch.distributed.fsdp",
+        "torch.distributed.tensor",
+        "transformers.generation.utils",
+        "transformers.masking_utils",
+        "transformers.modeling_utils",
+        "transformers.models.auto.modeling_auto",
+    ),
+)

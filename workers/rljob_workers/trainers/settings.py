@@ -1,0 +1,90 @@
+"""A trainer's slice of a job: what the builders of all backends take from the spec."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rljob_api.roles import LEADING_ROLE
+from rljob_api.spec.training import OptimizerSpec, Schedule, TrainingSpec
+from rljob_workers.models.building import initial_state, initial_tensors, torch_dtype
+from rljob_workers.trainers import optimizer_steps
+from rljob_workers.trainers.micro_batches import MicroBatchLimits
+from rljob_workers.trainers.objectives import policy_objective
+from rljob_workers.trainers.optimizer_steps import AdamWConfig, LearningRate, TrainerConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    import torch
+    from transformers import PreTrainedTokenizerBase
+
+    from rljob_api.spec import RLJobSpec
+
+
+_FADES = {
+    Schedule.CONSTANT: optimizer_steps.constant,
+    Schedule.LINEAR: optimizer_steps.linear,
+    Schedule.COSINE: optimizer_steps.cosine,
+}
+
+
+def wide_head_dtype(spec: RLJobSpec) -> torch.dtype | None:
+    """Of logits, where it is another one than that of the model."""
+    wanted = spec.head_dtype
+    return None if wanted is spec.model.dtype else torch_dtype(wanted)
+
+
+def initial_weights(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> Mapping[str, torch.Tensor]:
+    """Version 0 of a model that computes."""
+    return initial_state(spec.model, tokenizer)
+
+
+def some_initial_weights(
+    spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, names: Collection[str]
+) -> Mapping[str, torch.Tensor]:
+    """Those of these names; of a folder only they are read."""
+    return initial_tensors(spec.model, tokenizer, names)
+
+
+def trainer_config(spec: RLJobSpec) -> TrainerConfig:
+    """The trainer's slice of the job."""
+    return TrainerConfig(
+        dtype=torch_dtype(spec.model.dtype),
+        limits=micro_batch_limits(spec.training),
+        temperature=spec.rollout.sampling.temperature,
+        objective=policy_objective(spec.algorithm),
+        optimizer=optimizer_config(spec.training.optimizer, total_steps(spec)),
+        max_skipped_steps=spec.training.max_skipped_steps,
+        norm_multiple=10.0 if spec.training.norm_multiple is None else spec.training.norm_multiple,
+        role=LEADING_ROLE.value,
+    )
+
+
+def micro_batch_limits(training: TrainingSpec) -> MicroBatchLimits:
+    """What one forward and backward pass takes."""
+    return MicroBatchLimits(training.micro_batch_size, training.max_tokens_per_micro_batch)
+
+
+def total_steps(spec: RLJobSpec) -> int:
+    """Optimizer steps of the whole job."""
+    rollout, training = spec.rollout, spec.training
+    steps = rollout.batch_size * rollout.samples_per_prompt // training.global_batch_size
+    return rollout.num_rollouts * steps * training.epochs_per_rollout
+
+
+def optimizer_config(optimizer: OptimizerSpec, steps: int) -> AdamWConfig:
+    """The optimizer's settings in a job of so many optimizer steps."""
+    return AdamWConfig(
+        learning_rate=LearningRate(
+            optimizer.learning_rate,
+            optimizer.min_learning_rate,
+            _FADES[optimizer.schedule],
+            optimizer.warmup_steps,
+            steps,
+        ),
+        beta1=optimizer.beta1,
+        beta2=optimizer.beta2,
+        epsilon=optimizer.epsilon,
+        weight_decay=optimizer.weight_decay,
+        max_grad_norm=optimizer.max_grad_norm,
+    )
