@@ -26,10 +26,10 @@ class GeneratedGroup:
     generation: Generation
 
 
-def group_rows(
-    ticket: Ticket, prompt_ids: Sequence[int], samples: Sequence[Sample], scores: Sequence[SettledScore]
-) -> GroupRows:
+def group_rows(ticket: Ticket, prompt: Prompt, samples: Sequence[Sample], scores: Sequence[SettledScore]) -> GroupRows:
     """All columns of the group, a row for each sample."""
+    prompt_ids = prompt.token_ids
+    facts = {"dataset": prompt.dataset, "source": prompt.source}
     lengths = [len(sample.output_ids) for sample in samples]
     response_lengths = torch.tensor(lengths, dtype=torch.int64)
     tokens = torch.tensor(
@@ -47,7 +47,7 @@ def group_rows(
             torch.tensor([FINISH_CODES[sample.finish_reason] for sample in samples], dtype=torch.uint8)
         ),
         Column.VERSION_SPANS: _spans(samples),
-        Column.EXTRA: pack_rows([RowExtra() for _ in samples]),
+        Column.EXTRA: pack_rows([RowExtra(score.metrics, facts) for score in scores]),
     }
     oldest: list[WeightId] = [sample.spans[0].weight for sample in samples]
     newest: list[WeightId] = [sample.spans[-1].weight for sample in samples]

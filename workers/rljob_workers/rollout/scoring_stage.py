@@ -80,4 +80,4 @@ def _outcome(group: GeneratedGroup, scores: Sequence[SettledScore]) -> GroupRows
     num_valid = len(scores) - len(failures)
     if num_valid < MIN_VALID:
         return Unscored(group.ticket, f"{num_valid} of its {len(scores)} samples could be scored. {failures[-1]}")
-    return group_rows(group.ticket, group.prompt.token_ids, group.generation.samples, scores)
+    return group_rows(group.ticket, group.prompt, group.generation.samples, scores)
