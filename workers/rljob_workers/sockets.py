@@ -6,6 +6,7 @@ their sockets before the heavy imports.
 
 from __future__ import annotations
 
+import select
 import socket
 from typing import Any
 
@@ -45,3 +46,22 @@ def open_listener(host: str, port: int) -> socket.socket:
     # An object that names its protocol (the system is asked for it): only then does asyncio turn off Nagle's delay,
     # which costs 40 ms a reply, since head and body are written one after the other.
     return socket.socket(fileno=made.detach())
+
+
+def is_readable(connection: socket.socket, seconds: float = 0.0) -> bool:
+    """Whether something, or the end, can be read within so many seconds.
+
+    Of any descriptor: `select.select` refuses those from 1024 on, and a rank of many requests has them.
+    """
+    return _is_ready(connection, select.POLLIN, seconds)
+
+
+def is_writable(connection: socket.socket, seconds: float = 0.0) -> bool:
+    """Whether something can be written within so many seconds; of any descriptor."""
+    return _is_ready(connection, select.POLLOUT, seconds)
+
+
+def _is_ready(connection: socket.socket, event: int, seconds: float) -> bool:
+    poller = select.poll()
+    poller.register(connection, event)
+    return bool(poller.poll(max(0.0, seconds) * 1000))

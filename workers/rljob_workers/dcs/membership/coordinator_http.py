@@ -27,7 +27,7 @@ from rljob_workers.dcs.errors import (
     WeightDead,
     WeightIncomplete,
 )
-from rljob_workers.sockets import keep_alive
+from rljob_workers.sockets import is_readable, keep_alive
 
 CONNECT_SECONDS = 2.0
 """The coordinator's socket listens even while the coordinator is being restarted: connecting is quick or hopeless."""
@@ -78,7 +78,7 @@ class PendingAnswer:
         """The answer; waits for it. Raises ChannelBroken."""
         while not self.ready():
             left = max(0.0, self._expires - self._clock())
-            select.select([self._connection], [], [], left)
+            is_readable(self._connection, left)
         if self._answer is None:
             raise ChannelBroken(self._broken)
         return self._answer
@@ -199,7 +199,7 @@ class HttpChannel:
 
 def _is_quiet(connection: socket.socket) -> bool:
     """False if the server has closed an idle connection: the next request would be lost on it."""
-    return not select.select([connection], [], [], 0)[0]
+    return not is_readable(connection)
 
 
 def _send_all(connection: socket.socket, message: bytes) -> socket.socket:

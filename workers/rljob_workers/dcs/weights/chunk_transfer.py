@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import hmac
 import os
-import select
 import socket
 import struct
 import threading
@@ -27,6 +26,7 @@ from rljob_api.wire.identity import WeightId
 from rljob_api.wire.weights import OfferedPart
 from rljob_workers.dcs.errors import CorruptWeights, WeightTimeout
 from rljob_workers.dcs.tensor_bytes import CHECKSUM_BYTES, StagedPart, checksum, digest_of, write_whole
+from rljob_workers.sockets import is_readable, is_writable
 
 MAX_REQUEST_BYTES = 4096
 
@@ -176,7 +176,7 @@ def _send_range(connection: socket.socket, descriptor: int, start: int, end: int
 
 
 def _await_writable(connection: socket.socket) -> None:
-    if not select.select([], [connection], [], IDLE_SECONDS)[1]:
+    if not is_writable(connection, IDLE_SECONDS):
         raise TimeoutError("the receiver does not read")
 
 
@@ -335,7 +335,7 @@ def _await_bytes(connection: socket.socket, terms: PullTerms) -> None:
     while True:
         if terms.clock() >= terms.deadline:
             raise TimeoutError("the deadline has passed")
-        if select.select([connection], [], [], SILENT_PULSE_SECONDS)[0]:
+        if is_readable(connection, SILENT_PULSE_SECONDS):
             return
         if terms.clock() - begun >= STALL_SECONDS:
             raise TimeoutError("timed out")

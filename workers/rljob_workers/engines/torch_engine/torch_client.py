@@ -6,7 +6,6 @@ Used by ranks, through the backend. Torch-free and numpy-free, since the launche
 from __future__ import annotations
 
 import asyncio
-import select
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
@@ -36,6 +35,7 @@ from rljob_workers.engines.base import (
     sampling_fields,
 )
 from rljob_workers.engines.torch_engine import INCARNATION_HEADER
+from rljob_workers.sockets import is_readable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,6 +46,10 @@ _HTTP_OK = 200
 
 
 _READ_BYTES = 1 << 20
+
+
+_MAX_IDLE = 128
+"""Connections that are retained for requests to come; more are opened where more requests run at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +81,7 @@ class _Connection:
     def is_stale(self) -> bool:
         """Between two requests nothing may come: what is readable is the server's end of the connection."""
         raw: socket.socket = self.writer.get_extra_info("socket")
-        return self.reader.at_eof() or self.writer.is_closing() or bool(select.select([raw], [], [], 0)[0])
+        return self.reader.at_eof() or self.writer.is_closing() or is_readable(raw)
 
     def close(self) -> None:
         self.writer.close()
@@ -139,7 +143,10 @@ class Transport:
             if connection is not None:
                 connection.close()
             raise
-        self._idle.append(connection)
+        if len(self._idle) < _MAX_IDLE:
+            self._idle.append(connection)
+        else:
+            connection.close()
 
     async def _take(self) -> _Connection:
         while self._idle:
