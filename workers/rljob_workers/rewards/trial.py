@@ -4,7 +4,8 @@
     stdout    {"problem": sentence or null, "rows": [{"row", "prompt", "answers": [...]}]}
 
 There is no model yet. Each row gets answers whose worth its author knows: the label itself, an empty one, another row's
-label, and the prompt. What the reward prints goes to stderr. Imports no torch, unless the reward does.
+label, and the prompt. There is no tokenizer either: a response has a token, 0, for each character and for its end. What
+the reward prints goes to stderr. Imports no torch, unless the reward does.
 """
 
 from __future__ import annotations
@@ -126,8 +127,18 @@ def _answers(row: _Row, rows: Sequence[_Row]) -> list[tuple[str, str]]:
 
 def _scored(reward: Reward, row: _Row, answers: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
     group = [
-        Answer(row.text, text, row.label, row.number, index, messages=row.messages, row=row.columns)
-        for index, (_, text) in enumerate(answers)
+        Answer(
+            row.text,
+            text,
+            row.label,
+            row.number,
+            index,
+            token_ids=tokens,
+            loss_mask=(1,) * len(tokens),
+            messages=row.messages,
+            row=row.columns,
+        )
+        for index, (text, tokens) in enumerate((text, (0,) * (len(text) + 1)) for _, text in answers)
     ]
     (scores,) = reward.score_groups([group])
     return [
