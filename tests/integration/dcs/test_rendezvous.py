@@ -15,8 +15,8 @@ from rljob_workers.dcs.errors import IncarnationOver
 from rljob_workers.dcs.membership.coordinator_http import CoordinatorClient
 from rljob_workers.dcs.membership.rank_context import RankContext
 from rljob_workers.dcs.membership.session import RankSession
+from rljob_workers.gangs.rendezvous import form_group
 from rljob_workers.trainers.data_parallel import GroupBroken, GroupNotComplete
-from rljob_workers.training.rendezvous import form_group
 from tests.integration.dcs.world import PATIENCE_SECONDS, World, eventually, job
 
 GROUP = "actor-data-parallel"

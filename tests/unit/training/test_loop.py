@@ -22,6 +22,7 @@ from rljob_api.spec.algorithm import Truncated
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.trainers.base import OptimizerStepResult
 from rljob_workers.trainers.data_parallel import DataParallelGroup, RankVote, agree
+from rljob_workers.trainers.mesh import data_parallel
 from rljob_workers.training.loop import ActorConfig, ActorLoop, Proximal
 from rljob_workers.transfer_queue.dataset import Slicing
 from rljob_workers.transfer_queue.types import Claim, NotReady
@@ -151,7 +152,7 @@ def run(ranks: list[Rank], proximal: Proximal, monkeypatch: pytest.MonkeyPatch) 
         group = Threads(number, meeting)
         try:
             with closing(Timeline(Path(os.devnull), f"actor-{number}")) as timeline:
-                ActorLoop(config, rank, rank, rank, group, rank, None, timeline).run()
+                ActorLoop(config, rank, rank, rank, data_parallel(group), rank, None, timeline).run()
         except BaseException as error:
             failures.append(error)
             meeting._barrier.abort()

@@ -26,6 +26,7 @@ from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_forward_model, build_trainer
 from rljob_workers.trainers.base import ForwardModel, Trainer, TrainRows
 from rljob_workers.trainers.data_parallel import SingleRank
+from rljob_workers.trainers.mesh import data_parallel
 from rljob_workers.training.loop import ActorConfig, ActorLoop, Proximal, proximal_of
 from rljob_workers.transfer_queue.dataset import Slicing
 from rljob_workers.transfer_queue.types import Batch, Claim, TaskKind
@@ -172,7 +173,7 @@ def trained(folder: Path, spec: RLJobSpec) -> torch.Tensor:
         ROLLOUTS, training.epochs_per_rollout, slicing, proximal_of(spec), TEMPERATURE, spec.algorithm.truncated
     )
     with closing(Timeline(Path(os.devnull), "actor-0")) as timeline:
-        ActorLoop(config, queue, queue, trainer, SingleRank(), queue, None, timeline).run()
+        ActorLoop(config, queue, queue, trainer, data_parallel(SingleRank()), queue, None, timeline).run()
     return torch.cat([weight.flatten() for weight in trainer.stage_weights().values()])
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.packed import RowExtra, pack_rows
 from rljob_workers.trainers.data_parallel import SingleRank
+from rljob_workers.trainers.mesh import data_parallel
 from rljob_workers.training.row_metrics import MAX_NAMES, RowMetricTotals, RowSum, beside, of_all_ranks
 from rljob_workers.transfer_queue.types import Batch
 from tests.unit.training.batches import make_batch
@@ -60,7 +61,7 @@ def on_all_ranks(parts: Sequence[RowMetricTotals]) -> list[RowMetricTotals]:
 
     def live(rank: int) -> None:
         group: Any = Adding(rank, tables, barrier)
-        found[rank] = of_all_ranks(group, parts[rank])
+        found[rank] = of_all_ranks(data_parallel(group), parts[rank])
 
     threads = [threading.Thread(target=live, args=(rank,)) for rank in range(len(parts))]
     for thread in threads:
@@ -88,7 +89,7 @@ def test_slices_add_up_and_what_is_not_finite_is_left_out() -> None:
     totals = totals_of([{"reward/a": 1.0, "b": math.nan}, {"reward/a": 2.0}])
     totals.add_batch(batch_of([{"reward/a": 6.0, "b": math.inf}, {}]))
     assert totals.means() == {"reward/a": 3.0}
-    assert of_all_ranks(SingleRank(), totals) == totals
+    assert of_all_ranks(data_parallel(SingleRank()), totals) == totals
 
 
 def test_rows_without_the_column_have_no_metrics() -> None:

@@ -17,8 +17,8 @@ from rljob_workers.scoring.advantages import has_variance
 from rljob_workers.tensors.columns import Column
 from rljob_workers.trainers.base import OptimizerStepResult
 from rljob_workers.trainers.data_parallel import SingleRank
+from rljob_workers.trainers.mesh import data_parallel
 from rljob_workers.training.loop import loss_masks
-from rljob_workers.training.rendezvous import gather_rows
 from rljob_workers.training.step_metrics import FACTS, RolloutTally, row_metrics, slice_facts
 from rljob_workers.transfer_queue.types import Batch
 from tests.unit.training.batches import make_batch
@@ -94,7 +94,7 @@ def seen(batch: Batch) -> list[tuple[int, float, int]]:
 
 def test_a_single_rank_gathers_its_own_rows() -> None:
     facts = slice_facts(make_batch([0, 0], [0.0, 1.0], [1, 2]))
-    (gathered,) = gather_rows(SingleRank(), facts)
+    (gathered,) = data_parallel(SingleRank()).gather(facts, "facts")
     assert torch.equal(gathered, facts)
 
 

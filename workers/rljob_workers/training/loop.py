@@ -25,6 +25,8 @@ from rljob_workers.dcs.checkpoints.store import build_checkpoint_store
 from rljob_workers.dcs.membership.counters import STARVED_SECONDS
 from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.dcs.weights import build_publisher
+from rljob_workers.gangs.rendezvous import form_group, incarnation_of_leader
+from rljob_workers.gangs.shared_claims import SharedClaims
 from rljob_workers.models.building import policy_files
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.rank_loop import Draining, LostTime, RankParts, count_claim, idle_until_ordered
@@ -33,9 +35,9 @@ from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_trainer, load_version_0, tensors_of_version_0
 from rljob_workers.trainers.base import Trainer, TrainRows
-from rljob_workers.trainers.data_parallel import Agreement, DataParallelGroup, RankVote, agree
+from rljob_workers.trainers.data_parallel import Agreement, RankVote, agree
+from rljob_workers.trainers.mesh import Mesh, data_parallel
 from rljob_workers.training.publishing import ExportConfig, Exports, TrainerProbe
-from rljob_workers.training.rendezvous import form_group, gather_rows, incarnation_of_leader
 from rljob_workers.training.reporting import Leader
 from rljob_workers.training.row_metrics import of_all_ranks
 from rljob_workers.training.step_metrics import RolloutTally, is_truncated, slice_facts
@@ -115,7 +117,7 @@ class ActorLoop:
         session: RankSession,
         queue: TransferQueueClient,
         trainer: Trainer,
-        group: DataParallelGroup,
+        mesh: Mesh,
         exports: Exports,
         leader: Leader | None,
         timeline: Timeline,
@@ -125,7 +127,7 @@ class ActorLoop:
         self._session = session
         self._queue = queue
         self._trainer = trainer
-        self._group = group
+        self._mesh = mesh
         self._exports = exports
         self._leader = leader
         self._timeline = timeline
@@ -140,7 +142,8 @@ class ActorLoop:
         """
         first = RolloutId(self._session.welcome.restore.version)
         self._exports.begin()
-        dataset = StreamingDataset(self._queue, self._config.slicing, first, on_wait=self._wait)
+        claims = SharedClaims(self._queue, self._mesh)
+        dataset = StreamingDataset(claims, self._config.slicing, first, on_wait=self._wait)
         loader = StreamingDataLoader(dataset)
         self._session.ready()
         if self._leader is not None:
@@ -178,7 +181,7 @@ class ActorLoop:
 
     def _agree(self, what: str, *, has_rows: bool, num_micro_batches: int = 0) -> Agreement:
         """Raises Draining, on all ranks alike, where one is ordered to drain and the weights are those of a version."""
-        agreed = agree(self._group, RankVote(has_rows, self._session.draining, num_micro_batches), what)
+        agreed = agree(self._mesh.gang, RankVote(has_rows, self._session.draining, num_micro_batches), what)
         if agreed.draining and not self._moved:
             raise Draining
         return agreed
@@ -202,9 +205,9 @@ class ActorLoop:
             self._leader.sync_samples()
         self._exports.publish(rollout_id)
         # Nothing is reported, or recorded, of a version that is not visible: a rank may still be announcing its part.
-        agree(self._group, RankVote(False, False, 0), f"the parts of version {rollout_id + 1}")
+        agree(self._mesh.gang, RankVote(False, False, 0), f"the parts of version {rollout_id + 1}")
         self._starved.count(0.0)
-        tally.carried = of_all_ranks(self._group, tally.carried)
+        tally.carried = of_all_ranks(self._mesh, tally.carried)
         if self._leader is not None:
             self._leader.report(rollout_id, tally)
         self._exports.save_if_due()
@@ -260,7 +263,7 @@ class ActorLoop:
 
     def _account(self, rollout_id: RolloutId, pass_index: int, part: TrainingSlice, tally: RolloutTally) -> None:
         """Audit first, then the commit: what the queue calls consumed has its lines."""
-        facts = gather_rows(self._group, slice_facts(part.batch))
+        facts = self._mesh.gather(slice_facts(part.batch), "what the ranks trained on")
         if pass_index == 0:
             tally.facts.extend(facts)
             tally.carried.add_batch(part.batch)
@@ -316,6 +319,7 @@ def run_actor(rank: RankParts) -> None:
     with rank.loading("building the model", spec.model.path, restored, restored):
         tokenizer = build_tokenizer(spec.model)
         group = form_group(context, session)
+        mesh = data_parallel(group)
         trainer = build_trainer(spec, tokenizer, group)
         store = build_checkpoint_store(
             context,
@@ -331,7 +335,7 @@ def run_actor(rank: RankParts) -> None:
             # Each rank has verified its share of the files.
             agree(group, RankVote(False, False, 0), f"the files of {restore.folder}")
             trainer.restore(folder)
-    config = ActorConfig.of(spec, dp_rank=group.rank, dp_size=group.world)
+    config = ActorConfig.of(spec, dp_rank=mesh.dp_rank, dp_size=mesh.dp_size)
     leader = Leader.of(rank, tokenizer, config.slicing.num_slices) if group.rank == 0 else None
     exports = Exports(
         ExportConfig.of(spec),
@@ -344,4 +348,4 @@ def run_actor(rank: RankParts) -> None:
         lambda names: tensors_of_version_0(spec, tokenizer, names),
         TrainerProbe.of(spec, tokenizer, trainer),
     )
-    ActorLoop(config, session, rank.queue, trainer, group, exports, leader, rank.timeline).run()
+    ActorLoop(config, session, rank.queue, trainer, mesh, exports, leader, rank.timeline).run()

@@ -18,7 +18,7 @@ import torch
 from rljob_workers.rewards.metrics import PREFIX
 from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.packed import unpack_rows
-from rljob_workers.trainers.data_parallel import DataParallelGroup
+from rljob_workers.trainers.mesh import Mesh
 from rljob_workers.transfer_queue.types import Batch
 
 MAX_NAMES = 400
@@ -28,7 +28,7 @@ MAX_NAMES = 400
 OF_FUNCTION = "rollout/"
 
 
-_WORD_BYTES = 8
+_NUMBER_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,32 +85,27 @@ def _reported(name: str) -> str:
     return name if name.startswith(PREFIX) else f"{OF_FUNCTION}{name}"
 
 
-def of_all_ranks(group: DataParallelGroup, own: RowMetricTotals) -> RowMetricTotals:
-    """Those of all ranks, the same on each: a collective, of one sum where no row has any and else of two."""
+def of_all_ranks(mesh: Mesh, own: RowMetricTotals) -> RowMetricTotals:
+    """Those of all rows, the same on each rank: a collective, of one sum where no row has any and else of two."""
     found = RowMetricTotals()
-    for data in _gathered_bytes(group, own.to_bytes()):
+    for data in _gathered_bytes(mesh, own.to_bytes()):
         found.add(RowMetricTotals.from_bytes(data))
     return found
 
 
-def _gathered_bytes(group: DataParallelGroup, own: bytes) -> Sequence[bytes]:
-    """The bytes of every rank, by rank: each writes its row of a table of zeros, and the tables are added up."""
-    if group.world == 1:
+def _gathered_bytes(mesh: Mesh, own: bytes) -> Sequence[bytes]:
+    """The bytes of every data-parallel rank."""
+    if mesh.gang.world == 1:
         return [own]
     what = "the metrics of the rows"
-    sizes = torch.zeros(group.world, dtype=torch.int64)
-    sizes[group.rank] = len(own)
-    group.add_up(sizes, what)
-    longest = int(sizes.max())
+    sizes = [int(size) for size in mesh.gather(torch.tensor(len(own)), what)]
+    longest = max(sizes)
     if longest == 0:
         return []
-    padded = own.ljust(-(-longest // _WORD_BYTES) * _WORD_BYTES, b"\0")
-    words = torch.from_numpy(np.frombuffer(padded, np.int64).copy())
-    table = torch.zeros(group.world, len(words), dtype=torch.int64)
-    table[group.rank] = words
-    group.add_up(table, what)
-    rows = table.numpy()
-    return [row.tobytes()[:size] for row, size in zip(rows, sizes.tolist(), strict=True)]
+    padded = own.ljust(-(-longest // _NUMBER_BYTES) * _NUMBER_BYTES, b"\0")
+    numbers = torch.from_numpy(np.frombuffer(padded, np.int64).copy())
+    rows = mesh.gather(numbers, what)
+    return [row.numpy().tobytes()[:size] for row, size in zip(rows, sizes, strict=True)]
 
 
 def beside(own: Mapping[str, float], of_rows: RowMetricTotals) -> dict[str, float]:

@@ -1,11 +1,12 @@
-"""How the actor's ranks find each other: all report to the coordinator, and meet at a store that rank 0 has opened.
+"""How the ranks of a gang find each other: all report to the coordinator, and meet at a store of the first.
 
-Used by the actor's assembly and loop. Every wait has a deadline: the error names a rank that does not come.
+Used by the assembly of roles with gangs. Every wait has a deadline: the error names a rank that does not come.
 """
 
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import torch
 
@@ -33,18 +34,19 @@ BUSY_SECONDS = 60.0
 
 
 def form_group(context: RankContext, session: RankSession) -> DataParallelGroup:
-    """The data-parallel group of this rank's role; blocks, announced as busy, until every rank is there.
+    """The group of this rank's gang; blocks, announced as busy, until every rank is there.
 
     Raises GroupNotComplete (who has not come in rendezvousTimeoutSeconds), GroupBroken (one that had come was lost),
     IncarnationOver (the epoch moved on), CoordinatorUnreachable. Time in which a pod has not begun does not count: that
     is its platform's.
     """
-    if context.world_size == 1:
+    gang = _gang(context)
+    if len(gang) == 1:
         return SingleRank()
     timeout = collective_seconds(context.job.spec.restart_policy)
     client = CoordinatorClient(context.endpoints)
     try:
-        hosted = _host(context, client, timeout) if context.global_rank == 0 else None
+        hosted = _host(context, client, timeout) if context.global_rank == gang.start else None
         address = _Meeting(context, session, client).address()
     finally:
         client.close()
@@ -52,8 +54,8 @@ def form_group(context: RankContext, session: RankSession) -> DataParallelGroup:
         with session.busy("joining the other ranks", timeout):
             return join_group(
                 address,
-                context.global_rank,
-                context.world_size,
+                context.global_rank - gang.start,
+                len(gang),
                 timeout_seconds=timeout,
                 hosted=hosted,
                 on_wait=session.beat_within,
@@ -102,20 +104,10 @@ class _Meeting:
     def _sentence(self) -> str:
         incarnation = self._context.incarnation
         return (
-            f"rendezvous of {self._context.world_size} ranks in epoch {incarnation.epoch}, "
+            f"rendezvous of {len(_gang(self._context))} ranks in epoch {incarnation.epoch}, "
             f"generation {incarnation.generation}: {self._waits_for} did not come in "
             f"{self._limit:g} s (restartPolicy.rendezvousTimeoutSeconds). Its log says what it does."
         )
-
-
-def gather_rows(group: DataParallelGroup, rows: torch.Tensor) -> list[torch.Tensor]:
-    """`rows` [n, columns] of every rank, by rank; n is the same on all (claims give equal shares)."""
-    if group.world == 1:
-        return [rows]
-    everyone = torch.zeros(group.world, *rows.shape, dtype=rows.dtype)
-    everyone[group.rank] = rows
-    group.add_up(everyone, "what the ranks trained on")
-    return list(everyone.unbind(0))
 
 
 def incarnation_of_leader(group: DataParallelGroup, own: Incarnation) -> str:
@@ -125,8 +117,17 @@ def incarnation_of_leader(group: DataParallelGroup, own: Incarnation) -> str:
     return f"{number.item():012x}"
 
 
+def _gang(context: RankContext) -> range:
+    """Global ranks of this rank's gang, of the pods that are ordered."""
+    topology = context.job.spec.roles.topology(context.incarnation.key.role)
+    pods = context.world_size // topology.ranks_per_pod
+    return replace(topology, pods=pods).gang_of(context.global_rank)
+
+
 def _group_name(context: RankContext) -> str:
-    return f"{context.incarnation.key.role.value}-data-parallel"
+    role = context.incarnation.key.role.value
+    first = _gang(context).start
+    return f"{role}-data-parallel-{first}" if first else f"{role}-data-parallel"
 
 
 def _host(context: RankContext, client: CoordinatorClient, timeout_seconds: float) -> HostedStore:
