@@ -147,6 +147,9 @@ def resolve_paths(job: RLJob, folder: Path) -> RLJob:
     if reward.sum is not None:
         reward = reward.model_copy(update={"sum": [_with_absolute_path(part, folder) for part in reward.sum]})
     rollout = spec.rollout.model_copy(update={"reward": reward})
+    if rollout.function is not None:
+        function = rollout.function.model_copy(update={"path": _absolute(rollout.function.path, folder)})
+        rollout = rollout.model_copy(update={"function": function})
     algorithm = spec.algorithm.model_copy(update={"path": _absolute(spec.algorithm.path, folder)})
     return job.model_copy(
         update={

@@ -28,7 +28,6 @@ from rljob_api.model_files.families import (
     retained_proof,
 )
 from rljob_api.names import EngineKind
-from rljob_api.spec.roles import TrainerBackend
 from rljob_cli.checks.findings import Finding, problem, unchecked, warning
 
 if TYPE_CHECKING:
@@ -159,8 +158,8 @@ def _folder_findings(spec: RLJobSpec, folder: Path) -> Iterator[Finding]:
 
 def _computing_findings(spec: RLJobSpec, folder: Path, described: Mapping[str, Any]) -> Iterator[Finding]:
     """Whether trainer and engine compute this family."""
-    backend = spec.trainer_backend
-    if backend is TrainerBackend.FSDP:
+    traits = spec.backend_traits
+    if traits.tries_families:
         has_wide_head = spec.head_dtype is not spec.model.dtype
         file = folder / "config.json"
         found = family_finding(file, packing=spec.training.packing, has_wide_head=has_wide_head)
@@ -171,10 +170,11 @@ def _computing_findings(spec: RLJobSpec, folder: Path, described: Mapping[str, A
     if reason is None:
         return
     is_torch = spec.roles.rollout.engine.kind is EngineKind.TORCH
-    if backend is TrainerBackend.FLAT:
+    if traits.computes and not traits.tries_families:
         cure = "Set roles.actor.backend to Fsdp" + (" and engine.kind: SGLang" if is_torch else "")
         yield problem(
-            f"spec.roles.actor.backend: Flat does not compute this model: {reason}. {cure}, or give another model.",
+            f"spec.roles.actor.backend: {spec.trainer_backend} does not compute this model: {reason}. {cure}, or give"
+            " another model.",
             *_BACKEND,
             "spec.model.path",
         )

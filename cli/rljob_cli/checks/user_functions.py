@@ -31,6 +31,9 @@ def functions_of(spec: RLJobSpec) -> Iterator[UserFunction]:
     algorithm = spec.algorithm
     for field, custom in spec.rollout.reward.functions.items():
         yield UserFunction(f"spec.{field}.function", custom.function, f"spec.{field}.path", custom.path)
+    if (own := spec.rollout.function) is not None:
+        field = "spec.rollout.function"
+        yield UserFunction(f"{field}.function", own.function, f"{field}.path", own.path)
     named = {
         "advantage": algorithm.advantage,
         "loss": algorithm.loss,

@@ -22,7 +22,7 @@ from rljob_api.model_files.size import ModelShape, fitting_interval
 from rljob_api.names import EngineKind, Role
 from rljob_api.roles import LEADING_ROLE, TRAITS, RoleTopology
 from rljob_api.spec import RLJob, RLJobSpec
-from rljob_api.spec.roles import RoleSpec, TrainerBackend
+from rljob_api.spec.roles import BACKENDS, RoleSpec, TrainerBackend
 from rljob_api.wire.identity import PodKey
 from rljob_cli.checks.prompts import RowLengths
 from rljob_operator.local.device_placement import PodDevices, placement_order
@@ -247,7 +247,7 @@ def _pass(job: _Job, share: int, *, trains: bool) -> tuple[int, Pass]:
         tokens = min(tokens, max(length, training.max_tokens_per_micro_batch))
         rows = tokens // length
     checkpointing = training.activation_checkpointing is None or training.activation_checkpointing
-    keeps_less = trains and checkpointing and job.backend is TrainerBackend.FSDP
+    keeps_less = trains and checkpointing and BACKENDS[job.backend].checkpoints_activations
     return rows, Pass(tokens, -(-tokens * job.rows.response // length), keeps_less)
 
 

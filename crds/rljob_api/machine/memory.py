@@ -44,7 +44,7 @@ from rljob_api.model_files.size import ModelShape
 from rljob_api.names import EngineKind
 from rljob_api.spec.engine import EngineSpec
 from rljob_api.spec.model import Dtype
-from rljob_api.spec.roles import TrainerBackend
+from rljob_api.spec.roles import BACKENDS, TrainerBackend
 
 WITHIN = 1.2
 """The formula's peak of a training step over a measured one on the CPU, and the other way round, is below this."""
@@ -106,9 +106,10 @@ class ProcessMemory:
 
 def trainer_memory(shape: ModelShape, backend: TrainerBackend, dtype: Dtype, world: int, work: Pass) -> ProcessMemory:
     """Of rank 0 of the actor, which holds as much as any other."""
-    if backend is TrainerBackend.SIM:
+    traits = BACKENDS[backend]
+    if not traits.computes:
         return ProcessMemory(weights=0)
-    if backend is TrainerBackend.FSDP:
+    if traits.shards:
         return _sharded(shape, dtype, world, work)
     c, parameters = dtype.num_bytes, shape.parameters
     return ProcessMemory(
@@ -122,7 +123,7 @@ def trainer_memory(shape: ModelShape, backend: TrainerBackend, dtype: Dtype, wor
 
 def forward_memory(shape: ModelShape, backend: TrainerBackend, dtype: Dtype, work: Pass) -> ProcessMemory:
     """Of a rank that computes log-probs under a whole model."""
-    if backend is TrainerBackend.SIM:
+    if not BACKENDS[backend].computes:
         return ProcessMemory(weights=0)
     c = dtype.num_bytes
     logits = _logits(shape, backend, work)
@@ -155,14 +156,14 @@ def _sharded(shape: ModelShape, dtype: Dtype, world: int, work: Pass) -> Process
         gradients=_MASTER_BYTES * own,
         optimizer=_MOMENT_BYTES * own,
         copies=(2 * c + _MASTER_BYTES) * shape.outside + (3 * c + _MASTER_BYTES) * shape.layer,
-        activations=_training_activations(shape, c, work, _logits(shape, TrainerBackend.FSDP, work)),
+        activations=_training_activations(shape, c, work, min(work.responses * shape.vocabulary, LOGIT_CHUNK)),
     )
 
 
 def _logits(shape: ModelShape, backend: TrainerBackend, work: Pass) -> int:
     """Logits that exist at a time."""
     everything = work.responses * shape.vocabulary
-    return min(everything, LOGIT_CHUNK) if backend is TrainerBackend.FSDP else everything
+    return min(everything, LOGIT_CHUNK) if BACKENDS[backend].chunks_logits else everything
 
 
 def _training_activations(shape: ModelShape, c: int, work: Pass, logits: int) -> int:

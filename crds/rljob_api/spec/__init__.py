@@ -27,6 +27,8 @@ from rljob_api.spec.restart import (
     RestartRequestSpec,
 )
 from rljob_api.spec.roles import (
+    BACKENDS,
+    BackendTraits,
     RolesSpec,
     TrainerBackend,
     engine_kind,
@@ -94,7 +96,7 @@ def _is_simulated(job: RLJobSpec) -> bool:
 
 def _is_simulated_by_both(job: RLJobSpec) -> bool:
     backend = job.roles.actor.backend
-    return backend is None or (backend is TrainerBackend.SIM) == _is_simulated(job)
+    return backend is None or BACKENDS[backend].computes != _is_simulated(job)
 
 
 def _slices_reach_all_ranks(job: RLJobSpec) -> bool:
@@ -120,7 +122,13 @@ def _has_no_idle_forward(job: RLJobSpec) -> bool:
 
 def _answers_have_labels(job: RLJobSpec) -> bool:
     scored_otherwise = job.data.reasoning_gym is not None or not job.rollout.reward.compares_with_labels
-    return scored_otherwise or job.data.label_key is not None
+    return scored_otherwise or job.data.label_key is not None or job.rollout.function is not None
+
+
+def _function_ends_before_a_stall(job: RLJobSpec) -> bool:
+    function = job.rollout.function
+    limit = None if function is None else function.timeout_seconds
+    return limit is None or limit < job.restart_policy.stall_timeout_seconds
 
 
 def _answers_fit_positions(job: RLJobSpec) -> bool:
@@ -223,14 +231,14 @@ SPEC: tuple[Rule, ...] = (
     ),
     Rule(
         field="training.packing",
-        holds=lambda job: job.training.packing or job.trainer_backend is TrainerBackend.FSDP,
+        holds=lambda job: job.training.packing or job.backend_traits.pads,
         sentence="false needs the backend Fsdp, and this job has another, which always joins samples. Set "
         "roles.actor.backend to Fsdp or leave packing out.",
         cel=f"!has(self.training.packing) || self.training.packing || {_IS_FSDP}",
     ),
     Rule(
         field="training.activationCheckpointing",
-        holds=lambda job: not job.training.activation_checkpointing or job.trainer_backend is TrainerBackend.FSDP,
+        holds=lambda job: not job.training.activation_checkpointing or job.backend_traits.checkpoints_activations,
         sentence="true needs the backend Fsdp, and this job has another, which keeps its activations. Set "
         "roles.actor.backend to Fsdp or leave activationCheckpointing out.",
         cel="!has(self.training.activationCheckpointing) || !self.training.activationCheckpointing || " + _IS_FSDP,
@@ -289,7 +297,8 @@ SPEC: tuple[Rule, ...] = (
         holds=_answers_have_labels,
         sentence="null leaves the reward of this job, which compares answers with labels, without one. Give the key "
         "of the label, or rollout.reward.custom.",
-        cel="has(self.data.labelKey) || has(self.data.reasoningGym) || has(self.rollout.reward.custom) || "
+        cel="has(self.rollout.function) || has(self.data.labelKey) || has(self.data.reasoningGym) || "
+        "has(self.rollout.reward.custom) || "
         "(has(self.rollout.reward.sum) && self.rollout.reward.sum.all(each, has(each.custom)))",
     ),
     Rule(
@@ -300,6 +309,14 @@ SPEC: tuple[Rule, ...] = (
         sentence="true needs a tokenizer with a chat template, and that of model.config has none. Set it to false or "
         "give model.tokenizerPath.",
         cel="!self.data.applyChatTemplate || has(self.model.path) || has(self.model.tokenizerPath)",
+    ),
+    Rule(
+        field="rollout.function.timeoutSeconds",
+        holds=_function_ends_before_a_stall,
+        sentence="{rollout.function.timeoutSeconds} is not below restartPolicy.stallTimeoutSeconds, so that a job "
+        "whose tools take as long would be called a stalled one. Give less, or raise stallTimeoutSeconds.",
+        cel="!has(self.rollout.function) || !has(self.rollout.function.timeoutSeconds) || "
+        "self.rollout.function.timeoutSeconds < self.restartPolicy.stallTimeoutSeconds",
     ),
     Rule(
         field="rollout.sampling.maxNewTokens",
@@ -394,6 +411,11 @@ class RLJobSpec(RuledModel):
     clean_pod_policy: Annotated[CleanPodPolicy, LIVE] = CleanPodPolicy.ALL
     """Which pods go when the job has ended. All: every one. Workers: coordinator and Redis stay, to be asked. None: all
     stay, also those with GPUs. On a cluster only."""
+
+    @property
+    def backend_traits(self) -> BackendTraits:
+        """Of the backend of all models."""
+        return BACKENDS[self.trainer_backend]
 
     @property
     def trainer_backend(self) -> TrainerBackend:

@@ -6,6 +6,8 @@ rollouts.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -179,6 +181,33 @@ class TrainerBackend(StrEnum):
     FLAT = "Flat"
     FSDP = "Fsdp"
     SIM = "Sim"
+
+
+@dataclass(frozen=True, slots=True)
+class BackendTraits:
+    """A row of the table of trainer backends: all that can be known of one without its libraries."""
+
+    computes: bool = True
+    """Whether there is a model at all."""
+    shards: bool = False
+    """Whether the ranks of a gang each hold a part of the model, gathered layer by layer."""
+    pads: bool = False
+    """Whether `training.packing: false` is possible."""
+    checkpoints_activations: bool = False
+    """Whether `training.activationCheckpointing` is possible; then it is so where the job does not say."""
+    chunks_logits: bool = False
+    """Whether logits exist a chunk of tokens at a time."""
+    tries_families: bool = False
+    """Whether it computes any family of transformers that passes its trial; else the plain decoder alone."""
+
+
+BACKENDS: Mapping[TrainerBackend, BackendTraits] = {
+    TrainerBackend.FLAT: BackendTraits(),
+    TrainerBackend.FSDP: BackendTraits(
+        shards=True, pads=True, checkpoints_activations=True, chunks_logits=True, tries_families=True
+    ),
+    TrainerBackend.SIM: BackendTraits(computes=False),
+}
 
 
 ResourceName = Annotated[

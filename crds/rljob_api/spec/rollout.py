@@ -6,7 +6,7 @@ Anyone may import it. Loads no reward function.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints
 
@@ -83,7 +83,7 @@ class SamplingSpec(ApiModel):
     top_k: int = Field(default=0, ge=0, le=1048576)
     """Draw from this many most likely tokens; 0 means all."""
     max_new_tokens: int = Field(default=64, ge=1, le=1048576)
-    """Longest response, in tokens, its end-of-sequence token included."""
+    """Longest response, in tokens, its end-of-sequence token included, and those that tools write between turns."""
     stop_token_ids: list[Annotated[int, Field(ge=0, le=1048576)]] = Field(default=[], max_length=64)
     """Tokens that end a sample, beside the tokenizer's end-of-sequence token."""
     stop: list[Annotated[str, Field(min_length=1, max_length=256)]] = Field(default=[], max_length=16)
@@ -189,6 +189,26 @@ class RewardSpec(RuledModel):
         return any(each.custom is None for each in self.sum or (self,))
 
 
+class RolloutFunctionSpec(ApiModel):
+    """A user's rollout: a function of the protocol `rljob_workers.rollout.function.RolloutFunction`."""
+
+    function: ImportPath
+    """`package.module:function`, which is async and is called for each sample with prompt, engine and params."""
+    path: str | None = Field(default=None, min_length=1, max_length=4096)
+    """A folder that is searched first for the module; relative to the manifest."""
+    arguments: dict[str, Any] = {}
+    """Keyword arguments of each call, in the function's own spelling."""
+    timeout_seconds: int | None = Field(default=None, ge=1, le=86400)
+    """Longest time that one call spends outside of the engine: its tools, all together. Null: half of
+    restartPolicy.stallTimeoutSeconds."""
+    retries: int = Field(default=3, ge=0, le=100)
+    """Further calls for a sample whose call raised something other than a ValueError, which fails the job, or took too
+    long. After them the sample is lost: it counts nowhere, and reward.maxFailedShare is the limit of such samples; a
+    prompt with fewer than two others is drawn again."""
+    backoff_seconds: float = Field(default=1.0, ge=0, le=3600)
+    """Pause before the first retry; twice as long before each further one."""
+
+
 class RolloutSpec(ApiModel):
     """What one rollout is and how far generation may run ahead of training."""
 
@@ -208,8 +228,11 @@ class RolloutSpec(ApiModel):
     """Samples that are in flight at each engine: a prompt is begun while there are fewer, and begun with all of its
     samples. Null: as many as the server runs at once. An engine never has more than its share of the rollouts that may
     be open, batchSize x (1 + maxStaleness) / engines prompts."""
+    function: RolloutFunctionSpec | None = None
+    """How a sample is made of a prompt: several turns, with tools in between. Null: in a single turn, which is
+    cheapest."""
     reward: RewardSpec = RewardSpec()
-    """How samples are scored."""
+    """How samples are scored, where the rollout function has not done so."""
     max_prompt_tokens: int | None = Field(default=None, ge=1, le=1048576)
     """Longer prompts are passed over, and counted: another is drawn in their place. Null: those that leave no room for
     a response in the model."""

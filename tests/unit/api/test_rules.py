@@ -71,6 +71,8 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "spec.rollout.samplesPerPrompt": st.sampled_from([2, 3, 16]),
     "spec.rollout.sampling.maxNewTokens": st.sampled_from([7, 8, 64]),
     "spec.rollout.sampling.stop": st.sampled_from([[], ["."], ["a", "b"]]),
+    "spec.rollout.function": st.none()
+    | st.fixed_dictionaries({"function": st.just("a:b")}, optional={"timeoutSeconds": st.sampled_from([1, 30, None])}),
     "spec.rollout.reward.exactMatch": st.sampled_from([{}, None]),
     "spec.rollout.reward.characterMatch": st.sampled_from([{}, None]),
     "spec.rollout.reward.custom": st.sampled_from([{"function": "a:b"}, None]),
