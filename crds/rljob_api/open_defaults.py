@@ -22,6 +22,7 @@ from rljob_api.spec import RLJobSpec
 from rljob_api.spec.algorithm import ProximalPolicy
 from rljob_api.spec.model import Dtype
 from rljob_api.spec.roles import DeviceOwner, RoleSpec, RolesSpec, engine_kind
+from rljob_api.spec.training import ClaimPolicy
 
 _AS_BEGUN = "as the job began"
 """Why something is kept that a new job might get otherwise."""
@@ -59,13 +60,21 @@ class RetainedDefaults:
     """Of roles that compute a model; those that are not in it are resolved."""
     head_dtype: Dtype | None = None
     """Of logits; None: that of the model."""
+    iters_per_train_update: int = 1
+    """Slices of a global batch; 1 in releases that resolved no number."""
 
     @classmethod
     def of(cls, spec: RLJobSpec) -> RetainedDefaults:
         """Of a job as it was stored, with its defaults resolved."""
         present = spec.roles.present()
         devices = {role: RoleDevices(present[role].gpus, present[role].share_devices_with) for role in _computing(spec)}
-        return cls(PROXIMAL_ROLE in present, spec.roles.rollout.engine.kind, devices, spec.model.head_dtype)
+        return cls(
+            PROXIMAL_ROLE in present,
+            spec.roles.rollout.engine.kind,
+            devices,
+            spec.model.head_dtype,
+            spec.training.iters_per_train_update,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +120,9 @@ def resolve(spec: RLJobSpec, place: JobPlace, retained: RetainedDefaults | None 
                 spec = _with_role(spec, role, gpus=devices.gpus, share_devices_with=devices.shares)
                 value = f"{devices.gpus}" + (f" with shareDevicesWith {devices.shares}" if devices.shares else "")
                 choices.append(ResolvedDefault(f"roles.{field_name(role)}.gpus", value, reason))
-    spec, choice = _head_dtype(spec, retained)
-    choices += [choice] if choice is not None else []
+    for last in (_head_dtype, _slices):
+        spec, choice = last(spec, retained)
+        choices += [choice] if choice is not None else []
     return Resolution(spec, tuple(choices), tuple(problems))
 
 
@@ -202,6 +212,46 @@ def _head_dtype(spec: RLJobSpec, retained: RetainedDefaults | None) -> tuple[RLJ
         return spec, ResolvedDefault("model.headDtype", spec.model.dtype.value, reason) if has_gpus else None
     model = spec.model.model_copy(update={"head_dtype": chosen})
     return spec.model_copy(update={"model": model}), ResolvedDefault("model.headDtype", chosen.value, reason)
+
+
+_MOST_SLICES = (4, 2)
+"""What is tried. With more of them the slices become small: each costs the ranks an agreement."""
+
+
+def _slices(spec: RLJobSpec, retained: RetainedDefaults | None) -> tuple[RLJobSpec, ResolvedDefault | None]:
+    """A number with which training begins before a rollout is complete."""
+    training = spec.training
+    if "iters_per_train_update" in training.model_fields_set:
+        return spec, None
+    if retained is not None and _fit_slices(spec, retained.iters_per_train_update):
+        chosen, reason = retained.iters_per_train_update, _AS_BEGUN
+    else:
+        numbers = (1,) if _waits_for_all_rows(spec) else _MOST_SLICES
+        chosen = next((number for number in numbers if _fit_slices(spec, number)), 1)
+        reason = "so that training starts before a rollout is complete"
+    spec = spec.model_copy(update={"training": training.model_copy(update={"iters_per_train_update": chosen})})
+    if chosen == 1 and reason != _AS_BEGUN:
+        return spec, None
+    return spec, ResolvedDefault("training.itersPerTrainUpdate", f"{chosen}", reason)
+
+
+def _fit_slices(spec: RLJobSpec, number: int) -> bool:
+    """Whether so many slices of a global batch are of whole groups, even for all ranks, and fill a micro-batch."""
+    training, ranks = spec.training, spec.roles.topology(LEADING_ROLE).num_ranks
+    if number == 1:
+        return True  # as ever: rules say whether it can be
+    rows = training.global_batch_size // number
+    group = spec.rollout.samples_per_prompt
+    whole = group * ranks if training.claim_policy is ClaimPolicy.GROUP else group
+    divides = training.global_batch_size % number == rows % ranks == rows % whole == 0
+    return divides and rows // ranks >= (training.micro_batch_size or 1)
+
+
+def _waits_for_all_rows(spec: RLJobSpec) -> bool:
+    """Whether the actor computes log-probs of the whole rollout before it trains on any of it."""
+    if PROXIMAL_ROLE in spec.roles.present() or spec.algorithm.proximal is ProximalPolicy.ROLLOUT:
+        return False
+    return not spec.has_one_optimizer_step
 
 
 _Found = tuple[RoleDevices, str] | str | None

@@ -245,6 +245,8 @@ class DefaultsStatus(StatusModel):
     """roles.rollout.engine.kind."""
     head_dtype: str = ""
     """model.headDtype, where it is another type than that of the model."""
+    iters_per_train_update: int = 1
+    """training.itersPerTrainUpdate."""
 
 
 class AcceptedStatus(StatusModel):

@@ -63,6 +63,10 @@ _TRAINERS_PER_POD = f"(has({_ACTOR}.ranksPerPod) ? {_ACTOR}.ranksPerPod : ({_ACT
 _TRAINERS = f"({_ACTOR}.replicas * {_TRAINERS_PER_POD})"
 
 
+_SLICES = "(has(self.training.itersPerTrainUpdate) ? self.training.itersPerTrainUpdate : 1)"
+"""What is not given is resolved (`open_defaults`) to a number that keeps these rules wherever 1 does."""
+
+
 _TRAINERS_TEXT = "{trainers} actor ranks ({roles.actor.replicas} replicas x {trainersPerPod} ranks per pod)"
 
 
@@ -76,6 +80,7 @@ def _trainers_per_pod(job: RLJobSpec) -> int:
 
 
 _OF_TRAINERS = {
+    "slices": Derived(lambda job: job.training.iters_per_train_update, _SLICES),
     "trainers": Derived(_num_trainers, _TRAINERS),
     "trainersPerPod": Derived(_trainers_per_pod, _TRAINERS_PER_POD),
 }
@@ -248,26 +253,26 @@ SPEC: tuple[Rule, ...] = (
         holds=lambda job: job.training.global_batch_size % job.training.iters_per_train_update == 0,
         sentence="{training.itersPerTrainUpdate} does not divide training.globalBatchSize {training.globalBatchSize}. "
         "Give a divisor of it.",
-        cel="self.training.globalBatchSize % self.training.itersPerTrainUpdate == 0",
+        cel=f"self.training.globalBatchSize % {_SLICES} == 0",
     ),
     Rule(
         field="training.itersPerTrainUpdate",
         holds=_slices_reach_all_ranks,
-        sentence="{training.itersPerTrainUpdate} slices of training.globalBatchSize {training.globalBatchSize} do not "
+        sentence="{slices} slices of training.globalBatchSize {training.globalBatchSize} do not "
         f"go evenly to {_TRAINERS_TEXT}. Give a divisor of globalBatchSize / ranks.",
-        cel="self.training.globalBatchSize % self.training.itersPerTrainUpdate != 0 || "
-        f"self.training.globalBatchSize % (self.training.itersPerTrainUpdate * {_TRAINERS}) == 0",
+        cel=f"self.training.globalBatchSize % {_SLICES} != 0 || "
+        f"self.training.globalBatchSize % ({_SLICES} * {_TRAINERS}) == 0",
         derived=_OF_TRAINERS,
     ),
     Rule(
         field="training.claimPolicy",
         holds=_groups_reach_all_ranks,
         sentence="{training.claimPolicy} cannot give whole groups of {rollout.samplesPerPrompt} samples to "
-        f"{_TRAINERS_TEXT} in {{training.itersPerTrainUpdate}} slices of training.globalBatchSize "
+        f"{_TRAINERS_TEXT} in {{slices}} slices of training.globalBatchSize "
         "{training.globalBatchSize}. Give a global batch that is a multiple of their product, or Balanced.",
         cel="self.training.claimPolicy != 'Group' || self.training.globalBatchSize % "
-        f"(self.training.itersPerTrainUpdate * {_TRAINERS}) != 0 || self.training.globalBatchSize % "
-        f"(self.training.itersPerTrainUpdate * {_TRAINERS} * self.rollout.samplesPerPrompt) == 0",
+        f"({_SLICES} * {_TRAINERS}) != 0 || self.training.globalBatchSize % "
+        f"({_SLICES} * {_TRAINERS} * self.rollout.samplesPerPrompt) == 0",
         derived=_OF_TRAINERS,
     ),
     Rule(

@@ -99,7 +99,10 @@ class TrainingSpec(RuledModel):
     """Tokens of one forward and backward pass on one rank, prompts and responses, at most; null: only microBatchSize
     bounds it. A sample that is longer goes alone."""
     iters_per_train_update: int = Field(default=1, ge=1, le=1_000_000)
-    """A global batch is fetched in this many slices, so that training starts before it is complete."""
+    """A global batch is fetched in this many slices, so that training starts before it is complete. Where it is not
+    given a new job gets 4 or else 2, if slices are of whole groups, the same for every rank, and no smaller than
+    microBatchSize, and training need not wait for the whole rollout (roles.actorFwd); else 1. What a job began with
+    stays."""
     packing: bool = True
     """Whether the samples of a micro-batch are joined without padding. The backend Fsdp does so for families of models
     that are known to come out right; others run with false: each sample padded to the longest. Flat always joins."""

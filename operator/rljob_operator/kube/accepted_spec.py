@@ -133,7 +133,12 @@ def recorded_defaults(spec: RLJobSpec) -> DefaultsStatus:
     """What the status keeps of a resolved spec."""
     defaults = RetainedDefaults.of(spec)
     head_dtype = defaults.head_dtype.value if defaults.head_dtype is not None else ""
-    return DefaultsStatus(actor_fwd=defaults.has_proximal_role, engine=defaults.engine.value, head_dtype=head_dtype)
+    return DefaultsStatus(
+        actor_fwd=defaults.has_proximal_role,
+        engine=defaults.engine.value,
+        head_dtype=head_dtype,
+        iters_per_train_update=defaults.iters_per_train_update,
+    )
 
 
 def _resolved(job: RLJob, status: RLJobStatus | Unreadable) -> RLJob:
@@ -145,7 +150,12 @@ def _resolved(job: RLJob, status: RLJobStatus | Unreadable) -> RLJob:
         had = None
     elif recorded.engine in tuple(EngineKind):
         head_dtype = Dtype(recorded.head_dtype) if recorded.head_dtype in tuple(Dtype) else None
-        had = RetainedDefaults(recorded.actor_fwd, EngineKind(recorded.engine), head_dtype=head_dtype)
+        had = RetainedDefaults(
+            recorded.actor_fwd,
+            EngineKind(recorded.engine),
+            head_dtype=head_dtype,
+            iters_per_train_update=recorded.iters_per_train_update,
+        )
     else:  # an engine that only another version of the operator knows
         return as_stored(job)
     return job.model_copy(update={"spec": resolve(job.spec, JobPlace.CLUSTER, had).spec})

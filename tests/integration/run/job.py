@@ -66,7 +66,12 @@ def make_manifest(folder: Path, **changes: dict[str, Any]) -> dict[str, Any]:
             "maxStaleness": 1,
             "sampling": {"maxNewTokens": 3},
         },
-        "training": {"globalBatchSize": 32, "microBatchSize": 16, "optimizer": {"learningRate": 1e-3}},
+        "training": {
+            "globalBatchSize": 32,
+            "microBatchSize": 16,
+            "itersPerTrainUpdate": 1,
+            "optimizer": {"learningRate": 1e-3},
+        },
         "roles": {"reference": {}, "actorFwd": {}},
         "checkpoint": {"everySteps": 2},
         "restartPolicy": {"stallTimeoutSeconds": 60},

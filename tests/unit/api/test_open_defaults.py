@@ -1,10 +1,12 @@
 """Defaults that depend on the rest of the job: what a new job gets, and that one that has begun keeps what it had."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rljob_api.generate.crd import spec_schema
+from rljob_api.manifest import parse_manifest
 from rljob_api.names import EngineKind
 from rljob_api.open_defaults import JobPlace, Resolution, RetainedDefaults, resolve
 from rljob_api.revision import refused_changes, revision
@@ -14,6 +16,8 @@ from tests.unit.api.manifests import changed
 
 SEVERAL_STEPS = {"spec.training.globalBatchSize": 256, "spec.training.microBatchSize": 256}
 
+SMALL_PASSES = {"spec.training.microBatchSize": 1}
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 BYPASS = {"spec.algorithm.proximal": "Rollout", "spec.algorithm.correction": {"kind": "None"}}
 
 
@@ -142,6 +146,68 @@ def test_a_stored_job_keeps_its_roles_its_engine_and_its_revision() -> None:
         "engine": "Torch",
     }
     assert revision(retained.spec) == revision(old)
+
+
+TRAINERS = {"spec.roles.actor": {"replicas": 4}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        pytest.param(SMALL_PASSES, 4, id="where it divides"),
+        pytest.param({**SMALL_PASSES, "spec.training.globalBatchSize": 32}, 2, id="slices of whole groups"),
+        pytest.param({**SMALL_PASSES, "spec.training.globalBatchSize": 16}, 1, id="no slices of half a group"),
+        pytest.param({**SMALL_PASSES, **TRAINERS}, 4, id="each of four ranks has its share"),
+        pytest.param({**SMALL_PASSES, "spec.roles.actor": {"replicas": 64}}, 4, id="of 64, too"),
+        pytest.param({**SMALL_PASSES, "spec.roles.actor": {"replicas": 256}}, 2, id="of 256 with two"),
+        pytest.param(
+            {**SMALL_PASSES, **TRAINERS, "spec.training.globalBatchSize": 128, "spec.training.claimPolicy": "Group"},
+            2,
+            id="whole groups for each rank",
+        ),
+        pytest.param({"spec.training.microBatchSize": 256}, 2, id="no smaller than a micro-batch"),
+        pytest.param({"spec.training.microBatchSize": 512}, 1, id="which may be all rows"),
+        pytest.param({**SMALL_PASSES, "spec.training.epochsPerRollout": 2}, 4, id="actorFwd computes beforehand"),
+        pytest.param(
+            {**SMALL_PASSES, "spec.training.epochsPerRollout": 2, "spec.roles.actorFwd": None},
+            1,
+            id="the actor computes log-probs of all rows first",
+        ),
+        pytest.param(
+            {**SMALL_PASSES, **BYPASS, "spec.training.epochsPerRollout": 2}, 4, id="the engine's are there already"
+        ),
+        pytest.param({**SMALL_PASSES, "spec.training.itersPerTrainUpdate": 1}, 1, id="as given"),
+    ],
+)
+def test_a_global_batch_of_a_new_job_has_so_many_slices(changes: dict[str, Any], expected: int) -> None:
+    for place in JobPlace:
+        resolution = resolve(spec_of(changes), place)
+        assert resolution.spec.training.iters_per_train_update == expected
+        shown = [choice.value for choice in resolution.choices if choice.field == "training.itersPerTrainUpdate"]
+        assert shown == ([str(expected)] if expected > 1 else [])
+        assert RLJobSpec.model_validate_json(resolution.spec.model_dump_json()) == resolution.spec, "all rules hold"
+
+
+def test_a_job_that_began_keeps_its_number_of_slices_as_long_as_they_come_out_even() -> None:
+    began = resolve(spec_of(SMALL_PASSES), JobPlace.MACHINE).spec
+    before = spec_of(SMALL_PASSES)
+    fewer = {"spec.training.globalBatchSize": 32, "spec.roles.actorFwd": {}}
+    for stored, edit, expected in ((began, {}, 4), (before, {}, 1), (began, fewer, 2)):
+        retained = RetainedDefaults.of(RLJobSpec.model_validate_json(stored.model_dump_json(exclude_defaults=True)))
+        again = resolve(spec_of({**SMALL_PASSES, **edit}), JobPlace.MACHINE, retained)
+        assert again.spec.training.iters_per_train_update == expected
+    filled_in_by_the_release_before = spec_of({**SMALL_PASSES, "spec.training.itersPerTrainUpdate": 1})
+    revisions = {
+        revision(resolve(spec, JobPlace.CLUSTER, RetainedDefaults.of(before)).spec)
+        for spec in (before, filled_in_by_the_release_before)
+    }
+    assert revisions == {revision(before)}, "an upgrade of the operator restarts no job"
+
+
+@pytest.mark.parametrize("name", ["qwen3-4b-8xh100", "qwen3-4b-two-nodes"])
+def test_the_examples_of_real_models_stream(name: str) -> None:
+    text = (EXAMPLES / f"{name}.yaml").read_text()
+    assert resolve(parse_manifest(text, name).spec, JobPlace.CLUSTER).spec.training.iters_per_train_update == 4
 
 
 BF16 = {"spec.model.dtype": "bfloat16"}
