@@ -65,7 +65,8 @@ def actor_train(spec: RLJobSpec) -> Task:
     """
     unread = set() if spec.algorithm.kl.coefficient > 0 else {Column.REF_LOG_PROBS}
     needs = tuple(column for column in columns_of(spec) if column not in unread)
-    return Task(ACTOR_TRAIN, TaskKind.TRAINING, needs, policy=spec.training.claim_policy)
+    training = spec.training
+    return Task(ACTOR_TRAIN, TaskKind.TRAINING, needs, (), training.claim_policy, training.global_batch_size)
 
 
 def _forward_tasks(spec: RLJobSpec) -> list[Task]:

@@ -52,6 +52,12 @@ def test_the_queue() -> None:
     assert json.loads(message)["figures"]
 
 
+def test_lengths_of_optimizer_steps() -> None:
+    arguments = ("--rollouts", "2", "--steps", "2", "--slices", "1", "--groups", "4", "--samples", "2")
+    message = assert_ended_well(bench("tests.bench.step_lengths", *arguments))
+    assert len([line for line in message.splitlines() if "mean length" in line]) == 4
+
+
 @pytest.mark.long
 def test_training_of_transformers_models() -> None:
     message = assert_ended_well(bench("tests.bench.fsdp", "--size", "smallest", "--rounds", "1"))

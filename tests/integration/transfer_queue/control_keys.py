@@ -92,8 +92,14 @@ class Control:
 
     def listed(self, r: int, task: Task) -> list[int]:
         """Rows on the task's ready list."""
-        found: Any = self.admin.lrange(f"p:{r}:q:{task.name}", 0, -1)
-        entries = [int(entry) for entry in found]
+        name = f"p:{r}:q:{task.name}"
+        found: Any
+        if task.name in self.shape.steps:
+            found = self.admin.zrange(name, 0, -1)
+            entries = [int.from_bytes(member, "big") for member in found]
+        else:
+            found = self.admin.lrange(name, 0, -1)
+            entries = [int(entry) for entry in found]
         if task.policy is not ClaimPolicy.GROUP:
             return entries
         num = self.shape.samples_per_prompt

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -48,7 +48,7 @@ def make_shape(*, staleness: int = 1, rollouts: int = 6, batch: int = 2, samples
         max_prompt_kills=other.get("kills", 2),
         max_attempts=other.get("attempts", 50),
         generated_fields=GENERATED,
-        tasks=(LOG_PROBS, REFERENCE, ADVANTAGES, TRAIN),
+        tasks=(LOG_PROBS, REFERENCE, ADVANTAGES, replace(TRAIN, rows_per_step=other.get("step_rows"))),
     )
 
 
@@ -130,6 +130,8 @@ class World:
         self._due: list[int] = []
         self._rewards: dict[tuple[int, int], float] = {}
         """Sum of the rewards of each group that was last put."""
+        self._steps: dict[tuple[int, int], int] = {}
+        """Optimizer step of each row, whichever epoch trained it."""
         self.epoch = 0
         self.lineage = 0
         self.published = 0
@@ -397,10 +399,16 @@ class World:
         for batch in trainer.got.values():
             for place, row in enumerate(batch.rows.tolist()):
                 self._check_row(batch, place, trainer.rollout)
+                self._check_step(trainer, row)
                 self.history.trained.append((self.epoch, trainer.rollout, row))
         trainer.ranks[0].commit_training(TRAIN.name, RolloutId(trainer.rollout), [trainer.batch_index])
         trainer.got.clear()
         trainer.batch_index += 1
+
+    def _check_step(self, trainer: Trainer, row: int) -> None:
+        step = self._steps.setdefault((trainer.rollout, row), trainer.batch_index)
+        if self.shape.steps and step != trainer.batch_index:
+            self.history.broken.append(f"row {row} of train_{trainer.rollout} went from step {step} to another")
 
     def _check_row(self, batch: Batch, place: int, rollout: int) -> None:
         versions = {number: version for version, number in self.chain.items()}

@@ -39,7 +39,10 @@ class TrainingClaims(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Slicing:
-    """How a rollout is cut, and which share of each slice is this rank's."""
+    """How a rollout is cut, and which share of each slice is this rank's.
+
+    The queue has fixed which rows are of which optimizer step; within a step slices are cut as rows become ready.
+    """
 
     task: str
     rows_per_rollout: int

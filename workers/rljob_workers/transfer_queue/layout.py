@@ -28,6 +28,7 @@ def layout_table(shape: QueueShape) -> bytes:
             "generated": shape.generated_fields,
             "fields": [[field, kinds.get(field)] for field in shape.fields],
             "tasks": [[task.name, task.kind, task.policy, sorted(task.needs), task.writes] for task in shape.tasks],
+            **({"steps": shape.steps} if shape.steps else {}),
         }
     )
 
@@ -120,6 +121,7 @@ def layout_change(stored: StoredLayout, shape: QueueShape) -> LayoutChange | Non
     )
     parts = [f"{', '.join(came)} to be computed"] if came else []
     parts += [f"{', '.join(went)} of before dropped"] if went else []
+    parts += ["other optimizer steps of a rollout"] if before.steps != after.steps else []
     return LayoutChange("; ".join(parts) or "other tasks read the same fields", remapping)
 
 
@@ -132,12 +134,20 @@ class _Table:
     """Field -> its dtype and inner shape, None where the shape does not say; in the order of the bits."""
     tasks: dict[str, tuple[Any, ...]]
     """Name -> policy, needs, writes."""
+    steps: dict[str, int]
+    """Name -> rows of an optimizer step, where it makes several of a partition."""
 
     @classmethod
     def parse(cls, table: bytes) -> _Table:
         read = orjson.loads(table)
         tasks = {name: (policy, needs, writes) for name, _, policy, needs, writes in read["tasks"]}
-        return cls((read["batch"], read["samples"]), tuple(read["generated"]), dict(read["fields"]), tasks)
+        return cls(
+            (read["batch"], read["samples"]),
+            tuple(read["generated"]),
+            dict(read["fields"]),
+            tasks,
+            read.get("steps", {}),
+        )
 
     def place(self, field: str) -> int:
         return list(self.kinds).index(field)

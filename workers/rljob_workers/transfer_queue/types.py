@@ -58,8 +58,15 @@ class Task:
     needs: tuple[str, ...]
     writes: tuple[str, ...] = ()
     policy: ClaimPolicy = ClaimPolicy.FIFO
+    rows_per_step: int | None = None
+    """Rows of a training task's optimizer step: which rows it has is fixed before any is generated. None: it has all of
+    a partition, in the order in which they become ready."""
 
     def __post_init__(self) -> None:
+        if self.kind is TaskKind.FORWARD and self.rows_per_step is not None:
+            raise ValueError(
+                f"task {self.name}: rows_per_step {self.rows_per_step} is for training tasks. Leave it out."
+            )
         if self.kind is TaskKind.FORWARD and self.policy is ClaimPolicy.BALANCED:
             raise ValueError(
                 f"task {self.name}: policy Balanced is for training tasks, whose ranks wait for each other. Use Fifo or"
@@ -104,6 +111,28 @@ class QueueShape:
                 f"TransferQueue: {len(self.fields)} fields are more than the {MAX_FIELDS} that a readiness mask holds:"
                 f" {', '.join(self.fields)}. Pack what no task waits for into one column (`tensors.packed`)."
             )
+        for task in self.tasks:
+            self._require_whole_steps(task)
+
+    def _require_whole_steps(self, task: Task) -> None:
+        if task.rows_per_step is None:
+            return
+        if task.rows_per_step < 1 or self.rows_per_partition % task.rows_per_step:
+            raise ValueError(
+                f"task {task.name}: optimizer steps of {task.rows_per_step} rows do not divide the"
+                f" {self.rows_per_partition} rows of a partition. Use a divisor."
+            )
+        if task.policy is ClaimPolicy.GROUP and task.rows_per_step % self.samples_per_prompt:
+            raise ValueError(
+                f"task {task.name}: optimizer steps of {task.rows_per_step} rows are no whole groups of"
+                f" {self.samples_per_prompt}. Use a multiple, or policy Balanced."
+            )
+
+    @property
+    def steps(self) -> dict[str, int]:
+        """Rows of an optimizer step, for training tasks that make several of a partition."""
+        rows = {task.name: task.rows_per_step or self.rows_per_partition for task in self.tasks}
+        return {name: number for name, number in rows.items() if number < self.rows_per_partition}
 
     @property
     def fields(self) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from rljob_workers.transfer_queue.types import QueueShape, Task, TaskKind
 
 _PARTS = (
     "state",
+    "ready",
     "rows",
     "tickets",
     "puts",
@@ -53,7 +54,7 @@ def library(shape: QueueShape) -> Library:
 def _shape_table(shape: QueueShape) -> str:
     fields = shape.fields
     bits = {field: 1 << place for place, field in enumerate(fields)}
-    tasks = ",".join(_task_table(task, bits) for task in shape.tasks)
+    tasks = ",".join(_task_table(task, bits, shape.rows_per_partition) for task in shape.tasks)
     return (
         f"{{layout='{layout_digest(layout_table(shape))}',batch={shape.batch_size},samples={shape.samples_per_prompt},rows={shape.rows_per_partition},"
         f"staleness={shape.max_staleness},rollouts={shape.num_rollouts},kills={shape.max_prompt_kills},"
@@ -65,10 +66,12 @@ def _shape_table(shape: QueueShape) -> str:
     )
 
 
-def _task_table(task: Task, bits: dict[str, int]) -> str:
+def _task_table(task: Task, bits: dict[str, int], num_rows: int) -> str:
     kind = "Training" if task.kind is TaskKind.TRAINING else "Forward"
+    step_rows = task.rows_per_step or num_rows
     return (
-        f"{{name={_quoted(task.name)},kind='{kind}',policy='{task.policy.value}',needs={_mask(task.needs, bits)},"
+        f"{{name={_quoted(task.name)},steps={num_rows // step_rows},step_rows={step_rows},kind='{kind}',"
+        f"policy='{task.policy.value}',needs={_mask(task.needs, bits)},"
         f"writes={_mask(task.writes, bits)},need_fields={_names(task.needs)},write_fields={_names(task.writes)}}}"
     )
 

@@ -164,7 +164,7 @@ local function items_of(r, task, rows)
   return items
 end
 
--- The rows of all ranks, one rank behind the other. Fifo: in the order in which they became ready.
+-- The rows of all ranks, one rank behind the other. Fifo: in the order in which those of the step became ready.
 local function deal(r, task, rows, size)
   if size == 1 or task.policy == 'Fifo' then return rows end
   local dealt = {}
@@ -184,11 +184,6 @@ local function share_of(packed, rank, size)
   return mine
 end
 
-local function listed_rows(r, task)
-  local entries = redis.call('LLEN', key(r, 'q:' .. task.name))
-  return task.policy == 'Group' and entries * SHAPE.samples or entries
-end
-
 -- Rows that were claimed may miss a field that was lost meanwhile and is being made again.
 local function all_cover(r, task, rows)
   for _, stretch in ipairs(stretches_of(gather(key(r, 'mask'), runs_of(rows), 4))) do
@@ -205,16 +200,16 @@ local function sorted_runs(rows)
 end
 
 -- The packed rows of all ranks; nil where there are too few yet.
-local function training_batch(r, task, index, num_rows, size)
+local function training_batch(r, task, step, index, num_rows, size)
   local kept = redis.call('HGET', key(r, 'b:' .. task.name), index)
   if kept then return kept, nil end
-  if listed_rows(r, task) < num_rows then return nil, nil end
+  if ready.rows_of_step(r, task, step) < num_rows then return nil, nil end
   -- Read and dealt first, taken then: who fails in between has changed nothing.
   local entries = task.policy == 'Group' and num_rows / SHAPE.samples or num_rows
-  local taken = rows_of(task, redis.call('LRANGE', key(r, 'q:' .. task.name), 0, entries - 1))
+  local taken = rows_of(task, ready.first(r, task, step, entries))
   local runs = sorted_runs(taken)
   local packed = pack_rows(deal(r, task, taken, size))
-  redis.call('LTRIM', key(r, 'q:' .. task.name), entries, -1)
+  ready.drop_first(r, task, step, entries)
   withdraw_if_empty(r, task)
   redis.call('HSET', key(r, 'b:' .. task.name), index, packed)
   set_state(r, task, runs, 'c')
@@ -227,9 +222,13 @@ rank_call('claim_training', function(args)
   if num_rows % ((task.policy == 'Group' and SHAPE.samples or 1) * size) ~= 0 then
     refuse('MISMATCH', num_rows .. ' rows cannot be dealt evenly to ' .. size .. ' ranks with policy ' .. task.policy)
   end
+  local step = ready.step_of_slice(task, tonumber(index), num_rows)
+  if not step then
+    refuse('MISMATCH', 'batch ' .. index .. ' of ' .. num_rows .. ' rows would have rows of two optimizer steps of ' .. task.step_rows)
+  end
   if redis.call('HEXISTS', key(r, 'b:' .. task.name), index) == 0 and is_exhausted(task, r, r) then return {'E'} end
-  local packed, changed = training_batch(r, task, index, num_rows, size)
-  if not packed then return {'N', listed_rows(r, task)} end
+  local packed, changed = training_batch(r, task, step, index, num_rows, size)
+  if not packed then return {'N', ready.rows_of_step(r, task, step)} end
   if #packed ~= 4 * num_rows then
     refuse('MISMATCH', 'batch ' .. index .. ' of train_' .. r .. ' was claimed with ' .. #packed / 4 .. ' rows, not ' .. num_rows)
   end

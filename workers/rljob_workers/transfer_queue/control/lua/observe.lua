@@ -3,7 +3,7 @@
 local function ready_rows(task)
   local rows = 0
   for _, r in ipairs(redis.call('ZRANGE', 'q:ready:' .. task.name, 0, -1)) do
-    rows = rows + listed_rows(r, task)
+    rows = rows + ready.rows(r, task)
   end
   return rows
 end
@@ -101,14 +101,18 @@ local LETTERS = {u = true, r = true, c = true, d = true}
 local function check_state(r, task, broken)
   local mask, states = redis.call('GET', key(r, 'mask')), redis.call('GET', key(r, 's:' .. task.name))
   local where, listed, done = 'train_' .. r .. ' ' .. task.name .. ': ', {}, 0
-  for _, row in ipairs(rows_of(task, redis.call('LRANGE', key(r, 'q:' .. task.name), 0, -1))) do
+  local entries, misplaced = ready.all(r, task)
+  for _, entry in ipairs(misplaced) do
+    broken[#broken + 1] = where .. 'entry ' .. entry .. ' of the ready list is not of the optimizer step that it stands under'
+  end
+  for _, row in ipairs(rows_of(task, entries)) do
     if listed[row] then broken[#broken + 1] = where .. 'row ' .. row .. ' is twice on the ready list' end
     listed[row] = true
   end
   for row = 0, SHAPE.rows - 1 do
-    local letter, ready = string.sub(states, row + 1, row + 1), covers(struct.unpack('<I4', mask, row * 4 + 1), task.needs)
+    local letter, complete = string.sub(states, row + 1, row + 1), covers(struct.unpack('<I4', mask, row * 4 + 1), task.needs)
     if not LETTERS[letter] then broken[#broken + 1] = where .. 'row ' .. row .. ' has state ' .. letter end
-    if (letter == 'r') ~= ready and (letter == 'r' or letter == 'u') then
+    if (letter == 'r') ~= complete and (letter == 'r' or letter == 'u') then
       broken[#broken + 1] = where .. 'row ' .. row .. ' has state ' .. letter .. ' but its fields say otherwise'
     end
     if task.policy ~= 'Group' and (letter == 'r') ~= (listed[row] or false) then

@@ -1,7 +1,7 @@
 -- Rows: readiness masks, states per task, ready lists, chunk tables.
 -- A partition r has, for all its rows: `mask` (u32, a bit per field), `weights` (oldest and newest weight of the tokens),
 -- `f:FIELD` (chunk id, offset, length, producing weight), `s:TASK` (a letter: unready, ready, claimed, done),
--- `q:TASK` (list of ready rows, or groups), `done` (hash task -> rows done), `chunks` and `refs` (hash chunk id -> ...),
+-- `q:TASK` (ready rows, or groups: `ready.lua`), `done` (hash task -> rows done), `chunks` and `refs` (hash chunk id -> ...),
 -- `b:TASK` (hash training batch -> rows) and `groups` (hash group -> record).
 
 local function load_group(r, group)
@@ -78,21 +78,9 @@ local function set_state(r, task, runs, letter)
   for _, run in ipairs(runs) do redis.call('SETRANGE', name, run[1], string.rep(letter, run[2])) end
 end
 
--- A list cut into lists of at most 1000 entries, which a command takes at once: Lua's stack has room for 8000.
-local function portions(values)
-  local cut = {}
-  for i = 1, #values, 1000 do cut[#cut + 1] = {unpack(values, i, math.min(i + 999, #values))} end
-  return cut
-end
-
-local function push_all(name, values)
-  for _, some in ipairs(portions(values)) do redis.call('RPUSH', name, unpack(some)) end
-end
-
 -- Puts rows that just became ready on the task's list; for Group, groups whose rows are all ready.
 local function enlist(r, task, rows)
   if #rows == 0 then return end
-  local name = key(r, 'q:' .. task.name)
   if task.policy == 'Group' then
     local whole, groups, last = string.rep('r', SHAPE.samples), {}, -1
     for _, row in ipairs(rows) do
@@ -108,7 +96,7 @@ local function enlist(r, task, rows)
     rows = groups
   end
   if #rows == 0 then return end
-  push_all(name, rows)
+  ready.push(r, task, rows)
   redis.call('ZADD', 'q:ready:' .. task.name, r, r)
   wake(task.name)
 end
@@ -285,18 +273,18 @@ end
 local function rebuild(r, state_of)
   local mask = redis.call('GET', key(r, 'mask'))
   for _, task in ipairs(SHAPE.tasks) do
-    local old, letters, ready, done = redis.call('GET', key(r, 's:' .. task.name)), {}, {}, 0
+    local old, letters, listed, done = redis.call('GET', key(r, 's:' .. task.name)), {}, {}, 0
     for row = 0, SHAPE.rows - 1 do
       local letter = state_of(task, row, struct.unpack('<I4', mask, row * 4 + 1), string.sub(old, row + 1, row + 1))
       letters[row + 1] = letter
-      if letter == 'r' then ready[#ready + 1] = row end
+      if letter == 'r' then listed[#listed + 1] = row end
       if letter == 'd' then done = done + 1 end
     end
     redis.call('SET', key(r, 's:' .. task.name), table.concat(letters))
     redis.call('DEL', key(r, 'q:' .. task.name))
     redis.call('ZREM', 'q:ready:' .. task.name, r)
     redis.call('ZREM', 'q:finished:' .. task.name, r)
-    enlist(r, task, ready)
+    enlist(r, task, listed)
     redis.call('HSET', key(r, 'done'), task.name, done)
     if done == SHAPE.rows then redis.call('ZADD', 'q:finished:' .. task.name, r, r) end
     wake(task.name)
