@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 import click
 
@@ -40,14 +40,14 @@ def table_text(lines: Sequence[RetainedSample]) -> str:
         place = [str(line[key]) for key in ("rollout", "group", "index")]
         worth = [f"{line['reward']:g}", f"{line['advantage']:+.3g}"] if line["valid"] else ["-", "-"]
         texts = [_cut(harmless(line[key])) for key in ("prompt", "response")]
-        facts = [*place, *worth, line["finishReason"], str(line["responseTokens"]), _versions(line), *texts]
+        facts = [*place, *worth, line["finishReason"], _tokens(line), _versions(line), *texts]
         made.add_row(*map(Text, facts))  # not as markup, which brackets in a text would be
     return drawn(made)
 
 
 def _headline(line: RetainedSample) -> str:
     worth = [f"reward {line['reward']:g}", f"advantage {line['advantage']:+.3g}"] if line["valid"] else ["not scored"]
-    tokens = f"{line['promptTokens']} + {line['responseTokens']} tokens"
+    tokens = f"{line['promptTokens']} + {_tokens(line)} tokens"
     facts = [_place(line), *worth, _finish(line), tokens, f"made by {_versions(line)}"]
     return f"== {' | '.join(facts)}"
 
@@ -62,18 +62,35 @@ def _finish(line: RetainedSample) -> str:
 
 
 def _versions(line: RetainedSample) -> str:
-    """Versions in the order of the tokens, with how many each has made where there are several."""
-    spans = line["versions"]
-    if len(spans) == 1:
-        return f"v{spans[0]['version']}"
-    return ", ".join(f"v{span['version']} ({span['end'] - span['start']})" for span in spans)
+    """Versions in the order of the tokens, with how many each has drawn where there are several."""
+    counts: list[tuple[int, int]] = []
+    for span in line["versions"]:
+        version, count = span["version"], span["end"] - span["start"]
+        if counts and counts[-1][0] == version:  # a tool wrote between two runs of one version
+            counts[-1] = (version, counts[-1][1] + count)
+        else:
+            counts.append((version, count))
+    if len(counts) == 1:
+        return f"v{counts[0][0]}"
+    return ", ".join(f"v{version} ({count})" for version, count in counts) or "-"
+
+
+def _turns(line: RetainedSample) -> list[dict[str, Any]]:
+    """Of a response that tools wrote into; of another one none."""
+    turns: list[dict[str, Any]] = line.get("turns", [])
+    return turns
+
+
+def _tokens(line: RetainedSample) -> str:
+    """Of the response, and how many of them a tool wrote."""
+    of_tools = sum(turn["end"] - turn["start"] for turn in _turns(line) if turn["by"] == "tool")
+    return f"{line['responseTokens']}" + (f" ({of_tools} of tools)" if of_tools else "")
 
 
 def _texts(line: RetainedSample, max_characters: int | None) -> list[str]:
-    return [
-        f"{name}{_indented(_shown(line[key], max_characters))}"
-        for name, key in (("prompt    ", "prompt"), ("response  ", "response"))
-    ]
+    parts = [("prompt", line["prompt"])]
+    parts += [(turn["by"], turn["text"]) for turn in _turns(line)] or [("response", line["response"])]
+    return [f"{name:10}{_indented(_shown(text, max_characters))}" for name, text in parts]
 
 
 def _indented(text: str) -> str:
@@ -111,7 +128,8 @@ What to look at first:
 
 \b
 Prompts and responses are shown as the model has them, special tokens included: a chat template that is there twice, or
-not at all, is seen here. `made by` are the versions of the weights that made the tokens.
+not at all, is seen here. `made by` are the versions of the weights that made the tokens. A response that tools wrote
+into is shown by turns, `model` and `tool`; in JSON they are `turns`, with their places in the response's tokens.
 
 \b
 Exit codes: 0 shown, also where nothing matches; 64 the folder has no samples, or the question is wrong."""

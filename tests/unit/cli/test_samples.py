@@ -105,6 +105,25 @@ def test_a_table_has_a_line_for_each(folder: Path) -> None:
     assert output[3].split() == ["1", "0", "0", "-", "-", "stop", "2", "v1", "1+0=", "1<|eos|>"]
 
 
+def test_model_and_tools_are_shown_by_turns(tmp_path: Path) -> None:
+    turns = [
+        {"by": "model", "start": 0, "end": 2, "text": "2*3?"},
+        {"by": "tool", "start": 2, "end": 3, "text": "6"},
+        {"by": "model", "start": 3, "end": 5, "text": "6<|eos|>"},
+    ]
+    spans = [{"lineage": 1, "version": 2, "start": s, "end": e} for s, e in ((0, 2), (3, 5))]
+    write(tmp_path / FILE, [line(2, response="2*3?66<|eos|>", responseTokens=5, versions=spans, turns=turns)])
+    assert run(tmp_path).output.splitlines()[:5] == [
+        "== rollout 2 group 0 sample 0 | reward 1 | advantage +0.5 | stopped | 4 + 5 (1 of tools) tokens | made by v2",
+        "prompt    2+0=",
+        "model     2*3?",
+        "tool      6",
+        "model     6<|eos|>",
+    ]
+    (sample,) = json.loads(run(tmp_path, "--output", "json").output)["samples"]
+    assert sample["turns"] == turns
+
+
 def test_long_texts_lose_their_middle_unless_all_is_wanted(tmp_path: Path) -> None:
     spans = [{"lineage": 1, "version": v, "start": s, "end": e} for v, s, e in ((3, 0, 10), (4, 10, 4000))]
     write(tmp_path / FILE, [line(4, response="a" * 2000 + "\n" + "b" * 2000, versions=spans)])

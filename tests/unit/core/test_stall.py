@@ -52,7 +52,8 @@ def test_an_engine_that_churns_for_nothing_does_not_keep_a_job_from_being_stalle
             now = START + 2 + second
             if second % 100 == 0:
                 requests.close()
-                made, before = requests.enter_context(progress.request([ticket])), progress.tokens
+                made, before = progress.counted([ticket]), progress.tokens
+                requests.enter_context(progress.expecting())
             made(5)
             if progress.tokens > before:
                 before, reported_at = progress.tokens, now

@@ -1,6 +1,7 @@
 """An engine's progress: when it is stalled, and which of its tokens bring the job forward."""
 
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,12 +28,20 @@ def make_progress(clock: Clock | None = None) -> EngineProgress:
     return EngineProgress(clock or Clock(), tokens_per_ticket=100)
 
 
+@contextmanager
+def request(progress: EngineProgress, tickets: Sequence[Ticket]) -> Iterator[Callable[[int], None]]:
+    """All the work on these tickets is one request."""
+    made = progress.counted(tickets)
+    with progress.expecting():
+        yield made
+
+
 def test_an_engine_without_requests_is_not_stalled() -> None:
     clock = Clock()
     progress = make_progress(clock)
     clock.now += 1000
     assert progress.stalled_seconds() == 0
-    with progress.request(TICKETS):
+    with request(progress, TICKETS):
         assert progress.stalled_seconds() == 0, "it counts from the request on"
         clock.now += 5
         assert progress.stalled_seconds() == 5
@@ -42,7 +51,7 @@ def test_an_engine_without_requests_is_not_stalled() -> None:
 def test_a_token_of_any_request_is_progress_for_all() -> None:
     clock = Clock()
     progress = make_progress(clock)
-    with progress.request(TICKETS) as made, progress.request(TICKETS):
+    with request(progress, TICKETS) as made, request(progress, TICKETS):
         clock.now += 50
         made(1)
         clock.now += 2
@@ -52,16 +61,16 @@ def test_a_token_of_any_request_is_progress_for_all() -> None:
 def test_another_request_is_no_progress() -> None:
     clock = Clock()
     progress = make_progress(clock)
-    with progress.request(TICKETS):
+    with request(progress, TICKETS):
         clock.now += 50
-        with progress.request(TICKETS):
+        with request(progress, TICKETS):
             assert progress.stalled_seconds() == 50
 
 
 def test_an_update_of_the_weights_does_not_count() -> None:
     clock = Clock()
     progress = make_progress(clock)
-    with progress.request(TICKETS):
+    with request(progress, TICKETS):
         clock.now += 50
         with progress.paused():
             clock.now += 500
@@ -73,7 +82,7 @@ def test_an_update_of_the_weights_does_not_count() -> None:
 def test_the_next_incarnation_of_an_engine_has_all_its_time() -> None:
     clock = Clock()
     progress = make_progress(clock)
-    with progress.request(TICKETS):
+    with request(progress, TICKETS):
         clock.now += 50
         progress.restart()
         clock.now += 3
@@ -84,7 +93,7 @@ def test_the_time_in_which_the_process_was_frozen_does_not_count() -> None:
     clock = Clock()
     progress = make_progress(clock)
     clock.now += 1000  # without requests no look is made
-    with progress.request(TICKETS), progress.request(TICKETS):
+    with request(progress, TICKETS), request(progress, TICKETS):
         clock.now += 1
         assert progress.poll() == progress.poll() == 1
         clock.now += FROZEN_SECONDS + 1
@@ -98,7 +107,7 @@ def test_an_answer_that_grows_is_never_given_up(waits: list[float]) -> None:
     """However long it takes in all: what counts is the longest time without a token."""
     clock = Clock()
     progress = make_progress(clock)
-    with progress.request(TICKETS) as made:
+    with request(progress, TICKETS) as made:
         for wait in waits:
             clock.now += wait
             assert progress.stalled_seconds() < 60
@@ -107,7 +116,7 @@ def test_an_answer_that_grows_is_never_given_up(waits: list[float]) -> None:
 
 def test_every_token_of_an_answer_counts() -> None:
     progress = make_progress()
-    with progress.request([make_ticket(0, 0), make_ticket(0, 1)]) as made:
+    with request(progress, [make_ticket(0, 0), make_ticket(0, 1)]) as made:
         for _ in range(10):
             made(20)
     assert progress.tokens == 200
@@ -115,7 +124,7 @@ def test_every_token_of_an_answer_counts() -> None:
 
 def test_an_engine_that_never_ends_a_sample_makes_no_progress_for_ever() -> None:
     progress = make_progress()
-    with progress.request([make_ticket(0, 0)]) as made:
+    with request(progress, [make_ticket(0, 0)]) as made:
         for _ in range(10):
             made(20)
     assert progress.tokens == 100
@@ -124,7 +133,7 @@ def test_an_engine_that_never_ends_a_sample_makes_no_progress_for_ever() -> None
 def test_an_answer_may_be_begun_again_a_few_times() -> None:
     progress = make_progress()
     for number in range(2 * CREDITED_BEGINNINGS):
-        with progress.request([make_ticket(0, 0, number=number)]) as made:
+        with request(progress, [make_ticket(0, 0, number=number)]) as made:
             made(100)
     assert progress.tokens == 100 * CREDITED_BEGINNINGS, "a ticket has another number each time it is given"
 
@@ -132,7 +141,7 @@ def test_an_answer_may_be_begun_again_a_few_times() -> None:
 def test_another_draw_is_another_answer() -> None:
     progress = make_progress()
     for attempt in range(8):
-        with progress.request([make_ticket(0, 0, attempt)]) as made:
+        with request(progress, [make_ticket(0, 0, attempt)]) as made:
             made(100)
     assert progress.tokens == 800, "attempts are counted by the queue, which ends the job after so many"
 
@@ -140,7 +149,7 @@ def test_another_draw_is_another_answer() -> None:
 def test_rollouts_that_are_long_trained_are_forgotten() -> None:
     progress = make_progress()
     for rollout in range(10 * ROLLOUTS_REMEMBERED):
-        with progress.request([make_ticket(rollout, group) for group in range(4)]):
+        with request(progress, [make_ticket(rollout, group) for group in range(4)]):
             pass
     assert len(progress._beginnings) <= 4 * (ROLLOUTS_REMEMBERED + 1)
 
@@ -158,7 +167,7 @@ def test_what_counts_between_two_steps_is_bounded_whatever_is_begun_and_lost(
     before = 0
     with ExitStack() as begun:
         for groups, tokens in requests:
-            made = begun.enter_context(progress.request([make_ticket(3, group) for group in sorted(groups)]))
+            made = begun.enter_context(request(progress, [make_ticket(3, group) for group in sorted(groups)]))
             for number in tokens:
                 made(number)
                 assert before <= progress.tokens <= before + number

@@ -20,8 +20,11 @@ from rljob_workers.engines.base import (
     VersionSpan,
 )
 from rljob_workers.rollout.admission import PromptedTicket
+from rljob_workers.rollout.engine_access import EngineProgress
+from rljob_workers.rollout.engine_calls import EngineCalls
 from rljob_workers.rollout.group_rows import GeneratedGroup
-from rljob_workers.rollout.groups import GenerateConfig, GenerateStage, sampling_seed
+from rljob_workers.rollout.groups import GenerateStage
+from rljob_workers.rollout.sampling import GenerateConfig, sampling_seed
 from rljob_workers.transfer_queue.types import Ticket
 from tests.unit.rollout.fake_engine import FakeEngine
 from tests.weights import weight
@@ -105,7 +108,15 @@ class Counts:
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
-        self.samples: list[int] = []
+        self.moved: list[int] = []
+
+
+def counted_calls(tickets: Sequence[Ticket], counts: Counts) -> EngineCalls:
+    """Calls of an engine that is never stalled."""
+    progress = EngineProgress(lambda: 0.0, 1 << 20)
+    calls = EngineCalls(progress, tickets, stall_seconds=60.0, moved=counts.moved.append)
+    calls.made = counts.tokens.append
+    return calls
 
 
 def generated(
@@ -113,7 +124,7 @@ def generated(
 ) -> list[GeneratedGroup]:
     stage = GenerateStage(CONFIG, engine or SwappedOnceEngine())
     counts = counts or Counts()
-    return asyncio.run(stage.run([prompted(ticket) for ticket in tickets], counts.tokens.append, counts.samples.append))
+    return asyncio.run(stage.run([prompted(ticket) for ticket in tickets], counted_calls(tickets, counts)))
 
 
 def test_the_seed_of_a_group_never_changes() -> None:
@@ -157,15 +168,15 @@ def test_samples_are_asked_for_together_where_the_engine_takes_them_so() -> None
     counts = Counts()
     first, second = generated([TICKET, replace(TICKET, id=12, group=3, prompt_index=2)], counts=counts)
     assert (first.ticket, first.prompt.index, second.ticket.id, second.prompt.index) == (TICKET, 4, 12, 2)
-    assert [sample.output_ids for sample in second.generation.samples] == [[20], [20, 20]]
-    assert (counts.tokens, counts.samples) == ([6], [4])
+    assert [sample.response_ids for sample in second.trajectories] == [[20], [20, 20]]
+    assert (counts.tokens, counts.moved) == ([6], [-4])
 
 
 def test_each_sample_is_a_request_and_makes_room_alone_where_the_engine_takes_one() -> None:
     counts, engine = Counts(), SampleBySampleEngine()
     (group,) = generated([TICKET], engine, counts)
-    assert [sample.output_ids for sample in group.generation.samples] == [[40], [40, 40]], "in order of their seeds"
-    assert (counts.tokens, counts.samples) == ([2, 1], [1, 1]), "the second was done first"
+    assert [sample.response_ids for sample in group.trajectories] == [[40], [40, 40]], "in order of their seeds"
+    assert (counts.tokens, counts.moved) == ([2, 1], [-1, -1]), "the second was done first"
     assert {param.seed for param in engine.params} == {engine.first_seed, engine.first_seed + 1}
 
 

@@ -3,17 +3,20 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from rljob_api.names import RolloutId
 from rljob_workers import pipeline
 from rljob_workers.data.prompts import Prompt
-from rljob_workers.engines.base import FinishReason, Generation, Sample, VersionSpan
+from rljob_workers.engines.base import FinishReason, Sample, VersionSpan
 from rljob_workers.rewards.base import Answer, SettledScore
 from rljob_workers.rollout.group_rows import GeneratedGroup
 from rljob_workers.rollout.scoring_stage import ScoreStage, Unscored
+from rljob_workers.rollout.trajectory import LostSample, Trajectory
 from rljob_workers.tensors.columns import Column
+from rljob_workers.tensors.packed import unpack_rows
 from rljob_workers.transfer_queue.types import GroupRows, Ticket
 from tests.weights import weight
 
@@ -27,7 +30,8 @@ def make_group(ticket: Ticket, token: int) -> GeneratedGroup:
         Sample([10 * token], [-0.5], FinishReason.STOP, (old,)),
         Sample([10 * token] * 2, [-1.0] * 2, FinishReason.STOP, (old, new)),
     )
-    return GeneratedGroup(ticket, Prompt(token, f"p{token}", (token,) * token, label=f"l{token}"), Generation(samples))
+    prompt = Prompt(token, f"p{token}", (token,) * token, label=f"l{token}")
+    return GeneratedGroup(ticket, prompt, tuple(Trajectory.of_sample(prompt.token_ids, sample) for sample in samples))
 
 
 class RememberingReward:
@@ -91,7 +95,7 @@ class PartlyScored:
 
 def test_a_sample_without_a_score_is_a_row_that_is_not_valid() -> None:
     three = make_group(TICKET, 4)
-    three = replace(three, generation=Generation((*three.generation.samples, three.generation.samples[0])))
+    three = replace(three, samples=(*three.samples, three.samples[0]))
     (rows,) = ScoreStage(PartlyScored(2), decode).run([three])
     assert isinstance(rows, GroupRows)
     assert rows.columns[Column.VALID].values.tolist() == [1, 1, 0]
@@ -102,3 +106,61 @@ def test_a_sample_without_a_score_is_a_row_that_is_not_valid() -> None:
 def test_a_group_without_two_scores_is_to_be_drawn_again(num_valid: int) -> None:
     (outcome,) = ScoreStage(PartlyScored(num_valid), decode).run([make_group(TICKET, 4)])
     assert outcome == Unscored(TICKET, f"{num_valid} of its 2 samples could be scored. the grader is away")
+
+
+def two_turns(**changes: object) -> Trajectory:
+    """Two tokens of version 2, two of a tool, and one of version 3."""
+    spans = (VersionSpan(weight(2), 0, 2), VersionSpan(weight(3), 4, 5))
+    made = Trajectory([4, 4, 40, 41, 50, 51, 42], 2, [1, 1, 0, 0, 1], [-1.0, -2.0, -3.0], spans, FinishReason.STOP)
+    return replace(made, **changes)  # type: ignore[arg-type]  # fields by name
+
+
+def test_a_tools_tokens_are_masked_and_in_no_span() -> None:
+    reward = RememberingReward()
+    group = replace(make_group(TICKET, 4), samples=(two_turns(), two_turns()))
+    (rows,) = ScoreStage(reward, decode).run([group])
+    assert isinstance(rows, GroupRows)
+    assert rows.columns[Column.RESPONSE_LENGTHS].values.tolist() == [5, 5]
+    assert rows.columns[Column.LOSS_MASKS].row(0).tolist() == [1, 1, 0, 0, 1]
+    assert rows.columns[Column.ROLLOUT_LOG_PROBS].row(0).tolist() == [-1.0, -2.0, 0.0, 0.0, -3.0]
+    assert rows.columns[Column.VERSION_SPANS].row(1).tolist() == [[1, 2, 0, 2], [1, 3, 4, 5]]
+    assert (rows.oldest[0], rows.newest[0]) == (weight(2), weight(3))
+    (first, _) = reward.groups[0]
+    assert (first.response, first.loss_mask) == ("40 41 50 51 42", (1, 1, 0, 0, 1))
+
+
+def test_a_reward_of_the_function_replaces_that_of_the_job_and_figures_travel_with_the_row() -> None:
+    reward = RememberingReward()
+    own = two_turns(reward=0.25, metrics={"tool/calls": 2.0}, extra={"places": np.arange(3, dtype=np.int32)})
+    (rows,) = ScoreStage(reward, decode).run([replace(make_group(TICKET, 4), samples=(own, two_turns()))])
+    assert isinstance(rows, GroupRows)
+    assert [answer.index for group in reward.groups for answer in group] == [1]
+    assert rows.columns[Column.REWARDS].values.tolist() == [0.25, 1.0]
+    packed = unpack_rows(rows.columns[Column.EXTRA])
+    assert (packed[0].metrics, packed[0].extra["places"].tolist(), packed[1].metrics) == (
+        {"tool/calls": 2.0},
+        [0, 1, 2],
+        {},
+    )
+
+
+def test_a_reward_is_asked_for_nothing_where_the_function_has_scored_all() -> None:
+    reward = RememberingReward()
+    ScoreStage(reward, decode).run([replace(make_group(TICKET, 4), samples=(two_turns(reward=1.0),) * 2)])
+    assert reward.groups == []
+
+
+def test_a_lost_sample_is_a_masked_row_as_old_as_its_group_that_is_not_valid() -> None:
+    samples = (two_turns(), LostSample("the tool is away"), two_turns())
+    (rows,) = ScoreStage(RememberingReward(), decode).run([replace(make_group(TICKET, 4), samples=samples)])
+    assert isinstance(rows, GroupRows)
+    assert rows.columns[Column.VALID].values.tolist() == [1, 0, 1]
+    assert rows.columns[Column.LOSS_MASKS].row(1).tolist() == [0]
+    assert rows.columns[Column.VERSION_SPANS].row(1).tolist() == []
+    assert (rows.oldest[1], rows.newest[1]) == (weight(2), weight(2))
+
+
+def test_a_group_whose_samples_are_lost_is_drawn_again() -> None:
+    samples = (two_turns(), LostSample("the tool is away"))
+    (outcome,) = ScoreStage(RememberingReward(), decode).run([replace(make_group(TICKET, 4), samples=samples)])
+    assert outcome == Unscored(TICKET, "1 of its 2 samples could be scored. the tool is away")

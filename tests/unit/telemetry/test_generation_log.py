@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from rljob_api.generations import FILE, MAX_CHARACTERS, OLDER_FILE
-from rljob_workers.telemetry.sample_logs import GenerationLog, LoggedGeneration, SpanOfVersion
+from rljob_workers.telemetry.sample_logs import GenerationLog, LoggedGeneration, LoggedTurn, SpanOfVersion, turns_of
 
 SAMPLE = LoggedGeneration(
     rollout=0,
@@ -55,3 +56,18 @@ def test_a_incarnation_goes_on_where_the_last_one_died(tmp_path: Path) -> None:
     log.append([replace(SAMPLE, rollout=1)])
     assert rollouts(tmp_path / FILE) == [0, 1], "readers see a line before the file is closed"
     log.close()
+
+
+def decode(sequences: Sequence[Sequence[int]]) -> list[str]:
+    return ["".join(map(str, sequence)) for sequence in sequences]
+
+
+def test_a_response_that_a_tool_wrote_into_is_logged_by_turns() -> None:
+    turns = turns_of([1, 1, 0, 1], [4, 5, 6, 7], decode)
+    assert turns == [LoggedTurn("model", 0, 2, "45"), LoggedTurn("tool", 2, 3, "6"), LoggedTurn("model", 3, 4, "7")]
+    (logged,) = json.loads(replace(SAMPLE, turns=turns[1:2]).line())["turns"]
+    assert logged == {"by": "tool", "start": 2, "end": 3, "text": "6"}
+
+
+def test_a_response_of_the_model_alone_has_no_turns() -> None:
+    assert turns_of([1, 1], [4, 5], decode) == turns_of([0], [4], decode) == turns_of([], [], decode) == []

@@ -80,5 +80,6 @@ def test_a_line_states_all_that_is_known_of_a_sample(tmp_path: Path) -> None:
             {"lineage": 1, "version": 2, "start": 0, "end": 1},
             {"lineage": 1, "version": 3, "start": 1, "end": 3},
         ],
+        "turns": [],
     }
     assert (second["index"], second["response"], second["valid"], second["advantage"]) == (1, "q", False, 0.0)

@@ -81,6 +81,38 @@ def decode_tokens(tokenizer: PreTrainedTokenizerBase, token_ids: Sequence[int]) 
     return str(tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
 
+class TokenizerText:
+    """Texts and tokens of one tokenizer, for one thread: its settings change while it encodes.
+
+    TokenizerText(build_tokenizer(model), vocab_size)
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> None:
+        """`vocab_size`: tokens that the model knows."""
+        self.tokenizer = tokenizer
+        self.vocab_size = vocab_size
+
+    def encode(self, text: str) -> list[int]:
+        """Tokens of the text and no others. ValueError names the first character that the tokenizer does not know."""
+        known = _known_characters(self.tokenizer)
+        unknown = (
+            next((char for char in _without_special_tokens(self.tokenizer, text) if char not in known), None)
+            if known
+            else None
+        )
+        if unknown is not None:
+            raise ValueError(
+                f"the character {unknown!r} of {_shortened(text)!r} is not in the alphabet {''.join(sorted(known))!r}"
+                " of the tokenizer."
+            )
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
+        return ids
+
+    def decode(self, token_ids: Sequence[int], *, special_tokens: bool = False) -> str:
+        """The text of tokens, with special ones or without."""
+        return str(self.tokenizer.backend_tokenizer.decode(list(token_ids), skip_special_tokens=not special_tokens))
+
+
 def text_decoder(tokenizer: PreTrainedTokenizerBase, *, skip_special_tokens: bool) -> TextDecoder:
     """All texts of a request in one call; transformers' own batch_decode is a loop in Python."""
     return partial(tokenizer.backend_tokenizer.decode_batch, skip_special_tokens=skip_special_tokens)

@@ -97,9 +97,10 @@ class EngineProgress:
     that lost its place to others, makes no token for as long as they take, and must not be begun again for that. One
     that the server has lost for good stands alone in the end, since no rollout is complete without it.
 
-    with progress.request(tickets) as made:
-        made(num_tokens)        for all that the engine makes
-        progress.poll()         every second or so; also the seconds of the stall
+    made = progress.counted(tickets)
+    with progress.expecting():      for as long as a request is at the engine
+        made(num_tokens)            for all that it makes
+        progress.poll()             every second or so; also the seconds of the stall
     """
 
     def __init__(self, clock: Callable[[], float], tokens_per_ticket: int) -> None:
@@ -140,14 +141,9 @@ class EngineProgress:
         with self._lock:
             self._since = self._clock()
 
-    @contextmanager
-    def request(self, tickets: Sequence[Ticket]) -> Iterator[Callable[[int], None]]:
-        """A request for these tickets is at the engine; the function counts the tokens that it makes."""
+    def counted(self, tickets: Sequence[Ticket]) -> Callable[[int], None]:
+        """The work on these tickets begins; the function counts the tokens that the engine makes for it."""
         left = sum(self._credit(ticket) for ticket in tickets)
-        with self._lock:
-            if not self._requests:
-                self._since = self._polled_at = self._clock()
-            self._requests += 1
 
         def made(num_tokens: int) -> None:
             nonlocal left
@@ -157,8 +153,17 @@ class EngineProgress:
                 self._since = self._clock()
                 self.tokens += counted
 
+        return made
+
+    @contextmanager
+    def expecting(self) -> Iterator[None]:
+        """A request is at the engine: tokens are to be expected of it."""
+        with self._lock:
+            if not self._requests:
+                self._since = self._polled_at = self._clock()
+            self._requests += 1
         try:
-            yield made
+            yield
         finally:
             with self._lock:
                 self._requests -= 1

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import torch
 
-from rljob_api.wire.identity import WeightId
 from rljob_workers.data.prompts import Prompt
-from rljob_workers.engines.base import FINISH_CODES, Generation, Sample
+from rljob_workers.engines.base import FINISH_CODES, FinishReason
 from rljob_workers.rewards.base import SettledScore
+from rljob_workers.rollout.trajectory import LostSample, Trajectory, place_of
 from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
-from rljob_workers.tensors.packed import RowExtra, pack_rows
+from rljob_workers.tensors.packed import Fact, RowExtra, pack_rows
 from rljob_workers.transfer_queue.types import GroupRows, Ticket
 
 
@@ -23,41 +23,67 @@ class GeneratedGroup:
 
     ticket: Ticket
     prompt: Prompt
-    generation: Generation
+    samples: tuple[Trajectory | LostSample, ...]
+
+    @property
+    def trajectories(self) -> list[Trajectory]:
+        """Those that were made."""
+        return [sample for sample in self.samples if isinstance(sample, Trajectory)]
 
 
-def group_rows(ticket: Ticket, prompt: Prompt, samples: Sequence[Sample], scores: Sequence[SettledScore]) -> GroupRows:
-    """All columns of the group, a row for each sample."""
-    prompt_ids = prompt.token_ids
-    facts = {"dataset": prompt.dataset, "source": prompt.source}
-    lengths = [len(sample.output_ids) for sample in samples]
-    response_lengths = torch.tensor(lengths, dtype=torch.int64)
-    tokens = torch.tensor(
-        [token for sample in samples for token in (*prompt_ids, *sample.output_ids)], dtype=torch.int32
-    )
-    log_probs = torch.tensor([value for sample in samples for value in sample.log_probs], dtype=torch.float32)
+def group_rows(group: GeneratedGroup, scores: Sequence[SettledScore]) -> GroupRows:
+    """All columns of the group, a row for each sample; at least one was made."""
+    oldest = min((made.oldest for made in group.trajectories), key=place_of)
+    rows = [sample if isinstance(sample, Trajectory) else _masked(group.prompt) for sample in group.samples]
+    response_lengths = torch.tensor([len(row.loss_mask) for row in rows], dtype=torch.int64)
+    total_lengths = torch.tensor([len(row.token_ids) for row in rows], dtype=torch.int64)
     columns: dict[str, Jagged] = {
-        Column.TOKENS: Jagged.from_lengths(tokens, response_lengths + len(prompt_ids)),
+        Column.TOKENS: Jagged.from_lengths(
+            torch.tensor([token for row in rows for token in row.token_ids], dtype=torch.int32), total_lengths
+        ),
         Column.RESPONSE_LENGTHS: Jagged.scalars(response_lengths),
-        Column.LOSS_MASKS: Jagged.from_lengths(torch.ones(sum(lengths), dtype=torch.uint8), response_lengths),
-        Column.ROLLOUT_LOG_PROBS: Jagged.from_lengths(log_probs, response_lengths),
+        Column.LOSS_MASKS: Jagged.from_lengths(
+            torch.tensor([value for row in rows for value in row.loss_mask], dtype=torch.uint8), response_lengths
+        ),
+        Column.ROLLOUT_LOG_PROBS: Jagged.from_lengths(
+            torch.tensor([value for row in rows for value in row.response_log_probs()], dtype=torch.float32),
+            response_lengths,
+        ),
         Column.REWARDS: Jagged.scalars(torch.tensor([score.reward for score in scores], dtype=torch.float32)),
         Column.VALID: Jagged.scalars(torch.tensor([score.failure is None for score in scores], dtype=torch.uint8)),
         Column.FINISH_REASONS: Jagged.scalars(
-            torch.tensor([FINISH_CODES[sample.finish_reason] for sample in samples], dtype=torch.uint8)
+            torch.tensor([FINISH_CODES[row.finish] for row in rows], dtype=torch.uint8)
         ),
-        Column.VERSION_SPANS: _spans(samples),
-        Column.EXTRA: pack_rows([RowExtra(score.metrics, facts) for score in scores]),
+        Column.VERSION_SPANS: _spans(rows),
+        Column.EXTRA: pack_rows(
+            [
+                RowExtra({**row.metrics, **score.metrics}, _facts(group.prompt), row.extra)
+                for row, score in zip(rows, scores, strict=True)
+            ]
+        ),
     }
-    oldest: list[WeightId] = [sample.spans[0].weight for sample in samples]
-    newest: list[WeightId] = [sample.spans[-1].weight for sample in samples]
-    return GroupRows(ticket, columns, oldest, newest)
+    return GroupRows(
+        group.ticket,
+        columns,
+        [row.oldest if row.version_spans else oldest for row in rows],
+        [row.newest if row.version_spans else oldest for row in rows],
+    )
 
 
-def _spans(samples: Sequence[Sample]) -> Jagged:
-    """[spans, 4] a row."""
+def _facts(prompt: Prompt) -> dict[str, Fact]:
+    """Where the row comes from."""
+    return {name: value for name, value in (("dataset", prompt.dataset), ("source", prompt.source)) if value}
+
+
+def _masked(prompt: Prompt) -> Trajectory:
+    """The row of a sample that was lost: no role takes an empty response."""
+    return Trajectory([*prompt.token_ids, prompt.token_ids[-1]], len(prompt.token_ids), [0], [], (), FinishReason.STOP)
+
+
+def _spans(rows: Sequence[Trajectory]) -> Jagged:
+    """[spans, 4] a row; of a row without a drawn token none."""
     spans = [
-        (span.weight.lineage, span.weight.version, span.start, span.end) for sample in samples for span in sample.spans
+        (span.weight.lineage, span.weight.version, span.start, span.end) for row in rows for span in row.version_spans
     ]
-    counts = torch.tensor([len(sample.spans) for sample in samples], dtype=torch.int64)
-    return Jagged.from_lengths(torch.tensor(spans, dtype=torch.int32), counts)
+    counts = torch.tensor([len(row.version_spans) for row in rows], dtype=torch.int64)
+    return Jagged.from_lengths(torch.tensor(spans, dtype=torch.int32).reshape(-1, 4), counts)

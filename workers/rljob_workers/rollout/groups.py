@@ -7,21 +7,15 @@ counts as in flight until the engine has made it: a slow one holds only its own 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-import xxhash
-
-from rljob_api.spec import RLJobSpec
-from rljob_workers.data.prompts import Prompt
 from rljob_workers.engines.base import (
     Engine,
     EngineEmptied,
-    EngineStalled,
     FinishReason,
     Generation,
     Sample,
@@ -29,91 +23,73 @@ from rljob_workers.engines.base import (
     all_or_none,
 )
 from rljob_workers.rollout.admission import PromptedTicket
-from rljob_workers.rollout.engine_access import RankEngine, watched
+from rljob_workers.rollout.engine_access import RankEngine
+from rljob_workers.rollout.engine_calls import EngineCalls
 from rljob_workers.rollout.group_rows import GeneratedGroup
+from rljob_workers.rollout.sampling import GenerateConfig
 from rljob_workers.rollout.scoring_stage import ScoreStage, Unscored
+from rljob_workers.rollout.trajectory import Trajectory
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.transfer_queue.types import GroupRows, Ticket
 
 
-@dataclass(frozen=True, slots=True)
-class GenerateConfig:
-    """How a group is sampled."""
+class GroupMaker(Protocol):
+    """Generates the groups of tickets: `GenerateStage`, or a user's function (`function_stage`)."""
 
-    job_seed: int
-    samples_per_prompt: int
-    temperature: float
-    top_p: float
-    top_k: int
-    max_new_tokens: int
-    max_tokens: int
-    """Positions of the model: prompt and response together."""
-    stop_token_ids: tuple[int, ...]
-    stop: tuple[str, ...] = ()
+    async def run(self, tickets: Sequence[PromptedTicket], calls: EngineCalls) -> list[GeneratedGroup]:
+        """All samples of all tickets. Raises EngineError (nothing of it counts)."""
+        ...
 
-    @classmethod
-    def of(cls, spec: RLJobSpec, max_tokens: int) -> GenerateConfig:
-        """Of a job and the positions that its engine has."""
-        sampling = spec.rollout.sampling
-        return cls(
-            job_seed=spec.seed,
-            samples_per_prompt=spec.rollout.samples_per_prompt,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
-            max_new_tokens=sampling.max_new_tokens,
-            max_tokens=max_tokens,
-            stop_token_ids=tuple(sampling.stop_token_ids),
-            stop=tuple(sampling.stop),
-        )
-
-
-def sampling_seed(job_seed: int, ticket: Ticket) -> int:
-    """Seed of the group's first sample; the i-th has seed + i. A function of what names the group and nothing else."""
-    name = f"{job_seed}/{ticket.rollout_id}/{ticket.group}/{ticket.attempt}"
-    return xxhash.xxh3_64_intdigest(name.encode()) >> 20
+    def close(self) -> None:
+        """No ticket comes any more."""
+        ...
 
 
 class GenerateStage:
-    """Generates the groups of tickets."""
+    """Generates the groups of tickets, each sample in a single turn."""
 
     def __init__(self, config: GenerateConfig, engine: Engine) -> None:
         """The parts come from their factories; nothing is opened here."""
         self._config = config
         self._engine = engine
 
-    async def run(
-        self, tickets: Sequence[PromptedTicket], on_tokens: Callable[[int], None], on_samples: Callable[[int], None]
-    ) -> list[GeneratedGroup]:
+    async def run(self, tickets: Sequence[PromptedTicket], calls: EngineCalls) -> list[GeneratedGroup]:
         """All samples of all tickets: one request where the engine takes many prompts, else one for each sample.
 
-        Both functions are called in the engine's event loop, with how many more tokens, or samples, are made.
         Raises EngineError (nothing of it counts). Prompts leave room for a response: others are passed over before.
         """
-        params = [self._params(each.ticket, each.prompt) for each in tickets]
+        params = [self._config.params_of(each) for each in tickets]
         ids = [each.prompt.token_ids for each in tickets]
         if self._engine.prompts_per_request is None:
-            generations = await self._engine.generate(ids, params, progress=on_tokens)
-            on_samples(sum(one.num_samples for one in params))
+            generations = await calls.watch(self._engine.generate(ids, params, progress=calls.made))
+            calls.moved(-sum(one.num_samples for one in params))
         else:
-            generations = await self._one_by_one(ids, params, on_tokens, on_samples)
+            generations = await calls.watch(self._one_by_one(ids, params, calls))
         if any(sample.finish_reason is FinishReason.ABORT for one in generations for sample in one.samples):
             raise EngineEmptied("the samples were aborted at the engine: they are no answers")
-        pairs = zip(tickets, generations, strict=True)
-        return [GeneratedGroup(each.ticket, each.prompt, generation) for each, generation in pairs]
+        return [
+            GeneratedGroup(
+                each.ticket,
+                each.prompt,
+                tuple(Trajectory.of_sample(each.prompt.token_ids, sample) for sample in generation.samples),
+            )
+            for each, generation in zip(tickets, generations, strict=True)
+        ]
+
+    def close(self) -> None:
+        """Nothing: the engine is its rank's."""
 
     async def _one_by_one(
         self,
         prompts: Sequence[Sequence[int]],
         params: Sequence[SamplingParams],
-        on_tokens: Callable[[int], None],
-        on_samples: Callable[[int], None],
+        calls: EngineCalls,
     ) -> list[Generation]:
         """Every sample on its own, so that one that is done makes room at once. The first failure ends the others."""
 
         async def draw(prompt: Sequence[int], one: SamplingParams) -> Sample:
-            (generation,) = await self._engine.generate([prompt], [one], progress=on_tokens)
-            on_samples(1)
+            (generation,) = await self._engine.generate([prompt], [one], progress=calls.made)
+            calls.moved(-1)
             return generation.samples[0]
 
         samples = iter(
@@ -125,27 +101,9 @@ class GenerateStage:
         )
         return [Generation(tuple(islice(samples, given.num_samples))) for given in params]
 
-    def _params(self, ticket: Ticket, prompt: Prompt) -> SamplingParams:
-        room = self._config.max_tokens - len(prompt.token_ids)
-        assert room > 0, f"prompt {prompt.index} leaves no room for a response"
-        return SamplingParams(
-            temperature=self._config.temperature,
-            top_p=self._config.top_p,
-            top_k=self._config.top_k,
-            max_new_tokens=min(self._config.max_new_tokens, room),
-            stop_token_ids=self._config.stop_token_ids,
-            num_samples=self._config.samples_per_prompt,
-            seed=sampling_seed(self._config.job_seed, ticket),
-            stop=self._config.stop,
-        )
-
 
 SCORING_THREADS = 32
 """Scores that are waited for at once; most of a slow reward is waiting."""
-
-
-CHECK_SECONDS = 1.0
-"""How often requests check whether their engine is stalled."""
 
 
 Outcomes = list[GroupRows | Unscored]
@@ -179,7 +137,7 @@ class GroupsInWork:
     def __init__(
         self,
         engine: RankEngine,
-        generate: GenerateStage,
+        generate: GroupMaker,
         score: ScoreStage,
         timeline: Timeline,
         *,
@@ -225,6 +183,7 @@ class GroupsInWork:
         """Gives up all work. Scores that are waited for are not: their threads end with the process."""
         for future in self._running:
             future.cancel()
+        self._generate.close()
         self._scorers.shutdown(wait=False, cancel_futures=True)
 
     async def _work(self, request: _Request) -> Outcomes:
@@ -238,20 +197,16 @@ class GroupsInWork:
 
     async def _generated(self, request: _Request) -> list[GeneratedGroup]:
         """Raises EngineStalled when the engine has been stalled for too long."""
-        tickets = [each.ticket for each in request.tickets]
 
-        def on_samples(num_samples: int) -> None:
-            request.in_flight -= num_samples
-            self._wake()
+        def moved(num_samples: int) -> None:
+            request.in_flight += num_samples
+            if num_samples < 0:
+                self._wake()
 
-        def check() -> None:
-            if (stalled := self._engine.progress.poll()) > self._limit:
-                names = ", ".join(f"{ticket.rollout_id}.{ticket.group}" for ticket in tickets)
-                raise EngineStalled(
-                    f"the engine has made no token for {stalled:.0f} s; it had groups {names}",
-                    found_at=time.monotonic(),
-                )
-
-        with self._engine.progress.request(tickets) as on_tokens:
-            work = self._generate.run(request.tickets, on_tokens, on_samples)
-            return await watched(work, check, every=CHECK_SECONDS)
+        calls = EngineCalls(
+            self._engine.progress,
+            [each.ticket for each in request.tickets],
+            stall_seconds=self._limit,
+            moved=moved,
+        )
+        return await self._generate.run(request.tickets, calls)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
 from typing import NamedTuple, NoReturn
 
+from rljob_api.spec import RLJobSpec
 from rljob_api.spec.restart import engine_stall_seconds
 from rljob_api.wire.failures import Hopeless
 from rljob_api.wire.ranks import NoticeKind
@@ -21,7 +22,8 @@ from rljob_workers.dcs.membership.counters import WITHHELD_SECONDS
 from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.dcs.weights import build_receiver
 from rljob_workers.engines.base import EngineError, EngineGone, EngineRefused, EngineStalled
-from rljob_workers.models.tokenizers import build_tokenizer, text_decoder
+from rljob_workers.models.building import described_config
+from rljob_workers.models.tokenizers import TokenizerText, build_tokenizer, text_decoder
 from rljob_workers.rank_loop import TURN_SECONDS, LostTime, RankParts
 from rljob_workers.rewards import Reward, build_reward
 from rljob_workers.rewards.scoring import FailedShare, FailurePolicy, Scoring
@@ -35,7 +37,10 @@ from rljob_workers.rollout.admission import (
 )
 from rljob_workers.rollout.engine_access import EngineProgress, IdleEngine, RankEngine, build_engine
 from rljob_workers.rollout.engine_sync import WeightFollower
-from rljob_workers.rollout.groups import GenerateConfig, GenerateStage, GroupsInWork, Outcomes
+from rljob_workers.rollout.function import load_rollout_function
+from rljob_workers.rollout.function_stage import CalledFunction, FunctionsOwnReward, FunctionStage
+from rljob_workers.rollout.groups import GenerateStage, GroupMaker, GroupsInWork, Outcomes
+from rljob_workers.rollout.sampling import GenerateConfig
 from rljob_workers.rollout.scoring_stage import ScoreStage, Unscored
 from rljob_workers.rollout.verification import EngineMismatch, WeightProof, bound_of
 from rljob_workers.telemetry.timeline import Timeline
@@ -291,11 +296,11 @@ def _serve_tickets(rank: RankParts, engine: RankEngine, found: IdleEngine) -> No
     with rank.loading("opening data and reward", spec.data.prompts):
         tokenizer = build_tokenizer(spec.model)
         source = build_prompt_source(spec.data, tokenizer)
-        reward = build_reward(spec.rollout.reward, spec.data, source)
+        reward = build_reward(spec.rollout.reward, spec.data, source) if _scores_answers(spec) else FunctionsOwnReward()
     wake = threading.Event()
     work = GroupsInWork(
         engine,
-        GenerateStage(GenerateConfig.of(spec, found.max_tokens), engine.client),
+        _group_maker(rank, engine, found),
         ScoreStage(_scoring(rank, reward), text_decoder(tokenizer, skip_special_tokens=True)),
         rank.timeline,
         wake=wake.set,
@@ -339,6 +344,32 @@ def _serve_tickets(rank: RankParts, engine: RankEngine, found: IdleEngine) -> No
         ).run(follower)
     with suppress(EngineError):  # what is dead or hangs generates nothing for us either
         engine.call(engine.client.abort_all())
+
+
+def _group_maker(rank: RankParts, engine: RankEngine, found: IdleEngine) -> GroupMaker:
+    """Generates in a single turn, or by the user's function."""
+    rollout, config = rank.spec.rollout, GenerateConfig.of(rank.spec, found.max_tokens)
+    if rollout.function is None:
+        return GenerateStage(config, engine.client)
+    with rank.loading("opening the rollout function", rank.spec.model.path):
+        function = load_rollout_function(rollout.function)
+        tokenizer = build_tokenizer(rank.spec.model)  # its own: another thread encodes with it
+        vocab_size = int(described_config(rank.spec.model, tokenizer)["vocab_size"])
+    return FunctionStage(
+        config,
+        engine.client,
+        engine.begin,
+        CalledFunction.of(rank.spec, function),
+        TokenizerText(tokenizer, vocab_size),
+        FailedShare.over(rollout.batch_size * rollout.samples_per_prompt, rollout.reward.max_failed_share),
+        rank.session.counters,
+    )
+
+
+def _scores_answers(spec: RLJobSpec) -> bool:
+    """Whether there is a reward beside that which a rollout function may give: it may do without labels."""
+    has_answers = spec.data.label_key is not None or spec.data.reasoning_gym is not None
+    return spec.rollout.function is None or has_answers or not spec.rollout.reward.compares_with_labels
 
 
 def _scoring(rank: RankParts, reward: Reward) -> Scoring:

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from rljob_workers.engines.base import Sample
 from rljob_workers.models.tokenizers import TextDecoder
 from rljob_workers.rewards.base import Answer, SettledScore
 from rljob_workers.rollout.group_rows import GeneratedGroup, group_rows
+from rljob_workers.rollout.trajectory import LostSample, Trajectory
 from rljob_workers.transfer_queue.types import GroupRows, Ticket
 
 MIN_VALID = 2
@@ -50,28 +50,55 @@ class ScoreStage:
         """
         return [_outcome(*parts) for parts in zip(groups, self._score(groups), strict=True)]
 
-    def _score(self, groups: Sequence[GeneratedGroup]) -> Sequence[Sequence[SettledScore]]:
-        texts = iter(self._decode([sample.output_ids for group in groups for sample in group.generation.samples]))
+    def _score(self, groups: Sequence[GeneratedGroup]) -> list[list[SettledScore]]:
+        """Of every sample; the reward is asked for those that were made and have none of their function's."""
+        asked = [[index for index, sample in enumerate(group.samples) if _is_asked(sample)] for group in groups]
+        pairs = [(group, index) for group, indices in zip(groups, asked, strict=True) for index in indices]
+        texts = iter(self._decode([_made(group, index).response_ids for group, index in pairs]))
         answers = [
-            [_answer(group, index, sample, next(texts)) for index, sample in enumerate(group.generation.samples)]
-            for group in groups
+            [_answer(group, index, next(texts)) for index in indices]
+            for group, indices in zip(groups, asked, strict=True)
         ]
-        return self._reward.score_groups(answers)
+        to_score = [group for group in answers if group]
+        scored = iter(self._reward.score_groups(to_score) if to_score else ())
+        by_group = [iter(next(scored)) if group else iter(()) for group in answers]
+        return [
+            [next(scores) if _is_asked(sample) else _own_score(sample) for sample in group.samples]
+            for group, scores in zip(groups, by_group, strict=True)
+        ]
 
 
-def _answer(group: GeneratedGroup, index: int, sample: Sample, text: str) -> Answer:
-    prompt = group.prompt
+def _is_asked(sample: Trajectory | LostSample) -> bool:
+    return isinstance(sample, Trajectory) and sample.reward is None
+
+
+def _own_score(sample: Trajectory | LostSample) -> SettledScore:
+    if isinstance(sample, LostSample):
+        return SettledScore(0.0, sample.reason)
+    assert sample.reward is not None
+    return SettledScore(float(sample.reward))
+
+
+def _made(group: GeneratedGroup, index: int) -> Trajectory:
+    sample = group.samples[index]
+    assert isinstance(sample, Trajectory)
+    return sample
+
+
+def _answer(group: GeneratedGroup, index: int, text: str) -> Answer:
+    prompt, sample = group.prompt, _made(group, index)
     return Answer(
         prompt.text,
         text,
         prompt.label,
         group.ticket.group,
         index,
-        token_ids=tuple(sample.output_ids),
-        loss_mask=(1,) * len(sample.output_ids),
-        finish_reason=sample.finish_reason.value,
+        token_ids=tuple(sample.response_ids),
+        loss_mask=tuple(sample.loss_mask),
+        finish_reason=sample.finish.value,
         messages=prompt.messages,
         row=prompt.row,
+        metrics=sample.metrics,
     )
 
 
@@ -80,4 +107,4 @@ def _outcome(group: GeneratedGroup, scores: Sequence[SettledScore]) -> GroupRows
     num_valid = len(scores) - len(failures)
     if num_valid < MIN_VALID:
         return Unscored(group.ticket, f"{num_valid} of its {len(scores)} samples could be scored. {failures[-1]}")
-    return group_rows(group.ticket, group.prompt, group.generation.samples, scores)
+    return group_rows(group, scores)

@@ -19,6 +19,7 @@ from rljob_api.wire.weights import Probe
 from rljob_workers.dcs.weights.transport import StagedWeights
 from rljob_workers.engines.base import EngineCapabilities
 from rljob_workers.rollout.engine_access import RankEngine
+from rljob_workers.rollout.trajectory import place_of
 from rljob_workers.transfer_queue.types import GroupRows
 
 BOUNDS = {"float32": 1e-4, "bfloat16": 5e-2}
@@ -201,10 +202,6 @@ class WeightProof:
 
 
 def _spans(group: GroupRows, weight: WeightId) -> bool:
+    """Whether any token may be of `weight`: versions between a row's oldest and newest may have drawn none."""
     pairs = zip(group.oldest, group.newest, strict=True)
-    return any(_place(oldest) <= _place(weight) <= _place(newest) for oldest, newest in pairs)
-
-
-def _place(weight: WeightId) -> tuple[int, int]:
-    """In the order in which weights come."""
-    return weight.lineage, weight.version
+    return any(place_of(oldest) <= place_of(weight) <= place_of(newest) for oldest, newest in pairs)

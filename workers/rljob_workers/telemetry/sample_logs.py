@@ -7,10 +7,10 @@ durable before the checkpoint that contains the training.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 import orjson
 from pydantic.alias_generators import to_camel
@@ -112,6 +112,16 @@ class SpanOfVersion:
 
 
 @dataclass(frozen=True, slots=True)
+class LoggedTurn:
+    """Response tokens [start, end) were drawn by the model, or written by a tool."""
+
+    by: Literal["model", "tool"]
+    start: int
+    end: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class LoggedGeneration:
     """One sample."""
 
@@ -130,12 +140,31 @@ class LoggedGeneration:
     """Whether it could be scored; if not, the reward means nothing."""
     advantage: float
     versions: Sequence[SpanOfVersion]
+    """Over what the model drew: gaps where tools wrote."""
+    turns: Sequence[LoggedTurn] = ()
+    """Of a response that tools wrote into; of another one none."""
 
     def line(self) -> bytes:
         """The sample as a JSON line; a long text is without its middle."""
         fields = {to_camel(name): value for name, value in asdict(self).items()}
         fields |= {"prompt": _bounded(self.prompt), "response": _bounded(self.response)}
+        fields["turns"] = [{**asdict(turn), "text": _bounded(turn.text)} for turn in self.turns]
         return orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def turns_of(
+    loss_mask: Sequence[int], token_ids: Sequence[int], decode: Callable[[Sequence[Sequence[int]]], list[str]]
+) -> list[LoggedTurn]:
+    """Of a response, in order, model and tools by turns; none where no tool wrote, or where nothing was drawn."""
+    if len(set(loss_mask)) < 2:  # one of both
+        return []
+    borders = [0, *(place for place in range(1, len(loss_mask)) if loss_mask[place] != loss_mask[place - 1])]
+    runs = list(zip(borders, [*borders[1:], len(loss_mask)], strict=True))
+    texts = decode([token_ids[start:end] for start, end in runs])
+    return [
+        LoggedTurn("model" if loss_mask[start] else "tool", start, end, text)
+        for (start, end), text in zip(runs, texts, strict=True)
+    ]
 
 
 class GenerationLog:

@@ -19,7 +19,14 @@ from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.engines.base import FINISH_CODES
 from rljob_workers.models.tokenizers import TextDecoder, text_decoder
 from rljob_workers.rank_loop import RankParts
-from rljob_workers.telemetry.sample_logs import GenerationLog, LoggedGeneration, SampleLog, SpanOfVersion, TrainedSample
+from rljob_workers.telemetry.sample_logs import (
+    GenerationLog,
+    LoggedGeneration,
+    SampleLog,
+    SpanOfVersion,
+    TrainedSample,
+    turns_of,
+)
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.tensors.columns import Column
 from rljob_workers.training.step_metrics import RolloutTally
@@ -81,6 +88,9 @@ class GenerationSampler:
                 valid=bool(columns[Column.VALID].values[place]),
                 advantage=float(advantages[0]) if len(advantages) else 0.0,
                 versions=[SpanOfVersion(*span) for span in columns[Column.VERSION_SPANS].row(place).tolist()],
+                turns=turns_of(
+                    columns[Column.LOSS_MASKS].row(place).tolist(), rows[number][cuts[number] :], self._decode
+                ),
             )
 
 

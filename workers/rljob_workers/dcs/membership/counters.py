@@ -17,6 +17,9 @@ WITHHELD_SECONDS = "withheld_seconds"
 PASSED_OVER = "prompts_passed_over"
 
 
+FUNCTION_RETRIES, SAMPLES_LOST = "rollout_function_retries", "samples_lost"
+
+
 RANK_LABELS = ("role", "replica", "rank")
 
 
@@ -35,6 +38,8 @@ COUNTERS: dict[str, str] = {
     "queue_wait_seconds": "Seconds that a rank has waited for the rows that it then got.",
     "reward_retries": "Calls for groups whose reward had failed.",
     "samples_unscored": "Samples that stayed without a score.",
+    FUNCTION_RETRIES: "Samples whose rollout function had failed, begun again.",
+    SAMPLES_LOST: "Samples that their rollout function could not make.",
     "skipped_steps": "Optimizer steps whose loss or gradient was not finite.",
     **{f"withheld_{reason.value.lower()}": f"Times that a rank got no ticket: {reason.value}." for reason in Withheld},
 }
@@ -48,6 +53,8 @@ _OF_TICKETS = (
     PASSED_OVER,
     "reward_retries",
     "samples_unscored",
+    FUNCTION_RETRIES,
+    SAMPLES_LOST,
 )
 
 
