@@ -41,6 +41,7 @@ WITHOUT_SERVER_DEFAULT = frozenset(
         "infrastructure",
         "onDelete",
         "autoscaling",
+        "perSample",
     }
 )
 """Fields whose defaults readers fill in, and the API server does not: it would write them into every job that it reads,

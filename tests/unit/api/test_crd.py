@@ -143,7 +143,8 @@ def test_no_default_names_a_field_that_the_release_before_would_refuse() -> None
         pytest.skip("this checkout's history lacks the release: fetch the whole history (not a shallow clone)")
     file = git("show", f"{commit}:crds/rljob.dev_rljobs.yaml")
     release = yaml.safe_load(file)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
-    filled = defaulted(spec_schema(), {"model": {"config": {}}, "data": {}, "rollout": {}, "training": {}})
+    rollout = {"reward": {"custom": {"function": "a:b"}}}
+    filled = defaulted(spec_schema(), {"model": {"config": {}}, "data": {}, "rollout": rollout, "training": {}})
     assert unknown(release, filled) == []
 
 
