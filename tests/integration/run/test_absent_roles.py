@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +38,14 @@ def test_the_engines_log_probs_are_the_proximal_ones(tmp_path: Path) -> None:
     algorithm = {"proximal": "Rollout", "correction": {"kind": "None"}}
     manifest = make_manifest(tmp_path, rollout={"numRollouts": 8}, algorithm=algorithm)
     del manifest["spec"]["roles"]["actorFwd"]
+    del manifest["spec"]["training"]["itersPerTrainUpdate"]
     with RunningJob(tmp_path, manifest) as job:
         job.wait_for_step(1)
         assert "actor_fwd" not in {role["name"] for role in job.status()["roles"]}
         job.assert_succeeded()
         steps = job.metrics()
+        begun = json.loads((job.out / "job.json").read_bytes())
+    assert begun["spec"]["training"]["itersPerTrainUpdate"] == 2, "two slices, each of a micro-batch"
     assert all(step.get("mismatch/kl", 0.0) == step.get("staleness/kl", 0.0) == 0.0 for step in steps)
     assert "correction/weight" not in steps[0]
     assert any(step["policy/approx_kl"] > 0.0 for step in steps), "one optimizer step, and a ratio that is not 1"
