@@ -29,6 +29,7 @@ from rljob_workers.engines.torch_engine.scheduler import Limits, Scheduler
 from rljob_workers.models.blob import write_blob
 from rljob_workers.models.building import build_config, initial_state, torch_dtype
 from rljob_workers.models.tokenizers import build_tokenizer, decode_tokens, encode_prompt
+from rljob_workers.models.weight_source import Folder
 from rljob_workers.rewards.base import Answer
 from rljob_workers.rewards.builtin import CharacterMatch, ExactMatch
 from rljob_workers.tensors.jagged import Jagged
@@ -90,9 +91,9 @@ class Loop:
         with tempfile.TemporaryDirectory() as folder:
             blob = Path(folder) / "v0.safetensors"
             write_blob(blob, initial_state(spec.model, self._tokenizer))
-            self._trainer.load(blob)
+            self._trainer.load(Folder(blob))
             if self._reference is not None:
-                self._reference.load(blob)
+                self._reference.load(Folder(blob))
         self.num_samples = spec.rollout.batch_size * spec.rollout.samples_per_prompt
 
     def step(self, step: int) -> tuple[float, int]:

@@ -34,6 +34,7 @@ from rljob_workers.devices import own_device
 from rljob_workers.models.blob import write_blob
 from rljob_workers.models.building import build_config, tensor_shapes
 from rljob_workers.models.tokenizers import build_tokenizer
+from rljob_workers.models.weight_source import Folder
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_trainer
 from rljob_workers.trainers.base import Trainer, TrainRows
@@ -152,7 +153,7 @@ def load_random(trainer: Trainer, spec: RLJobSpec) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "random.safetensors"
         write_blob(path, {name: drawn(shape) for name, shape in shapes.items()})
-        trainer.load(path)
+        trainer.load(Folder(path))
 
 
 def drawn(shape: tuple[int, ...]) -> torch.Tensor:

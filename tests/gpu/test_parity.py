@@ -16,6 +16,7 @@ from rljob_workers.engines.torch_engine.scheduler import Limits, Scheduler
 from rljob_workers.models.blob import write_blob
 from rljob_workers.models.building import build_config, initial_state, torch_dtype
 from rljob_workers.models.tokenizers import build_tokenizer
+from rljob_workers.models.weight_source import Folder
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_forward_model, build_trainer
 from rljob_workers.trainers.base import ForwardModel, Trainer
@@ -46,7 +47,7 @@ def trainer_on(device: torch.device, spec: RLJobSpec, folder: Path) -> Trainer:
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr("rljob_workers.trainers.own_device", lambda: device)
         trainer = build_trainer(spec, build_tokenizer(spec.model), SingleRank())
-    trainer.load(version_0(spec, folder))
+    trainer.load(Folder(version_0(spec, folder)))
     return trainer
 
 
@@ -54,7 +55,7 @@ def forward_on(device: torch.device, spec: RLJobSpec, folder: Path) -> ForwardMo
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr("rljob_workers.trainers.own_device", lambda: device)
         model = build_forward_model(spec, build_tokenizer(spec.model))
-    model.load(version_0(spec, folder))
+    model.load(Folder(version_0(spec, folder)))
     return model
 
 

@@ -14,6 +14,7 @@ from rljob_api.spec.weights import Interruption
 from rljob_api.wire.identity import WeightId
 from rljob_workers.engines.base import Engine, Generation, SamplingParams
 from rljob_workers.engines.torch_engine.torch_client import TorchEngineClient
+from rljob_workers.models.weight_source import Folder
 from rljob_workers.rollout.engine_access import EventLoopThread
 
 WAIT_SECONDS = 240.0
@@ -51,7 +52,7 @@ class DrivenEngine:
         deadline: float,
     ) -> None:
         """As the engine's own."""
-        self._events.call(self.engine.update_weights(folder, weight, interruption, deadline=deadline))
+        self._events.call(self.engine.update_weights(Folder(folder), weight, interruption, deadline=deadline))
 
     def score(self, tokens: Sequence[int], *, deadline: float) -> list[float]:
         """As the engine's own."""

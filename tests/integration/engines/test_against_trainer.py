@@ -13,6 +13,7 @@ from rljob_api.wire.identity import WeightId
 from rljob_workers.engines.base import SamplingParams
 from rljob_workers.models.building import build_config
 from rljob_workers.models.tokenizers import build_tokenizer
+from rljob_workers.models.weight_source import Folder
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers.flat_model import FlatScoring
 from rljob_workers.trainers.micro_batches import MicroBatchLimits
@@ -41,7 +42,7 @@ def test_engine_and_trainer_state_the_same(engine: DrivenEngine, first_weights: 
     spec = talkative_model()
     model = FlatScoring(build_config(spec, build_tokenizer(spec)), dtype=torch.float32)
     trainer = ModelForward(model, MicroBatchLimits(len(samples)))
-    trainer.load(first_weights)
+    trainer.load(Folder(first_weights))
     of_trainer = trainer.log_probs(tokens, lengths, temperature).values
     of_engine = torch.tensor([value for _, sample in samples for value in sample.log_probs])
     assert_log_probs_near(of_engine, of_trainer)

@@ -15,6 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from rljob_api.spec import RLJobSpec
 from rljob_api.spec.roles import TrainerBackend
 from rljob_workers.models.tokenizers import build_tokenizer
+from rljob_workers.models.weight_source import Folder
 from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_trainer
@@ -34,7 +35,7 @@ def main(folder: Path, group: DataParallelGroup, mesh: DeviceMesh, source: str, 
     spec = spec_of(TrainerBackend.FSDP, dtype)
     trainer = build_trainer(spec, build_tokenizer(spec.model), group)
     if source == "v0.safetensors":
-        trainer.load(folder.parent / source)
+        trainer.load(Folder(folder.parent / source))
     else:
         trainer.restore(folder.parent / source)
     message: list[str | None] = []

@@ -10,6 +10,7 @@ import torch
 
 from rljob_workers.models.blob import write_blob
 from rljob_workers.models.tokenizers import build_tokenizer
+from rljob_workers.models.weight_source import Folder
 from rljob_workers.trainers import build_trainer
 from rljob_workers.trainers.data_parallel import GroupError, host_store, join_group
 from tests.unit.trainers.rows import make_rows, make_spec, select_rows
@@ -31,7 +32,7 @@ def main(folder: Path, rank: int, world: int, timeout_seconds: float, steps: int
     group = join_group(rendezvous.read_text(), rank, world, timeout_seconds=timeout_seconds, hosted=hosted)
     spec = make_spec()
     trainer = build_trainer(spec, build_tokenizer(spec.model), group)
-    trainer.load(folder / "v0.safetensors")
+    trainer.load(Folder(folder / "v0.safetensors"))
     results = []
     for step in range(steps):
         trainer.accumulate(select_rows(make_rows(step), list(range(rank, ROWS, world))))

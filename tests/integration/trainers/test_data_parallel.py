@@ -13,6 +13,7 @@ import torch
 from rljob_workers.models.blob import read_blob, write_blob
 from rljob_workers.models.building import initial_state
 from rljob_workers.models.tokenizers import build_tokenizer
+from rljob_workers.models.weight_source import Folder
 from rljob_workers.trainers import build_trainer
 from rljob_workers.trainers.data_parallel import SingleRank, host_store
 from tests.integration.preloaded.client import Forked, fork_program
@@ -64,7 +65,7 @@ def test_two_ranks_train_what_one_rank_trains_on_the_union(ranks: Ranks) -> None
         assert code == 0, errors
     spec = make_spec()
     alone = build_trainer(spec, build_tokenizer(spec.model), SingleRank())
-    alone.load(ranks.folder / "v0.safetensors")
+    alone.load(Folder(ranks.folder / "v0.safetensors"))
     before = alone.stage_weights()
     expected = []
     for step in range(STEPS):

@@ -15,6 +15,7 @@ from rljob_api.spec.roles import TrainerBackend
 from rljob_workers.models.blob import write_blob
 from rljob_workers.models.building import initial_state
 from rljob_workers.models.tokenizers import build_tokenizer
+from rljob_workers.models.weight_source import Folder
 from rljob_workers.trainers import build_trainer
 from rljob_workers.trainers.base import Trainer
 from rljob_workers.trainers.data_parallel import SingleRank
@@ -48,7 +49,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def unbroken(folder: Path) -> list[float]:
     """The losses of one Flat rank that no one stops, which saves on its way."""
     trainer = flat_trainer()
-    trainer.load(folder / "v0.safetensors")
+    trainer.load(Folder(folder / "v0.safetensors"))
     losses = []
     for step in range(STEPS):
         if step == SAVED_AT:

@@ -13,6 +13,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from rljob_workers.models.blob import write_blob
+from rljob_workers.models.weight_source import Folder
 from rljob_workers.trainers.base import Trainer, TrainRows
 from rljob_workers.trainers.data_parallel import DataParallelGroup, RankVote, agree
 from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_sharded, model_config
@@ -45,7 +46,7 @@ def main(
         if source:
             trainer.restore(folder.parent / source / f"{name}-saved-{first}")
         else:
-            trainer.load(folder.parent / name)
+            trainer.load(Folder(folder.parent / name))
         results = []
         for step in range(int(first), int(last)):
             if step == int(first) + 3:

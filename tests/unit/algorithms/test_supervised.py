@@ -13,6 +13,7 @@ from rljob_workers.algorithms.supervised import SupervisedObjective
 from rljob_workers.models.blob import write_blob
 from rljob_workers.models.building import build_config, described_config, initial_state
 from rljob_workers.models.tokenizers import build_tokenizer
+from rljob_workers.models.weight_source import Folder
 from rljob_workers.tensors.columns import Column
 from rljob_workers.trainers.base import TrainRows
 from rljob_workers.trainers.data_parallel import SingleRank
@@ -66,7 +67,7 @@ def test_a_model_is_fine_tuned_by_the_trainer_of_policies(tmp_path: Path) -> Non
         dtype=torch.float32,
     )
     trainer = ModelTrainer(model, config, group)
-    trainer.load(tmp_path / "v0.safetensors")
+    trainer.load(Folder(tmp_path / "v0.safetensors"))
     losses = []
     for _ in range(8):
         trainer.accumulate(rows)

@@ -3,13 +3,13 @@
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from rljob_api.spec.weights import Interruption
 from rljob_api.wire.identity import WeightId
 from rljob_workers.engines.base import Engine, EngineCapabilities, Generation, SamplingParams
+from rljob_workers.models.weight_source import WeightSource
 from rljob_workers.rollout.engine_access import EngineProgress, RankEngine
 
 
@@ -25,7 +25,7 @@ class FakeEngine(Engine):
         raise NotImplementedError
 
     async def update_weights(
-        self, folder: Path, weight: WeightId, interruption: Interruption, *, deadline: float
+        self, source: WeightSource, weight: WeightId, interruption: Interruption, *, deadline: float
     ) -> None:
         raise NotImplementedError
 

@@ -18,6 +18,7 @@ from rljob_api.wire.identity import WeightId
 from rljob_api.wire.weights import Probe
 from rljob_workers.dcs.weights.transport import StagedWeights, WeightReceiver
 from rljob_workers.engines.base import EngineError, EngineGone, EngineRefused, EngineTimeout
+from rljob_workers.models.weight_source import WeightSource
 from rljob_workers.rollout.engine_sync import WeightFollower
 from rljob_workers.rollout.verification import EngineMismatch, WeightProof, WrongWeights
 from rljob_workers.telemetry.timeline import Timeline
@@ -58,7 +59,7 @@ class MovedEngine(FakeEngine):
         self._held: WeightId | None = None
 
     async def update_weights(
-        self, folder: Path, weight: WeightId, interruption: Interruption, *, deadline: float
+        self, source: WeightSource, weight: WeightId, interruption: Interruption, *, deadline: float
     ) -> None:
         if self._errors:
             raise self._errors.pop(0)

@@ -15,6 +15,7 @@ from rljob_api.spec import RLJobSpec
 from rljob_workers.models.blob import part_file, write_blob
 from rljob_workers.models.slices import state_files
 from rljob_workers.models.tokenizers import build_tokenizer
+from rljob_workers.models.weight_source import Folder
 from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_forward_model, build_trainer
@@ -179,7 +180,7 @@ def test_the_forward_model_states_of_published_weights_what_the_trainer_states(t
     before = model.log_probs(rows.tokens, rows.response_lengths, 1.3).values
     step([trainer], [rows])
     write_blob(tmp_path / "model.safetensors", trainer.stage_weights())
-    model.load(tmp_path)
+    model.load(Folder(tmp_path))
     after = model.log_probs(rows.tokens, rows.response_lengths, 1.3).values
     assert torch.equal(after, trainer.log_probs(rows.tokens, rows.response_lengths, 1.3).values)
     assert not torch.equal(after, before)

@@ -12,6 +12,7 @@ from rljob_workers.models.blob import part_file, write_blob
 from rljob_workers.models.building import initial_state
 from rljob_workers.models.slices import EXP_AVG, PARAMETER, state_files
 from rljob_workers.models.tokenizers import build_tokenizer
+from rljob_workers.models.weight_source import Folder
 from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_forward_model, build_trainer
@@ -36,14 +37,14 @@ def write_version_0(spec: RLJobSpec, blob: Path) -> None:
 def make_trainer(folder: Path, spec: RLJobSpec | None = None) -> Trainer:
     spec = spec or make_spec()
     trainer = build_trainer(spec, build_tokenizer(spec.model), SingleRank())
-    trainer.load(folder / "v0.safetensors")
+    trainer.load(Folder(folder / "v0.safetensors"))
     return trainer
 
 
 def make_forward(folder: Path) -> ForwardModel:
     spec = make_spec()
     forward = build_forward_model(spec, build_tokenizer(spec.model))
-    forward.load(folder / "v0.safetensors")
+    forward.load(Folder(folder / "v0.safetensors"))
     return forward
 
 
@@ -180,7 +181,7 @@ def test_staged_weights_are_those_that_a_forward_model_gets_back(folder: Path) -
     trainer, forward = make_trainer(folder), make_forward(folder)
     train(trainer, rows)
     write_blob(folder / "v1.safetensors", trainer.stage_weights())
-    forward.load(folder / "v1.safetensors")
+    forward.load(Folder(folder / "v1.safetensors"))
     args = (rows.tokens, rows.response_lengths, 1.0)
     assert torch.equal(forward.log_probs(*args).values, trainer.log_probs(*args).values)
 
@@ -196,7 +197,7 @@ def test_a_folder_of_parts_is_loaded_like_one_file(folder: Path, tmp_path: Path)
     write_blob(tmp_path / "whole.safetensors", staged)
     log_probs = []
     for path in (tmp_path / "parts", tmp_path / "whole.safetensors"):
-        forward.load(path)
+        forward.load(Folder(path))
         log_probs.append(forward.log_probs(rows.tokens, rows.response_lengths, 1.0).values)
     assert torch.equal(*log_probs)
 
@@ -264,7 +265,7 @@ def test_weights_that_do_not_fit_are_refused_and_none_is_loaded(folder: Path) ->
     changed["model.norm.weight"] = torch.zeros(5)
     write_blob(folder / "bad.safetensors", changed)
     with pytest.raises(ValueError, match=r"model\.norm\.weight is of shape \[5\]"):
-        trainer.load(folder / "bad.safetensors")
+        trainer.load(Folder(folder / "bad.safetensors"))
     assert_same(trainer.stage_weights(), before)
 
 
@@ -272,7 +273,7 @@ def test_a_checkpoint_of_another_model_is_refused_and_nothing_is_restored(folder
     spec = make_spec(architecture="Llama")
     write_version_0(spec, tmp_path / "llama.safetensors")
     other = build_trainer(spec, build_tokenizer(spec.model), SingleRank())
-    other.load(tmp_path / "llama.safetensors")
+    other.load(Folder(tmp_path / "llama.safetensors"))
     save(other, tmp_path / "checkpoint")
     trainer = make_trainer(folder)
     before = trainer.stage_weights()

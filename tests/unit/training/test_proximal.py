@@ -20,6 +20,7 @@ from rljob_workers import pipeline
 from rljob_workers.models.blob import write_blob
 from rljob_workers.models.building import initial_state
 from rljob_workers.models.tokenizers import build_tokenizer
+from rljob_workers.models.weight_source import Folder
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
@@ -125,7 +126,7 @@ class Queue:
         if self.forward is not None:
             path = self.folder / f"v{rollout_id + 1}.safetensors"
             write_blob(path, self.trainer.stage_weights())
-            self.forward.load(path)
+            self.forward.load(Folder(path))
 
     def save_if_due(self) -> None:
         pass
@@ -164,7 +165,7 @@ def trained(folder: Path, spec: RLJobSpec) -> torch.Tensor:
     tokenizer = build_tokenizer(spec.model)
     trainer = build_trainer(spec, tokenizer, SingleRank())
     write_blob(folder / "start.safetensors", initial_state(spec.model, tokenizer))
-    trainer.load(folder / "start.safetensors")
+    trainer.load(Folder(folder / "start.safetensors"))
     training = spec.training
     slicing = Slicing("actor_train", ROWS, training.global_batch_size, training.iters_per_train_update)
     forward = build_forward_model(spec, tokenizer) if spec.roles.actor_fwd else None
@@ -233,7 +234,7 @@ def test_rows_without_log_probs_are_measured_against_themselves(tmp_path: Path) 
     write_blob(tmp_path / "v0.safetensors", initial_state(spec.model, tokenizer))
     for gives_them in (True, False):
         trainer = build_trainer(spec, tokenizer, SingleRank())
-        trainer.load(tmp_path / "v0.safetensors")
+        trainer.load(Folder(tmp_path / "v0.safetensors"))
         own = trainer.log_probs(rows.tokens, rows.response_lengths, TEMPERATURE)
         trainer.accumulate(replaced(rows, log_probs=own if gives_them else None))
         results.append(trainer.optimizer_step())

@@ -10,11 +10,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from rljob_api.spec.weights import Interruption
 from rljob_api.wire.identity import WeightId
+from rljob_workers.models.weight_source import WeightSource
 
 
 class EngineError(Exception):
@@ -142,11 +142,12 @@ class Engine(ABC):
 
     @abstractmethod
     async def update_weights(
-        self, folder: Path, weight: WeightId, interruption: Interruption, *, deadline: float
+        self, source: WeightSource, weight: WeightId, interruption: Interruption, *, deadline: float
     ) -> None:
-        """Loads a folder of safetensors files; `interruption` decides what becomes of samples that run meanwhile.
+        """Loads weights; `interruption` decides what becomes of samples that run meanwhile.
 
-        On any error, and when cancelled, the server holds no weights that count: `held` is not `weight`.
+        SourceNotTaken for a source that this kind of engine cannot read. On any error, and when cancelled, the server
+        holds no weights that count: `held` is not `weight`.
         """
 
     @abstractmethod

@@ -17,6 +17,7 @@ from rljob_api.spec.weights import Interruption
 from rljob_api.wire.identity import WeightId
 from rljob_workers.dcs.weights.transport import StagedWeights, WeightReceiver
 from rljob_workers.engines.base import EngineError, EngineTimeout
+from rljob_workers.models.weight_source import Folder
 from rljob_workers.rollout.engine_access import RankEngine, watched
 from rljob_workers.rollout.verification import Answer, EngineMismatch, Refutation, WeightProof, WrongWeights
 from rljob_workers.telemetry.timeline import Timeline
@@ -119,7 +120,9 @@ class WeightFollower:
     async def _update(self, staged: StagedWeights) -> None:
         deadline = time.monotonic() + self._timeout
         with self._engine.progress.paused():
-            await self._engine.client.update_weights(staged.path, staged.weight, self._interruption, deadline=deadline)
+            await self._engine.client.update_weights(
+                Folder(staged.path), staged.weight, self._interruption, deadline=deadline
+            )
 
     async def _drain_and_update(self, staged: StagedWeights) -> None:
         """Time counts from the last token: the samples that are waited for take as long as they take.
@@ -128,7 +131,7 @@ class WeightFollower:
         """
         began = time.monotonic()
         update = self._engine.client.update_weights(
-            staged.path, staged.weight, self._interruption, deadline=began + LONGEST_DRAIN_SECONDS
+            Folder(staged.path), staged.weight, self._interruption, deadline=began + LONGEST_DRAIN_SECONDS
         )
 
         def check() -> None:

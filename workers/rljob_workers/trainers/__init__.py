@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from rljob_workers.models.blob import write_blob
 from rljob_workers.models.building import stored_weights
+from rljob_workers.models.weight_source import Folder
 from rljob_workers.trainers import flat_backend, sim_backend
 from rljob_workers.trainers.fsdp import fsdp_backend
 
@@ -37,9 +38,15 @@ def build_trainer(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, group: Da
     return TRAINERS[spec.trainer_backend].build(spec, tokenizer, group)
 
 
-def build_forward_model(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> ForwardModel:
-    """The model of actor_fwd or of the reference."""
-    return TRAINERS[spec.trainer_backend].forward_model(spec, tokenizer)
+def build_forward_model(
+    spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, gang: DataParallelGroup | None = None
+) -> ForwardModel:
+    """The model of actor_fwd or of the reference; of a gang of several ranks, this rank's part of it."""
+    backend = TRAINERS[spec.trainer_backend]
+    if gang is None or gang.world == 1:
+        return backend.forward_model(spec, tokenizer)
+    assert backend.sharded_forward_model is not None, "the spec refuses shards of this backend"
+    return backend.sharded_forward_model(spec, tokenizer, gang)
 
 
 def load_version_0(trainer: Trainer, spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, scratch: Path) -> None:
@@ -50,12 +57,12 @@ def load_version_0(trainer: Trainer, spec: RLJobSpec, tokenizer: PreTrainedToken
     backend = TRAINERS[spec.trainer_backend]
     if backend.reads_folders and spec.model.path is not None:
         stored_weights(Path(spec.model.path))  # its error names what is missing in the folder
-        trainer.load(Path(spec.model.path))
+        trainer.load(Folder(Path(spec.model.path)))
         return
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
         blob = Path(folder) / "version-0.safetensors"
         write_blob(blob, backend.version_0(spec, tokenizer))
-        trainer.load(blob)
+        trainer.load(Folder(blob))
 
 
 def tensors_of_version_0(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from rljob_workers.models.blob import WeightShare
     from rljob_workers.models.slices import StateShare
+    from rljob_workers.models.weight_source import WeightSource
     from rljob_workers.tensors.jagged import Jagged
     from rljob_workers.trainers.micro_batches import RowRange
 
@@ -105,8 +106,8 @@ class ForwardModel(ABC):
     """A model that only computes log-probs (actor_fwd, reference)."""
 
     @abstractmethod
-    def load(self, blob: Path) -> None:
-        """Replaces all weights by those of a safetensors file or of a folder of parts; what does not fit is refused."""
+    def load(self, source: WeightSource) -> None:
+        """Replaces all weights; ValueError for what does not fit, SourceNotTaken for a source that it cannot read."""
 
     @abstractmethod
     def log_probs(

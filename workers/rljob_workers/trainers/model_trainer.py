@@ -14,6 +14,7 @@ import torch
 
 from rljob_workers.algorithms.metric_totals import StepTotals
 from rljob_workers.algorithms.objective import MaskedRows, Output, Outputs
+from rljob_workers.models.weight_source import full_folder
 from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers.base import Bucket, ForwardModel, OptimizerStepResult, Trainer, TrainRows, no_progress
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from rljob_workers.models.blob import WeightShare
     from rljob_workers.models.slices import StateShare
+    from rljob_workers.models.weight_source import WeightSource
     from rljob_workers.trainers.data_parallel import DataParallelGroup
 
 
@@ -103,9 +105,9 @@ class ModelForward(ForwardModel):
         self._model = model
         self._limits = limits
 
-    def load(self, blob: Path) -> None:
+    def load(self, source: WeightSource) -> None:
         """Replaces all weights, or none."""
-        self._model.load(blob)
+        self._model.load(full_folder(source, type(self._model).__name__))
 
     def log_probs(
         self,
@@ -146,10 +148,10 @@ class ModelTrainer(Trainer):
         self._norms = NormWatch(config.norm_multiple)
         self._suspects = Suspects()
 
-    def load(self, blob: Path) -> None:
+    def load(self, source: WeightSource) -> None:
         """Replaces all weights, or none; the optimizer's state stays."""
         self._staging.settle()
-        self._model.load(blob)
+        self._model.load(full_folder(source, type(self._model).__name__))
 
     def log_probs(
         self,

@@ -15,6 +15,7 @@ from rljob_api.roles import LEADING_ROLE
 from rljob_workers.devices import own_device
 from rljob_workers.models.blob import WeightShare, layout_digest
 from rljob_workers.models.slices import EXP_AVG, STEPS, SavedState, StateShare, StateSlice
+from rljob_workers.models.weight_source import WeightSource, full_folder
 from rljob_workers.simulation.policy import (
     NAMES,
     Uints,
@@ -95,9 +96,9 @@ class SimForwardModel(ForwardModel):
         self._forward = forward
         self._weights = weights
 
-    def load(self, blob: Path) -> None:
+    def load(self, source: WeightSource) -> None:
         """Replaces the weights; ValueError, and nothing changed, where they do not fit."""
-        self._weights = read_simulated(blob)
+        self._weights = read_simulated(full_folder(source, "A simulated model"))
 
     def log_probs(
         self,
@@ -147,9 +148,9 @@ class SimTrainer(Trainer):
         if group.rank < len(parts):
             self.weight_share = WeightShare(group.rank, len(parts), layout_digest(parts))
 
-    def load(self, blob: Path) -> None:
+    def load(self, source: WeightSource) -> None:
         """Replaces all weights, or none."""
-        self._weights = read_simulated(blob)
+        self._weights = read_simulated(full_folder(source, "A simulated model"))
 
     def log_probs(
         self,

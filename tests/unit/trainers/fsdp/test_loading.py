@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from rljob_workers.models.blob import part_file, read_weights, write_blob
+from rljob_workers.models.weight_source import Folder
 from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_whole, model_config
 from rljob_workers.trainers.fsdp.sharded_trainer import FsdpScoring
 from rljob_workers.trainers.fsdp.stored_tensors import load_folder, load_weights, own_parts, weight_shapes
@@ -79,7 +80,7 @@ def test_a_forward_model_scores_in_micro_batches_what_transformers_scores_row_by
     tokens, responses = make_tokens(rows=9)
     whole = build_whole(model_config(described("gemma3_text")), FLOAT32)
     model = ModelForward(FsdpScoring(whole, packing=True), MicroBatchLimits(rows=4, tokens=40))
-    model.load(tmp_path)
+    model.load(Folder(tmp_path))
     turns: list[None] = []
     found = model.log_probs(tokens, responses, 0.8, lambda: turns.append(None))
     plain = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float64)

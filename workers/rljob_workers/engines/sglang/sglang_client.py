@@ -39,6 +39,7 @@ from rljob_workers.engines.sglang.weight_update import (
     require_fit,
     weight_of,
 )
+from rljob_workers.models.weight_source import WeightSource, full_folder
 
 EVENTS_PER_SECOND = 1.0
 
@@ -148,7 +149,7 @@ class SglangEngine(Engine):
     """Client of one server.
 
     engine = SglangEngine("http://127.0.0.1:30000", identity_file)
-    await engine.update_weights(folder, weight, Interruption.RETRACT, deadline=...)
+    await engine.update_weights(Folder(folder), weight, Interruption.RETRACT, deadline=...)
     await engine.generate(prompts, params, progress=...)
     """
 
@@ -183,9 +184,10 @@ class SglangEngine(Engine):
         return [Generation(tuple(islice(samples, one.num_samples))) for one in params]
 
     async def update_weights(
-        self, folder: Path, weight: WeightId, interruption: Interruption, *, deadline: float
+        self, source: WeightSource, weight: WeightId, interruption: Interruption, *, deadline: float
     ) -> None:
         """See `Engine.update_weights`."""
+        folder = full_folder(source, "An engine of kind SGLang")
         async with self._one_incarnation(deadline) as (facts, require_same_incarnation):
             await require_fit(folder, facts.shapes)
             async with self._gate.closed():

@@ -35,6 +35,7 @@ from rljob_workers.engines.base import (
     sampling_fields,
 )
 from rljob_workers.engines.torch_engine import INCARNATION_HEADER
+from rljob_workers.models.weight_source import WeightSource, full_folder
 from rljob_workers.sockets import is_readable
 
 if TYPE_CHECKING:
@@ -264,7 +265,7 @@ class TorchEngineClient(Engine):
     """Client of one server.
 
     engine = TorchEngineClient("http://127.0.0.1:30000")
-    await engine.update_weights(folder, weight, Interruption.RETRACT, deadline=...)
+    await engine.update_weights(Folder(folder), weight, Interruption.RETRACT, deadline=...)
     await engine.generate(prompts, params, progress=...)
     """
 
@@ -302,9 +303,10 @@ class TorchEngineClient(Engine):
         return generations
 
     async def update_weights(
-        self, folder: Path, weight: WeightId, interruption: Interruption, *, deadline: float
+        self, source: WeightSource, weight: WeightId, interruption: Interruption, *, deadline: float
     ) -> None:
         """See `Engine.update_weights`. After an error the pause ends too: the server refuses by itself."""
+        folder = full_folder(source, "An engine of kind Torch")
         asked = await self._info(deadline)
         try:
             await self._control(asked, "/pause_generation", {"mode": _PAUSE_MODES[interruption]}, deadline)
