@@ -20,9 +20,11 @@ from rljob_api.wire.identity import WeightId
 from rljob_workers.data.prompts import Prompt
 from rljob_workers.engines.base import EngineTimeout
 from rljob_workers.engines.torch_engine.torch_client import TorchEngineClient
+from rljob_workers.models.weight_source import Folder
 from rljob_workers.rollout.admission import AdmissionLimits, PromptedTicket, tickets_to_claim
 from rljob_workers.rollout.group_rows import GeneratedGroup
-from rljob_workers.rollout.groups import GenerateConfig, GenerateStage, GroupsInWork
+from rljob_workers.rollout.groups import GenerateStage, GroupsInWork
+from rljob_workers.rollout.sampling import GenerateConfig
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.transfer_queue.types import GroupRows, Ticket
 from tests.integration.engines.driven import wait_until, waiting_prompts
@@ -84,7 +86,7 @@ def opened(
         )
         engine.call(engine.client.abort_all())
         deadline = time.monotonic() + WAIT_SECONDS
-        engine.call(engine.client.update_weights(weights, WEIGHT, Interruption.RETRACT, deadline=deadline))
+        engine.call(engine.client.update_weights(Folder(weights), WEIGHT, Interruption.RETRACT, deadline=deadline))
         try:
             yield Workplace(work, scores, wake)
         finally:
