@@ -107,7 +107,7 @@ def test_rows_keep_dtype_inner_shape_and_length(make_job: MakeJob, scale: int, c
     job.actor.commit_training(TRAIN.name, RolloutId(0), [0])
 
 
-def test_a_column_that_is_not_as_the_table_says_is_refused_before_anything_is_stored(make_job: MakeJob) -> None:
+def test_a_column_that_differs_from_the_table_is_refused_before_anything_is_stored(make_job: MakeJob) -> None:
     job = make_job(SHAPE)
     (ticket,) = job.tickets(1)
     good = group_of(ticket)

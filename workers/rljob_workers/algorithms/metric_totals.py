@@ -154,8 +154,8 @@ def _reduced(reduction: Reduction, metric: MetricValues, rows: MaskedRows) -> to
             weights = weights.to(values.dtype)
             return torch.stack([torch.where(weights > 0, values, 0.0) @ weights, weights.sum()])
         case Reduction.EFFECTIVE_SHARE:
-            kept = torch.where(counted > 0, values, 0.0)
-            return torch.stack([kept.sum(), kept.square().sum()])
+            chosen = torch.where(counted > 0, values, 0.0)
+            return torch.stack([chosen.sum(), chosen.square().sum()])
         case Reduction.ROW_MEAN:
             counted = (rows.counts > 0).to(rows.masks.dtype)
             return (torch.where(counted > 0, values, 0.0).sum())[None]
