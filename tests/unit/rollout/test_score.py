@@ -144,6 +144,26 @@ def test_a_reward_of_the_function_replaces_that_of_the_job_and_figures_travel_wi
     )
 
 
+class MeasuringReward:
+    """Measures the length of each answer."""
+
+    def score_groups(self, groups: Sequence[Sequence[Answer]]) -> list[list[SettledScore]]:
+        return [
+            [SettledScore(1.0, metrics={"reward/length": float(len(answer.token_ids))}) for answer in group]
+            for group in groups
+        ]
+
+
+def test_a_row_knows_its_data_set_its_source_and_what_its_reward_measured() -> None:
+    group = make_group(TICKET, 4)
+    prompt = replace(group.prompt, row={"level": 3}, dataset="problems", source="algebra")
+    (rows,) = ScoreStage(MeasuringReward(), decode).run([replace(group, prompt=prompt)])
+    assert isinstance(rows, GroupRows)
+    packed = unpack_rows(rows.columns[Column.EXTRA])
+    assert [dict(one.facts) for one in packed] == [{"dataset": "problems", "source": "algebra"}] * 2
+    assert [dict(one.metrics) for one in packed] == [{"reward/length": 1.0}, {"reward/length": 2.0}]
+
+
 def test_a_reward_is_asked_for_nothing_where_the_function_has_scored_all() -> None:
     reward = RememberingReward()
     ScoreStage(reward, decode).run([replace(make_group(TICKET, 4), samples=(two_turns(reward=1.0),) * 2)])
