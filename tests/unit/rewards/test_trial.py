@@ -1,5 +1,6 @@
 """A reward is tried on the first rows of a job, in this process."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,15 @@ from rljob_workers.rewards.trial import try_reward
 FOLDER = Path(__file__).parents[3] / "examples/several-rewards"
 
 
+@pytest.fixture
+def _without_other_rewards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module `reward` of another example may be imported here; what is imported meanwhile goes again."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setitem(sys.modules, "reward", sys)
+    monkeypatch.delitem(sys.modules, "reward")
+
+
+@pytest.mark.usefixtures("_without_other_rewards")
 def test_the_rewards_of_a_sum_are_shown_beside_it() -> None:
     job = RLJob.model_validate(yaml.safe_load((FOLDER / "job.yaml").read_text()))
     tried = try_reward(resolve_paths(job, FOLDER).spec, 1)
