@@ -15,6 +15,41 @@ from typing import NamedTuple
 from rljob_api.spec import RLJobSpec
 
 
+class RolloutCall(NamedTuple):
+    """A call of a rollout function: prompt, engine and params by position, and its arguments by name."""
+
+    keywords: frozenset[str]
+
+    def problem(self, definition: ast.FunctionDef | ast.AsyncFunctionDef) -> str | None:
+        """Why the function cannot be called so; None where it can, or where a decorator may make another one of it."""
+        if definition.decorator_list:
+            return None
+        if isinstance(definition, ast.FunctionDef):
+            return f"{definition.name} is not async. Write it as `async def {definition.name}(prompt, engine, params)`."
+        given = definition.args
+        names = [argument.arg for argument in (*given.posonlyargs, *given.args)]
+        required = names[: len(names) - len(given.defaults)]
+        by_name = {*names[_GIVEN:], *(argument.arg for argument in given.kwonlyargs)}
+        lacking = {
+            *required[_GIVEN:],
+            *(one.arg for one, default in zip(given.kwonlyargs, given.kw_defaults, strict=True) if default is None),
+        } - self.keywords
+        if len(names) < _GIVEN and given.vararg is None:
+            return f"{definition.name} does not take prompt, engine and params. Give it these three arguments first."
+        if lacking:
+            return f"{definition.name} needs {', '.join(sorted(lacking))}. Give it in rollout.function.arguments."
+        if given.kwarg is None and (unknown := self.keywords - by_name):
+            return (
+                f"{definition.name} has no argument {', '.join(sorted(unknown))}, which rollout.function.arguments"
+                " gives. Correct the name or remove it."
+            )
+        return None
+
+
+_GIVEN = 3
+"""Arguments by position."""
+
+
 class UserFunction(NamedTuple):
     """One that a job names."""
 
@@ -24,6 +59,8 @@ class UserFunction(NamedTuple):
     path_field: str
     path: str | None
     """A folder that is searched first."""
+    call: RolloutCall | None = None
+    """How it is called, where that is looked at."""
 
 
 def functions_of(spec: RLJobSpec) -> Iterator[UserFunction]:
@@ -33,7 +70,9 @@ def functions_of(spec: RLJobSpec) -> Iterator[UserFunction]:
         yield UserFunction(f"spec.{field}.function", custom.function, f"spec.{field}.path", custom.path)
     if (own := spec.rollout.function) is not None:
         field = "spec.rollout.function"
-        yield UserFunction(f"{field}.function", own.function, f"{field}.path", own.path)
+        yield UserFunction(
+            f"{field}.function", own.function, f"{field}.path", own.path, RolloutCall(frozenset(own.arguments))
+        )
     named = {
         "advantage": algorithm.advantage,
         "loss": algorithm.loss,
@@ -67,8 +106,17 @@ def function_problem(function: UserFunction) -> str | None:
     if any(_is_constant(statement, name) for statement in tree.body):
         return f"{field}: {name} in {source} is not a function. Define it as one or correct the name."
     if name in names or "*" in names:
-        return None
+        wrong = None if function.call is None else _call_problem(function.call, tree.body, name)
+        return None if wrong is None else f"{field}: {wrong}"
     return f"{field}: {source} has no {name}. Define it there or correct the name."
+
+
+def _call_problem(call: RolloutCall, body: list[ast.stmt], name: str) -> str | None:
+    for statement in body:
+        match statement:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() if statement.name == name:
+                return call.problem(statement)
+    return None
 
 
 def _find_source(module: str, folders: list[str]) -> Path | None:

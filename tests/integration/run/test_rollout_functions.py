@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from click.testing import CliRunner
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
@@ -17,6 +18,8 @@ from rljob_workers.models.building import described_config, initial_state
 from rljob_workers.models.tokenizers import build_tokenizer
 
 from .job import RunningJob, kill, make_manifest
+
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "calculator"
 
 TOLERANCE = {"Torch": 1e-4, "SGLang": 1e-4}
 """Of a log-prob in float32, as `verification.BOUNDS`."""
@@ -89,6 +92,19 @@ def test_two_turns_with_a_tool_are_trained_whatever_dies_within_it(tmp_path: Pat
     assert worst < TOLERANCE[kind]
 
 
+def test_the_example_is_trained_and_shown_by_turns(tmp_path: Path) -> None:
+    made = yaml.safe_load((EXAMPLE / "job.yaml").read_text())
+    spec = made["spec"]
+    spec["data"]["prompts"] = str(EXAMPLE / spec["data"]["prompts"])
+    spec["rollout"] |= {"numRollouts": 3, "batchSize": 4, "samplesPerPrompt": 4}
+    spec["rollout"]["function"]["path"] = str(EXAMPLE)
+    spec["training"] |= {"globalBatchSize": 16, "microBatchSize": 16}
+    spec["telemetry"] = {"sampleLog": True}
+    with RunningJob(tmp_path, made) as job:
+        job.assert_succeeded()
+        assert all([turn["by"] for turn in one["turns"]] == ["model", "tool", "model"] for one in shown(job.out))
+
+
 def shown(out: Path) -> list[dict[str, Any]]:
     """What `rljob samples` prints."""
     result = CliRunner().invoke(cli, ["samples", str(out), "--rollout", "all", "--limit", "1000", "--output", "json"])
@@ -125,7 +141,8 @@ def first_model(job: RunningJob) -> PreTrainedModel:
     model: PreTrainedModel = auto.from_config(AutoConfig.for_model(**described)).float()
     missing, unexpected = model.load_state_dict(initial_state(spec, tokenizer), strict=False)
     assert (set(missing) <= {"lm_head.weight"}, unexpected) == (True, [])
-    return model.eval()
+    model.train(mode=False)
+    return model
 
 
 @torch.no_grad()
