@@ -19,6 +19,7 @@ from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.dcs.weights import build_receiver
 from rljob_workers.dcs.weights.transport import StagedWeights, WeightReceiver
 from rljob_workers.models.tokenizers import build_tokenizer
+from rljob_workers.models.weight_source import Folder
 from rljob_workers.rank_loop import TURN_SECONDS, Draining, RankParts, RowServer, idle_until_ordered
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.tensors.columns import Column
@@ -113,7 +114,7 @@ class ForwardLoop:
 
     def _take(self, staged: StagedWeights) -> None:
         with self._timeline.span("load", version=staged.weight.version), self._loading(staged):
-            self._model.load(staged.path)
+            self._model.load(Folder(staged.path))
         first = self._held is None
         self._held = staged.weight
         if first:
