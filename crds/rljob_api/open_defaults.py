@@ -21,7 +21,7 @@ from rljob_api.roles import FORWARD_ROLES, LEADING_ROLE, PROXIMAL_ROLE, TRAITS, 
 from rljob_api.spec import RLJobSpec
 from rljob_api.spec.algorithm import ProximalPolicy
 from rljob_api.spec.model import Dtype
-from rljob_api.spec.roles import DeviceOwner, RoleSpec, RolesSpec, engine_kind
+from rljob_api.spec.roles import DeviceOwner, ForwardRoleSpec, RoleSpec, RolesSpec, engine_kind
 from rljob_api.spec.training import ClaimPolicy
 
 _AS_BEGUN = "as the job began"
@@ -180,7 +180,7 @@ def _proximal_role(
         is_there, reason = False, "since it would need GPUs of its own"
     else:
         is_there, reason = True, "since several optimizer steps are made per rollout"
-    roles = spec.roles.model_copy(update={name: RoleSpec() if is_there else None})
+    roles = spec.roles.model_copy(update={name: ForwardRoleSpec() if is_there else None})
     return _with_roles(spec, roles), ResolvedDefault(
         f"roles.{field_name(PROXIMAL_ROLE)}", "{}" if is_there else "null", reason
     )

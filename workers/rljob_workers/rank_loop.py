@@ -10,6 +10,7 @@ from collections.abc import Callable, MutableMapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from rljob_api.roles import RoleTopology
 from rljob_api.spec import RLJobSpec
@@ -21,7 +22,7 @@ from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.errors import LeaseLost
-from rljob_workers.transfer_queue.types import Batch, Exhausted, NotReady
+from rljob_workers.transfer_queue.types import Batch, Claim, Exhausted, NotReady
 
 TURN_SECONDS = 0.25
 """Longest silence of a waiting main loop; far below any heartbeat timeout."""
@@ -77,16 +78,27 @@ def _leases(answer: Batch | Exhausted) -> tuple[str, ...]:
     return (answer.lease,) if isinstance(answer, Batch) and answer.lease else ()
 
 
+class ForwardClaims(Protocol):
+    """What gives rows of a forward task: a queue client, or what shares one among ranks."""
+
+    def claim(self, task: str, partitions: range, max_rows: int, *, timeout: float) -> Claim:
+        """See `TransferQueueClient.claim`."""
+
+
 @dataclass(frozen=True, slots=True)
 class RowServer:
     """Claims rows of `task` and works on them."""
 
     session: RankSession
-    queue: TransferQueueClient
+    queue: ForwardClaims
     task: str
     max_rows: int
     """Rows of one claim; a replica takes no more than its share of a partition."""
     work: Callable[[Batch], None]
+    draining: Callable[[], bool]
+    """Whether this rank leaves, asked in every turn without rows: of a gang all do, or none."""
+    counts: bool = True
+    """Whether its rows are this rank's to count: of a gang they are one rank's."""
 
     def serve_partitions(self, partitions: range) -> None:
         """Works on batches, oldest partition first, until every row of `partitions` is consumed.
@@ -97,7 +109,8 @@ class RowServer:
         while not isinstance(batch := self._await_claim(partitions), Exhausted):
             with suppress(LeaseLost):
                 self.work(batch)
-                self.session.advance(len(batch.rows))
+                if self.counts:
+                    self.session.advance(len(batch.rows))
 
     def serve_again(self, partitions: range) -> None:
         """Works on what is ready now of partitions that were done: rows, or results, may have been lost since."""
@@ -112,20 +125,27 @@ class RowServer:
         while True:
             answer = self.queue.claim(self.task, partitions, self.max_rows, timeout=TURN_SECONDS)
             if not isinstance(answer, NotReady):
-                if isinstance(answer, Batch):
+                if isinstance(answer, Batch) and self.counts:
                     count_claim(self.session, answer, time.monotonic() - began)
                 self.session.pulse(leases=_leases(answer))
                 return answer
             self.session.pulse(waiting=answer.waiting_for, leases=())
-            if self.session.draining:
+            if self.draining():
                 raise Draining
 
 
 def idle_until_ordered(
-    session: RankSession, holds: WeightId | None = None, *, serve: Callable[[], None] | None = None
+    session: RankSession,
+    holds: WeightId | None = None,
+    *,
+    serve: Callable[[], None] | None = None,
+    draining: Callable[[], bool] | None = None,
 ) -> None:
-    """Beats until the pod shall drain; a rank that is done does not exit by itself. `serve` is called in every turn."""
-    while not session.draining:
+    """Beats until the pod shall drain; a rank that is done does not exit by itself. `serve` is called in every turn.
+
+    `draining` takes the place of the session's: of a gang all ranks leave, or none.
+    """
+    while not (session.draining if draining is None else draining()):
         if serve is not None:
             serve()
         session.pulse(waiting="the end of the job", leases=(), holds=holds)

@@ -188,11 +188,12 @@ def _log_probs(job: _Job, role: RoleSpec, topology: RoleTopology, rank: int) -> 
         "headDtype": job.spec.head_dtype.value,
         "rank": rank,
         "world": topology.num_ranks,
+        "shards": topology.ranks_per_gang,
         "rowsOfMicroBatch": rows,
         "tokensOfMicroBatch": work.tokens,
         "threads": role.threads,
     }
-    return settings, forward_memory(job.shape, job.backend, job.spec.model.dtype, work)
+    return settings, forward_memory(job.shape, job.backend, job.spec.model.dtype, work, topology.ranks_per_gang)
 
 
 def _generation(job: _Job, role: RoleSpec, topology: RoleTopology, rank: int) -> _Work:

@@ -42,6 +42,7 @@ WITHOUT_SERVER_DEFAULT = frozenset(
         "onDelete",
         "autoscaling",
         "perSample",
+        "shards",
     }
 )
 """Fields whose defaults readers fill in, and the API server does not: it would write them into every job that it reads,

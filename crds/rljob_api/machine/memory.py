@@ -9,7 +9,7 @@ What is there all the time, exact but for the rounding of shards:
     backend          weights       gradients     Adam's moments
     Flat             4 P           4 P           8 P             float32 on every rank
     Fsdp             4 P / W       4 P / W       8 P / W         float32, each rank its rows of every tensor
-    forward roles    c P           -             -               a whole model
+    forward roles    c P / W       -             -               a whole model; with `shards` their rows of it
     torch engine     c P           -             -               and a tied head once more, turned round; a head
                                                                  of its own type (model.headDtype) in that
     SGLang           c P / T       -             -               on each of the T devices of an engine
@@ -18,9 +18,9 @@ What a pass takes on top, as counted at the peak of a forward and backward pass:
 
 - *copies* of weights. Flat computes on weights in c bytes: c P, where c is not 4. Fsdp gathers what is in no layer for
   the whole pass, and two layers at a time; gradients come out in c bytes and are summed over the ranks in float32:
-  (2 c + 4) R + (3 c + 4) L. The torch engine holds two versions while it goes from one to the next; SGLang writes the
-  next into the last. What a float32 head widens of bfloat16 weights is a block of 2^25 elements at a time, in the place
-  of logits that are rounded first.
+  (2 c + 4) R + (3 c + 4) L; a sharded forward role gathers c R + 2 c L. The torch engine holds two versions while it
+  goes from one to the next; SGLang writes the next into the last. What a float32 head widens of bfloat16 weights is a
+  block of 2^25 elements at a time, in the place of logits that are rounded first.
 - *activations*. A layer keeps, for its backward pass, e elements of each token: 4 of the feed-forward width (gate, up,
   activation, product), 7 of the hidden width (the residual stream, twice normed), 4 of queries, keys and values.
   Without checkpointing of activations all layers keep theirs; with it each keeps its input alone, and one at a time
@@ -121,14 +121,20 @@ def trainer_memory(shape: ModelShape, backend: TrainerBackend, dtype: Dtype, wor
     )
 
 
-def forward_memory(shape: ModelShape, backend: TrainerBackend, dtype: Dtype, work: Pass) -> ProcessMemory:
-    """Of a rank that computes log-probs under a whole model."""
+def forward_memory(
+    shape: ModelShape, backend: TrainerBackend, dtype: Dtype, work: Pass, shards: int = 1
+) -> ProcessMemory:
+    """Of a rank that computes log-probs, under a model that `shards` ranks hold."""
     if not BACKENDS[backend].computes:
         return ProcessMemory(weights=0)
     c = dtype.num_bytes
     logits = _logits(shape, backend, work)
     passing = c * work.tokens * (4 * shape.inner + 3 * shape.hidden)
-    return ProcessMemory(weights=c * shape.parameters, activations=max(passing, _LOGIT_BYTES * _LOGIT_COPIES * logits))
+    return ProcessMemory(
+        weights=-(-c * shape.parameters // shards),
+        copies=0 if shards == 1 else c * (shape.outside + 2 * shape.layer),
+        activations=max(passing, _LOGIT_BYTES * _LOGIT_COPIES * logits),
+    )
 
 
 def engine_memory(shape: ModelShape, dtype: Dtype, head_dtype: Dtype, engine: EngineSpec) -> ProcessMemory:

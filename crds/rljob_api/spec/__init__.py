@@ -14,7 +14,7 @@ from pydantic import Field, StringConstraints
 from rljob_api.base import ApiModel
 from rljob_api.change import LIVE, RESTARTS, fixed
 from rljob_api.names import EngineKind, Role
-from rljob_api.roles import LEADING_ROLE, PROXIMAL_ROLE, TRAITS, field_name
+from rljob_api.roles import FORWARD_ROLES, LEADING_ROLE, PROXIMAL_ROLE, TRAITS, field_name
 from rljob_api.rule import Derived, Rule, RuledModel
 from rljob_api.spec.algorithm import AlgorithmSpec, ProximalPolicy
 from rljob_api.spec.checkpoint import CheckpointSpec
@@ -193,8 +193,25 @@ def _cannot_share(role: Role) -> Rule:
     )
 
 
+def _ranks_per_model(job: RLJobSpec, role: Role) -> int:
+    given = job.roles.of(role)
+    return 1 if given is None else given.ranks_per_model
+
+
+def _sharded(role: Role) -> Rule:
+    field = f"roles.{field_name(role)}.shards"
+    return Rule(
+        field=field,
+        holds=lambda job: job.backend_traits.shards or _ranks_per_model(job, role) == 1,
+        sentence=f"{{{field}}} needs the backend Fsdp, and this job has another, of which each rank holds a whole "
+        "model. Set roles.actor.backend to Fsdp or leave shards out.",
+        cel=f"!has(self.roles.{field_name(role)}) || !has(self.{field}) || self.{field} == 1 || {_IS_FSDP}",
+    )
+
+
 SPEC: tuple[Rule, ...] = (
     *(_sharing(role) if role in _SHARING_ROLES else _cannot_share(role) for role in Role),
+    *(_sharded(role) for role in Role if role in FORWARD_ROLES),
     Rule(
         field="training.globalBatchSize",
         holds=lambda job: job.rollout.batch_size * job.rollout.samples_per_prompt % job.training.global_batch_size == 0,

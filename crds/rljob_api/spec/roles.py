@@ -263,6 +263,11 @@ class RoleSpec(RuledModel):
         return max(self.gpus // self.devices_per_rank, 1) if self.ranks_per_pod is None else self.ranks_per_pod
 
     @property
+    def ranks_per_model(self) -> int:
+        """How many ranks hold one model together, where they do so beside the actor's gang."""
+        return 1
+
+    @property
     def first_replicas(self) -> int:
         """Pods that a job begins with."""
         return self.replicas
@@ -271,6 +276,44 @@ class RoleSpec(RuledModel):
     def most_replicas(self) -> int:
         """Pods that there may be."""
         return self.replicas
+
+
+_RANKS = f"({_GPUS} > 0 ? {_GPUS} : (has(self.ranksPerPod) ? self.ranksPerPod : 1))"
+
+
+def _shards_fit(role: ForwardRoleSpec) -> bool:
+    ranks = role.num_ranks_per_pod
+    return ranks % role.shards == 0 or (role.shards % ranks == 0 and role.replicas * ranks % role.shards == 0)
+
+
+SHARDS: tuple[Rule, ...] = (
+    Rule(
+        field="shards",
+        holds=_shards_fit,
+        sentence="{shards} ranks for each model leave ranks over: {replicas} pods have {ranksOfPod} each, and a model "
+        "lies within a pod or on whole pods. Give a divisor of a pod's ranks, or a multiple of them that divides the "
+        "ranks of all pods.",
+        cel=f"!has(self.shards) || {_RANKS} % self.shards == 0 || "
+        f"(self.shards % {_RANKS} == 0 && self.replicas * {_RANKS} % self.shards == 0)",
+        derived={"ranksOfPod": Derived(lambda role: role.num_ranks_per_pod, _RANKS)},
+    ),
+)
+
+
+class ForwardRoleSpec(RoleSpec):
+    """Size and shape of a role that computes log-probs."""
+
+    rules = (*ROLE, *SHARDS)
+
+    shards: int = Field(default=1, ge=1, le=1024)
+    """Ranks that hold one model together, where a device cannot hold it: of one pod, or of several whole pods. With
+    replicas 2, gpus 8 and shards 8 there are two models, one in each pod; with shards 16 there is one. Backend Fsdp
+    only. 1: each rank holds a whole model."""
+
+    @property
+    def ranks_per_model(self) -> int:
+        """See the base."""
+        return self.shards
 
 
 class ActorSpec(RoleSpec):
@@ -319,12 +362,12 @@ class RolesSpec(ApiModel):
     """Trains the policy and publishes weights; its ranks are data-parallel."""
     rollout: Annotated[RolloutRoleSpec, RESTARTS] = RolloutRoleSpec()
     """Generates samples and scores them; each rank has an engine of its own."""
-    actor_fwd: Annotated[RoleSpec | None, RESTARTS] = RoleSpec()
+    actor_fwd: Annotated[ForwardRoleSpec | None, RESTARTS] = ForwardRoleSpec()
     """Log-probs under the policy just before training. Null: there is no such role, and the actor makes them itself.
     With one optimizer step per rollout that costs nothing, and null is the default; with several the actor computes
     them before the first, so that a rollout must be complete before it is trained on. So {} is the default then, but on
     a cluster null where the actor has gpus. What a job began with stays."""
-    reference: Annotated[RoleSpec | None, RESTARTS] = None
+    reference: Annotated[ForwardRoleSpec | None, RESTARTS] = None
     """Log-probs under the reference model; null means that there is no such role. With KL coefficient 0 it serves rows
     as it comes to them, and no role waits for it."""
     advantages: Annotated[RoleSpec, RESTARTS] = RoleSpec()
@@ -360,4 +403,5 @@ class RolesSpec(ApiModel):
         """
         traits, spec = TRAITS[role], self.of(role)
         pods, ranks = (0, 1) if spec is None else (spec.most_replicas, spec.num_ranks_per_pod)
-        return RoleTopology(pods, ranks, ranks if traits.has_engines else 0, traits.grouping)
+        shards = 1 if spec is None else spec.ranks_per_model
+        return RoleTopology(pods, ranks, ranks if traits.has_engines else 0, traits.grouping, shards)

@@ -20,6 +20,8 @@ from rljob_workers.scoring.forward import ForwardConfig, ForwardLoop
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
+from rljob_workers.trainers.data_parallel import SingleRank
+from rljob_workers.trainers.mesh import data_parallel
 from tests.unit.api.manifests import changed
 
 ROWS = [torch.ones(1, dtype=torch.int32)] * 4
@@ -61,7 +63,7 @@ def test_results_state_by_which_weights_they_were_made() -> None:
     meets = MagicMock()  # the session, the queue, the model and the rest that a replica works with
     weights = [WeightId(lineage=1, version=version) for version in (0, 1)]
     with closing(Timeline(Path(os.devnull), "actor_fwd-0")) as timeline:
-        loop = ForwardLoop(make_forward(1), meets, meets, meets, meets, timeline)
+        loop = ForwardLoop(make_forward(1), meets, meets, meets, meets, timeline, data_parallel(SingleRank()))
         for weight in weights:
             loop._take(StagedWeights(weight, Path(os.devnull), 0))
             loop._work(cast(Any, Batch()))

@@ -83,7 +83,7 @@ def run_advantages(rank: RankParts) -> None:
             rank.queue.put(batch, columns, weight=None)
 
     session.ready()
-    rows = RowServer(session, rank.queue, COMPUTE_ADVANTAGES.name, rank.share, work)
+    rows = RowServer(session, rank.queue, COMPUTE_ADVANTAGES.name, rank.share, work, lambda: session.draining)
     try:
         rows.serve_partitions(partitions)
         idle_until_ordered(session, serve=lambda: rows.serve_again(partitions))

@@ -18,6 +18,9 @@ from rljob_workers import pipeline
 from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.dcs.weights import build_receiver
 from rljob_workers.dcs.weights.transport import StagedWeights, WeightReceiver
+from rljob_workers.gangs.rendezvous import form_group
+from rljob_workers.gangs.shared_claims import SharedClaims
+from rljob_workers.gangs.shared_weights import SharedReceiver
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.models.weight_source import Folder
 from rljob_workers.rank_loop import TURN_SECONDS, Draining, RankParts, RowServer, idle_until_ordered
@@ -25,6 +28,8 @@ from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.tensors.columns import Column
 from rljob_workers.trainers import build_forward_model
 from rljob_workers.trainers.base import ForwardModel
+from rljob_workers.trainers.data_parallel import RankVote, agree
+from rljob_workers.trainers.mesh import Mesh
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.types import Batch, Task
 
@@ -55,7 +60,10 @@ class ForwardConfig:
 
 
 class ForwardLoop:
-    """The main loop of one replica."""
+    """The main loop of one rank. The ranks of a gang go through it in step, with the same rows and weights.
+
+    Its source alone claims, renews leases and puts; all of them compute. Where one is ordered to drain all leave.
+    """
 
     def __init__(
         self,
@@ -65,14 +73,19 @@ class ForwardLoop:
         receiver: WeightReceiver,
         model: ForwardModel,
         timeline: Timeline,
+        mesh: Mesh,
     ) -> None:
-        """Nothing is waited for here."""
+        """`model` is one of the ranks of `mesh` together. Nothing is waited for here."""
         self._config = config
         self._session = session
         self._queue = queue
-        self._receiver = receiver
+        self._receiver = SharedReceiver(receiver, mesh.gang)
         self._model = model
-        self._rows = RowServer(session, queue, config.task, config.max_rows, self._work)
+        self._mesh = mesh
+        claims = SharedClaims(queue, mesh)
+        self._rows = RowServer(
+            session, claims, config.task, config.max_rows, self._work, self._is_draining, counts=mesh.is_source
+        )
         self._timeline = timeline
         self._held: WeightId | None = None
 
@@ -84,9 +97,15 @@ class ForwardLoop:
                 self._rows.serve_partitions(self._partitions())
                 if self._config.interval is None:
                     break
-            idle_until_ordered(self._session, self._held, serve=self._serve_again)
+            idle_until_ordered(self._session, self._held, serve=self._serve_again, draining=self._is_draining)
         except Draining:
-            return
+            pass  # all ranks of a gang alike; those that have no order themselves wait for it
+        idle_until_ordered(self._session, self._held)
+
+    def _is_draining(self) -> bool:
+        """Whether a rank of the gang is ordered to drain; a collective."""
+        vote = RankVote(has_rows=False, drains=self._session.draining, num_micro_batches=0)
+        return bool(agree(self._mesh.gang, vote, "who drains").draining)
 
     def _partitions(self) -> range:
         return self._config.partitions(self._held.version if self._held else 0)
@@ -104,7 +123,7 @@ class ForwardLoop:
             staged = self._receiver.await_newer(self._config.stream, than, deadline=deadline, pulse=self._pulse_waiting)
             if staged is not None:
                 return staged
-            if self._session.draining:
+            if self._is_draining():
                 raise Draining
 
     def _pulse_waiting(self) -> None:
@@ -131,7 +150,8 @@ class ForwardLoop:
         tokens, response_lengths = batch.columns[Column.TOKENS], batch.columns[Column.RESPONSE_LENGTHS].values
         with self._timeline.span(self._config.task, r=batch.rollout_id, rows=len(batch.rows)):
             log_probs = self._model.log_probs(tokens, response_lengths, self._config.temperature, self._session.pulse)
-            self._queue.put(batch, {self._config.field: log_probs}, weight=self._held)
+            if self._mesh.is_source:
+                self._queue.put(batch, {self._config.field: log_probs}, weight=self._held)
 
 
 def run_actor_fwd(rank: RankParts) -> None:
@@ -158,6 +178,8 @@ def _run(rank: RankParts, task: Task, field: str, *, interval: int | None) -> No
         interval=interval,
     )
     with rank.loading("building the model", rank.spec.model.path):
-        model = build_forward_model(rank.spec, build_tokenizer(rank.spec.model))
+        gang = form_group(rank.context, rank.session)
+        model = build_forward_model(rank.spec, build_tokenizer(rank.spec.model), gang)
+        mesh = Mesh.of(gang, [0] * gang.world)
     with closing(build_receiver(rank.context, rank.session)) as receiver:
-        ForwardLoop(config, rank.session, rank.queue, receiver, model, rank.timeline).run()
+        ForwardLoop(config, rank.session, rank.queue, receiver, model, rank.timeline, mesh).run()

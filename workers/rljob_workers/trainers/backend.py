@@ -31,6 +31,8 @@ class Backend:
     """Those of these names."""
     reads_folders: bool = False
     """Whether a trainer loads its own rows of a model's folder, so that no rank needs all of its tensors."""
+    sharded_forward_model: Callable[[RLJobSpec, PreTrainedTokenizerBase, DataParallelGroup], ForwardModel] | None = None
+    """As `forward_model`, on one rank of a gang that holds it together; None: a rank holds it whole."""
     preload: tuple[str, ...] = ()
     """Modules that its models need and that jobs of other backends shall not pay for, imported before ranks are forked:
     imports only."""

@@ -9,9 +9,10 @@ import torch
 from rljob_api.spec.roles import TrainerBackend
 from rljob_workers.devices import own_device
 from rljob_workers.models.building import described_config, torch_dtype
-from rljob_workers.trainers.allocator import keep_freed_memory
+from rljob_workers.trainers.allocator import keep_freed_memory, return_freed_memory
 from rljob_workers.trainers.backend import Backend
 from rljob_workers.trainers.fsdp.proof import require_right
+from rljob_workers.trainers.fsdp.sharded_forward import ShardedForward
 from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_sharded, build_whole, mesh_of, model_config
 from rljob_workers.trainers.fsdp.sharded_trainer import FsdpModel, FsdpScoring
 from rljob_workers.trainers.model_trainer import ModelForward, ModelTrainer, step_totals
@@ -24,7 +25,7 @@ from rljob_workers.trainers.settings import (
 )
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
     from rljob_api.spec import RLJobSpec
     from rljob_workers.trainers.base import ForwardModel, Trainer
@@ -62,14 +63,28 @@ def _build(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, group: DataParal
 
 def _forward_model(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> ForwardModel:
     keep_freed_memory()
+    config, options = _forward_options(spec, tokenizer)
+    model = build_whole(config, options)
+    return ModelForward(FsdpScoring(model, packing=options.packing), micro_batch_limits(spec.training))
+
+
+def _sharded_forward_model(
+    spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, gang: DataParallelGroup
+) -> ForwardModel:
+    return_freed_memory()
+    config, options = _forward_options(spec, tokenizer)
+    model = build_sharded(config, options, mesh_of(gang, own_device())).requires_grad_(False)
+    return ShardedForward(model, gang, micro_batch_limits(spec.training), packing=options.packing)
+
+
+def _forward_options(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> tuple[PretrainedConfig, ModelOptions]:
     dtype, packing = torch_dtype(spec.model.dtype), spec.training.packing
     options = ModelOptions(
         storage=dtype, compute=dtype, packing=packing, head_dtype=wide_head_dtype(spec), device=str(own_device())
     )
     described = described_config(spec.model, tokenizer)
     require_right(described, packing=packing, has_wide_head=options.head_dtype is not None)
-    model = build_whole(model_config(described), options)
-    return ModelForward(FsdpScoring(model, packing=packing), micro_batch_limits(spec.training))
+    return model_config(described), options
 
 
 BACKEND = Backend(
@@ -79,6 +94,7 @@ BACKEND = Backend(
     initial_weights,
     some_initial_weights,
     reads_folders=True,
+    sharded_forward_model=_sharded_forward_model,
     preload=(
         "torch.distributed.device_mesh",
         "torch.distributed.fsdp",

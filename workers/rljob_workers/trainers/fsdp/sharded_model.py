@@ -256,6 +256,15 @@ def build_sharded(config: PretrainedConfig, options: ModelOptions, mesh: DeviceM
     return model
 
 
+def reshard(model: PreTrainedModel) -> None:
+    """Lets go of what is gathered: a pass without a backward pass leaves so what is in no layer."""
+    from torch.distributed.fsdp import FSDPModule
+
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
+
+
 def build_whole(config: PretrainedConfig, options: ModelOptions) -> PreTrainedModel:
     """All of it on this rank."""
     model = _made(config, options)

@@ -14,7 +14,7 @@ import torch
 from rljob_workers.algorithms.objective import Output, Outputs
 from rljob_workers.models.slices import EXP_AVG, EXP_AVG_SQ, PARAMETER, STEPS, SavedState, StateShare, StateSlice
 from rljob_workers.trainers.fsdp.inputs import joined_inputs, padded_inputs, rows_between
-from rljob_workers.trainers.fsdp.sharded_model import score
+from rljob_workers.trainers.fsdp.sharded_model import reshard, score
 from rljob_workers.trainers.fsdp.stored_tensors import Export, layout_of, load_folder, local_rows, stored_tensors
 from rljob_workers.trainers.model_trainer import ScoringModel, TrainableModel
 from rljob_workers.trainers.optimizer_steps import AdamW, AdamWConfig, AdamWPart
@@ -225,7 +225,7 @@ class FsdpModel(TrainableModel):
 
     def load(self, source: Path) -> None:
         """Replaces all weights by this rank's rows of a safetensors file or folder."""
-        self._reshard()
+        reshard(self._model)
         load_folder(self._model, source)
 
     def forward(self, tokens: Jagged, response_lengths: torch.Tensor, part: RowRange, temperature: float) -> Outputs:
@@ -255,7 +255,7 @@ class FsdpModel(TrainableModel):
 
     def export(self) -> Iterator[Bucket]:
         """This rank's tensors, gathered one by one."""
-        self._reshard()
+        reshard(self._model)
         return self._export.buckets()
 
     def stage_state(self, staging: HostStaging) -> StateShare:
@@ -264,13 +264,5 @@ class FsdpModel(TrainableModel):
 
     def restore(self, folder: Path, role: str) -> None:
         """Weights and state of a checkpoint folder."""
-        self._reshard()
+        reshard(self._model)
         self._state.restore(folder, role, self._model, self._group.rank)
-
-    def _reshard(self) -> None:
-        """A pass without a backward pass leaves what is in no layer gathered, and not as what it is sharded."""
-        from torch.distributed.fsdp import FSDPModule
-
-        for module in self._model.modules():
-            if isinstance(module, FSDPModule):
-                module.reshard()

@@ -1,0 +1,91 @@
+"""The model of actor_fwd or the reference, sharded over the ranks of a gang, each of which computes a share of rows.
+
+Built by the factories. A rank holds its rows of each weight, gathers a layer at a time, and computes other rows than
+its peers, so that a gang is as fast as all of its ranks. If all computed the same rows, each would take the time of one
+that holds the whole model, and the traffic between them would be the same.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from rljob_workers.models.weight_source import WeightSource, full_folder
+from rljob_workers.tensors.jagged import Jagged
+from rljob_workers.trainers.base import ForwardModel, no_progress
+from rljob_workers.trainers.fsdp.inputs import joined_inputs, padded_inputs
+from rljob_workers.trainers.fsdp.sharded_model import reshard
+from rljob_workers.trainers.fsdp.sharded_trainer import forward
+from rljob_workers.trainers.fsdp.stored_tensors import load_folder
+from rljob_workers.trainers.micro_batches import MicroBatchLimits, cut
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from transformers import PreTrainedModel
+
+    from rljob_workers.trainers.data_parallel import DataParallelGroup
+
+
+class ShardedForward(ForwardModel):
+    """On one rank of a gang. `log_probs` is a collective: all ranks have the same rows, and get the whole result."""
+
+    def __init__(
+        self, model: PreTrainedModel, gang: DataParallelGroup, limits: MicroBatchLimits, *, packing: bool
+    ) -> None:
+        """`model` is sharded over the ranks of `gang`, with its gradients off; weights need not be set yet."""
+        self._model = model
+        self._gang = gang
+        self._limits = limits
+        self._make_inputs = joined_inputs if packing else padded_inputs
+
+    def load(self, source: WeightSource) -> None:
+        """Replaces this rank's rows of all weights, or none."""
+        reshard(self._model)
+        load_folder(self._model, full_folder(source, "A sharded model"))
+
+    def log_probs(
+        self,
+        tokens: Jagged,
+        response_lengths: torch.Tensor,
+        temperature: float,
+        progress: Callable[[], None] = no_progress,
+    ) -> Jagged:
+        """Log pi of every response token. Ranks make equally many passes, some of which may be of no rows."""
+        shares = shares_of(tokens.lengths.tolist(), self._gang.world)
+        count = max(len(self._cut(tokens, response_lengths, share)) for share in shares)
+        own = shares[self._gang.rank]
+        own_tokens, own_lengths = _rows(tokens, response_lengths, own)
+        parts = [torch.zeros(0)]
+        for number, part in enumerate(cut(own_tokens, own_lengths, self._limits, count=count), start=1):
+            with self._gang.collective(f"micro-batch {number} of {count}"), torch.no_grad():
+                outputs = forward(self._model, self._make_inputs, own_tokens, own_lengths, part, temperature)
+            assert outputs.log_probs is not None, "a model that scores gives log-probs"
+            parts.append(outputs.log_probs.float().cpu())
+            progress()
+        found = Jagged.from_lengths(torch.zeros(int(response_lengths.sum())), response_lengths)
+        for row, values in zip(own, torch.split(torch.cat(parts), own_lengths.tolist()), strict=True):
+            found.row(row).copy_(values)
+        self._gang.add_up(found.values, "the log-probs of all rows")
+        return found
+
+    def _cut(self, tokens: Jagged, response_lengths: torch.Tensor, share: list[int]) -> Sequence[object]:
+        return cut(*_rows(tokens, response_lengths, share), self._limits)
+
+
+def _rows(tokens: Jagged, response_lengths: torch.Tensor, share: list[int]) -> tuple[Jagged, torch.Tensor]:
+    return tokens.select(share), response_lengths[torch.tensor(share, dtype=torch.int64)]
+
+
+def shares_of(lengths: Sequence[int], world: int) -> list[list[int]]:
+    """The rows of each rank, in order: the longest first, each to the rank that has the fewest tokens.
+
+    A function of its arguments alone: all ranks come to the same.
+    """
+    loads, shares = [0] * world, [list[int]() for _ in range(world)]
+    for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
+        rank = min(range(world), key=loads.__getitem__)
+        shares[rank].append(row)
+        loads[rank] += lengths[row]
+    return [sorted(share) for share in shares]
