@@ -14,7 +14,7 @@ def make_sharded(folder: Path, reference: dict[str, Any]) -> dict[str, Any]:
         folder,
         rollout={"numRollouts": 40},
         roles={"actor": {"backend": "Fsdp"}, "reference": reference},
-        restartPolicy={"heartbeatTimeoutSeconds": 10, "stallTimeoutSeconds": 120},
+        restartPolicy={"heartbeatTimeoutSeconds": 10, "stallTimeoutSeconds": 120, "threshold": 9},
     )
     return at_leisure(manifest, folder)
 
