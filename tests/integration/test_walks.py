@@ -12,10 +12,10 @@ import pytest
 
 SCRIPT = Path(__file__).parents[2] / "scripts/count-walks"
 BUDGET = {
-    "sample": {"files": 52, "calls": 165},
-    "weight": {"files": 40, "calls": 100},
-    "reference": {"files": 102, "calls": 480},
-    "actor": {"files": 122, "calls": 585},
+    "sample": {"files": 66, "calls": 215},
+    "weight": {"files": 42, "calls": 104},
+    "reference": {"files": 113, "calls": 500},
+    "actor": {"files": 129, "calls": 600},
 }
 
 

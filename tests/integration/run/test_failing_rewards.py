@@ -83,7 +83,9 @@ def test_samples_without_a_score_are_rows_of_which_nothing_is_learnt(tmp_path: P
         report = job.assert_succeeded()
         job.assert_epoch(1)
         assert report.lines == 12 * 32
-        assert counted(job, "samples/invalid_share") == pytest.approx(1 / 8, abs=1 / 32), "one of four in every second group"
+        assert counted(job, "samples/invalid_share") == pytest.approx(1 / 8, abs=1 / 32), (
+            "one of four in every second group"
+        )
 
 
 def test_the_reward_of_a_step_is_that_of_the_samples_that_have_one_and_theirs_is_what_it_was(tmp_path: Path) -> None:
