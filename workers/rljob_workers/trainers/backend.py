@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rljob_workers.trainers.mesh import Mesh, data_parallel
+
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedTokenizerBase
@@ -14,6 +16,10 @@ if TYPE_CHECKING:
     from rljob_api.spec.roles import TrainerBackend
     from rljob_workers.trainers.base import ForwardModel, Trainer
     from rljob_workers.trainers.data_parallel import DataParallelGroup
+
+
+def _data_parallel(spec: RLJobSpec, gang: DataParallelGroup) -> Mesh:  # noqa: ARG001 -- other layouts are of the job
+    return data_parallel(gang)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +35,8 @@ class Backend:
     """All tensors of version 0, by the hub's names."""
     some_of_version_0: Callable[[RLJobSpec, PreTrainedTokenizerBase, Collection[str]], Mapping[str, torch.Tensor]]
     """Those of these names."""
+    mesh: Callable[[RLJobSpec, DataParallelGroup], Mesh] = _data_parallel
+    """How the actor's ranks are laid out; a collective of the gang. By default each has rows of its own."""
     reads_folders: bool = False
     """Whether a trainer loads its own rows of a model's folder, so that no rank needs all of its tensors."""
     sharded_forward_model: Callable[[RLJobSpec, PreTrainedTokenizerBase, DataParallelGroup], ForwardModel] | None = None

@@ -33,10 +33,10 @@ from rljob_workers.rank_loop import Draining, LostTime, RankParts, count_claim, 
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
-from rljob_workers.trainers import build_trainer, load_version_0, tensors_of_version_0
+from rljob_workers.trainers import build_mesh, build_trainer, load_version_0, tensors_of_version_0
 from rljob_workers.trainers.base import Trainer, TrainRows
 from rljob_workers.trainers.data_parallel import Agreement, RankVote, agree
-from rljob_workers.trainers.mesh import Mesh, data_parallel
+from rljob_workers.trainers.mesh import Mesh
 from rljob_workers.training.publishing import ExportConfig, Exports, TrainerProbe
 from rljob_workers.training.reporting import Leader
 from rljob_workers.training.row_metrics import of_all_ranks
@@ -319,7 +319,7 @@ def run_actor(rank: RankParts) -> None:
     with rank.loading("building the model", spec.model.path, restored, restored):
         tokenizer = build_tokenizer(spec.model)
         group = form_group(context, session)
-        mesh = data_parallel(group)
+        mesh = build_mesh(spec, group)
         trainer = build_trainer(spec, tokenizer, group)
         store = build_checkpoint_store(
             context,
