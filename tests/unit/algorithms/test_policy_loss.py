@@ -5,9 +5,11 @@ import math
 import pytest
 import torch
 
-from rljob_workers.algorithms.aggregation import sequence_mean
+from rljob_workers.algorithms.aggregation import sequence_mean, token_mean
+from rljob_workers.algorithms.losses import TokenLosses
 from rljob_workers.algorithms.metric_totals import StepTotals, values_of
 from rljob_workers.algorithms.objective import MaskedRows, Objective, Outputs
+from rljob_workers.algorithms.policy import PolicyObjective
 from rljob_workers.tensors.columns import Column
 from tests.objectives import clip_objective
 
@@ -95,3 +97,18 @@ def test_masked_tokens_leave_no_trace_even_where_their_log_probs_are_infinite() 
     assert new.grad is not None
     assert bool(new.grad.isfinite().all())
     assert float(new.grad[2]) == 0.0
+
+
+def test_a_loss_of_the_users_may_be_anything_at_masked_tokens() -> None:
+    def divides(new: torch.Tensor, log_probs: torch.Tensor, advantages: torch.Tensor, rows: MaskedRows) -> TokenLosses:
+        del log_probs, rows
+        return TokenLosses(advantages / new, advantages / advantages, torch.zeros_like(new))
+
+    columns = {**COLUMNS, Column.LOSS_MASKS: torch.tensor([1, 1, 0], dtype=torch.uint8)}
+    new = NEW.clone().requires_grad_()
+    loss, _, metrics = step(PolicyObjective(divides, token_mean), columns, new)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert float(loss.detach()) == pytest.approx(float((1 / NEW[:2]).sum()), rel=1e-5)
+    assert metrics["policy/ratio"] == 1.0
+    assert new.grad is not None
+    assert bool(new.grad.isfinite().all())

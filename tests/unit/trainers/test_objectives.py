@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rljob_api.spec.algorithm import AlgorithmSpec, Correction, Loss, LossAggregation
+from rljob_api.spec.algorithm import Advantage, AlgorithmSpec, Correction, Loss, LossAggregation
 from rljob_workers.algorithms.losses import ClipBounds
+from rljob_workers.scoring.advantages import ADVANTAGES
 from rljob_workers.trainers.objectives import AGGREGATIONS, CORRECTIONS, LOSSES, bounds_of, policy_objective
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "custom-algorithm"
@@ -21,6 +22,7 @@ def test_every_name_of_the_api_has_a_row() -> None:
     assert set(LOSSES) == set(Loss)
     assert set(CORRECTIONS) == set(Correction)
     assert set(AGGREGATIONS) == set(LossAggregation)
+    assert set(ADVANTAGES) == set(Advantage)
 
 
 @pytest.mark.parametrize(

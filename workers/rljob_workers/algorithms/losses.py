@@ -19,7 +19,7 @@ class TokenLosses:
     ratio: torch.Tensor
     """New over proximal policy, as the loss weighs it."""
     is_clipped: torch.Tensor
-    """1.0 where the clipped branch is the larger loss, so that the token has no gradient."""
+    """1.0 where a clip decides the loss: with `ppo_clip` and `gspo` the token has no gradient then."""
 
 
 PolicyLoss: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, MaskedRows], TokenLosses]

@@ -112,7 +112,7 @@ class StepTotals:
         parts = [sums.loss.detach()[None]]
         if self._means:
             values = torch.stack([sums.metrics[one.name].values for one in self._means])
-            parts.append(values @ rows.masks.to(values.dtype))
+            parts.append(torch.where(rows.masks > 0, values, 0.0) @ rows.masks.to(values.dtype))
         parts += [_reduced(one.reduction, sums.metrics[one.name], rows) for one in self._others]
         added = torch.cat(parts).to(buffer.dtype)
         buffer[_LOSS] += added[0]

@@ -50,10 +50,10 @@ RATIO = _mean("policy/ratio", "", "pi_new / pi_proximal, as the loss weighs it")
 LARGEST_RATIO = Metric("policy/ratio_max", Reduction.MAX, "", "largest pi_new / pi_proximal")
 
 
-CLIPPED_LOW = _mean("policy/clip_fraction_low", "share", "tokens without a gradient, ratio below the lower bound")
+CLIPPED_LOW = _mean("policy/clip_fraction_low", "share", "tokens whose ratio is clipped at the lower bound")
 
 
-CLIPPED_HIGH = _mean("policy/clip_fraction_high", "share", "tokens without a gradient, ratio above the upper bound")
+CLIPPED_HIGH = _mean("policy/clip_fraction_high", "share", "tokens whose ratio is clipped at the upper bound")
 
 
 KL_REFERENCE = _mean("policy/kl_reference", "nats", "KL(policy || reference), by the estimator of the loss")
@@ -164,6 +164,7 @@ class PolicyObjective(Objective):
             kl = self._kl.estimate(new, unmasked(columns[Column.REF_LOG_PROBS]))
             loss = loss + self._kl.coefficient * kl
             metrics[KL_REFERENCE.name] = MetricValues(kl.detach())
+        loss = unmasked(loss)  # a user's loss may be anything where all that it was given is 0
         return LossSums(loss @ weights.to(loss.dtype), loss.detach(), metrics)
 
 
