@@ -47,7 +47,7 @@ def test_rows_are_measured_against_the_last_multiple_of_the_interval(tmp_path: P
         job.wait_gone()
         job.start()
         job.assert_succeeded()
-        kl = {(line["epoch"], line["step"]): line["kl"] for line in job.metrics()}
+        kl = {(line["epoch"], line["step"]): line["policy/kl_reference"] for line in job.metrics()}
         assert {epoch for epoch, _ in kl} == {1, 2, 3}
         wrong = {key: value for key, value in kl.items() if (abs(value) < 1e-8) != (key[1] % 3 == 0)}
         assert wrong == {}
