@@ -25,6 +25,10 @@ from tests.near import assert_moved_alike, assert_near
 from tests.unit.engines.tiny_models import FIRST
 from tests.unit.trainers.rows import make_rows, make_spec
 
+BUILDERS = ("flat_backend", "fsdp.fsdp_backend")
+"""Files that ask for the device of a process."""
+
+
 BOUNDS = {"float32": 1e-4, "bfloat16": 3e-2}
 """Of log-probs, beside the largest: a GPU sums in another order, and bfloat16 has 8 bits."""
 BACKENDS = ("Flat", "Fsdp")
@@ -45,7 +49,8 @@ def folder(tmp_path: Path) -> Path:
 def trainer_on(device: torch.device, spec: RLJobSpec, folder: Path) -> Trainer:
     """With version 0; the factories get the device of this process."""
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr("rljob_workers.trainers.own_device", lambda: device)
+        for backend in BUILDERS:
+            monkeypatch.setattr(f"rljob_workers.trainers.{backend}.own_device", lambda: device)
         trainer = build_trainer(spec, build_tokenizer(spec.model), SingleRank())
     trainer.load(Folder(version_0(spec, folder)))
     return trainer
@@ -53,7 +58,8 @@ def trainer_on(device: torch.device, spec: RLJobSpec, folder: Path) -> Trainer:
 
 def forward_on(device: torch.device, spec: RLJobSpec, folder: Path) -> ForwardModel:
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr("rljob_workers.trainers.own_device", lambda: device)
+        for backend in BUILDERS:
+            monkeypatch.setattr(f"rljob_workers.trainers.{backend}.own_device", lambda: device)
         model = build_forward_model(spec, build_tokenizer(spec.model))
     model.load(Folder(version_0(spec, folder)))
     return model
