@@ -124,15 +124,25 @@ def unpack(data: bytes | memoryview) -> RowExtra:
 
 def pack_rows(rows: Sequence[RowExtra]) -> Jagged:
     """The column of these rows: uint8 values, a length for each."""
-    packs = [pack(row) for row in rows]
+    packs, of_facts = [], dict[object, bytes]()
+    for row in rows:
+        if row.metrics or row.extra:
+            packs.append(pack(row))
+            continue
+        key = tuple((name, type(value), value) for name, value in row.facts.items())  # the same for a whole group
+        if key not in of_facts:
+            of_facts[key] = pack(row)
+        packs.append(of_facts[key])
     values = torch.from_numpy(np.frombuffer(bytearray(b"".join(packs)), np.uint8))  # torch refuses an empty buffer
     return Jagged.from_lengths(values, torch.tensor([len(each) for each in packs], dtype=torch.int64))
 
 
 def unpack_rows(column: Jagged) -> list[RowExtra]:
-    """The reverse of `pack_rows`; raises CorruptPack."""
-    data, ends = memoryview(column.values.numpy().tobytes()), column.offsets.tolist()
-    return [unpack(data[first:last]) for first, last in itertools.pairwise(ends)]
+    """The reverse of `pack_rows`; raises CorruptPack. Rows of the same bytes share what they carry."""
+    data, ends = column.values.numpy().tobytes(), column.offsets.tolist()
+    packs = [data[first:last] for first, last in itertools.pairwise(ends)]
+    found = {each: unpack(each) for each in set(packs)}
+    return [found[each] for each in packs]
 
 
 def _refuse_names(kind: str, names: Iterable[object]) -> None:
