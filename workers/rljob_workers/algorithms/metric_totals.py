@@ -66,13 +66,12 @@ _LOSS, _NORMALISER, _TOKENS, _ROWS, _FIRST = range(5)
 
 
 _SLOTS = {
-    Reduction.TOKEN_MEAN: 1,
     Reduction.ROW_MEAN: 1,
     Reduction.WEIGHTED: 2,
     Reduction.SUM: 1,
     Reduction.EFFECTIVE_SHARE: 2,
 }
-"""Of MAX each rank has one of its own, so that a sum over the ranks loses none of them."""
+"""A TOKEN_MEAN has one. Of MAX each rank has one of its own, so that a sum over the ranks loses none of them."""
 
 
 class StepTotals:
@@ -84,10 +83,9 @@ class StepTotals:
 
     def __init__(self, metrics: Sequence[Metric], rank: int, world: int) -> None:
         """Of rank `rank` of `world` that add up together."""
-        summed = sorted((one for one in metrics if one.reduction in _SLOTS), key=lambda one: one.reduction.name)
-        self._means = [one for one in summed if one.reduction is Reduction.TOKEN_MEAN]
-        self._others = [one for one in summed if one.reduction is not Reduction.TOKEN_MEAN]
+        self._means = [one for one in metrics if one.reduction is Reduction.TOKEN_MEAN]
         self._largest = [one for one in metrics if one.reduction is Reduction.MAX]
+        self._others = [one for one in metrics if one.reduction in _SLOTS]
         self._rank, self._world = rank, world
         self._after_means = _FIRST + len(self._means)
         self._maxima = self._after_means + sum(_SLOTS[one.reduction] for one in self._others)
@@ -156,11 +154,8 @@ def _reduced(reduction: Reduction, metric: MetricValues, rows: MaskedRows) -> to
         case Reduction.EFFECTIVE_SHARE:
             chosen = torch.where(counted > 0, values, 0.0)
             return torch.stack([chosen.sum(), chosen.square().sum()])
-        case Reduction.ROW_MEAN:
-            counted = (rows.counts > 0).to(rows.masks.dtype)
-            return (torch.where(counted > 0, values, 0.0).sum())[None]
         case _:
-            return (torch.where(counted > 0, values, 0.0).sum())[None]
+            return torch.where(counted > 0, values, 0.0).sum()[None]
 
 
 def _largest(values: torch.Tensor, rows: MaskedRows) -> torch.Tensor:

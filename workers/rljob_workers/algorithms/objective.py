@@ -11,11 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
 from rljob_workers.tensors.columns import Column
+
+if TYPE_CHECKING:
+    from rljob_workers.algorithms.aggregation import Aggregation
 
 LOG_RATIO_LIMIT = 20.0
 """Log-ratios are clamped to +-20 before `exp`: beyond it a ratio says only that a token is far away, and float32 would
@@ -48,11 +51,6 @@ class Outputs:
     """Of the distribution that the token was drawn from, in nats; without a graph unless it is asked for."""
     values: torch.Tensor | None = None
     """Expected return from each token on."""
-
-    def given(self) -> frozenset[Output]:
-        """The outputs that are there."""
-        found = {Output.LOG_PROBS: self.log_probs, Output.ENTROPY: self.entropy, Output.VALUES: self.values}
-        return frozenset(name for name, values in found.items() if values is not None)
 
 
 class MaskedRows:
@@ -157,15 +155,19 @@ class LossSums:
 class Objective(ABC):
     """A loss with all that a trainer must know of it. Immutable: one object serves all micro-batches."""
 
+    def __init__(self, aggregate: Aggregation) -> None:
+        """`aggregate` says over what it is averaged."""
+        self._aggregate = aggregate
+
     needs_columns: frozenset[Column]
     """What rows must have beside tokens and lengths."""
     needs_outputs: ClassVar[frozenset[Output]]
     metrics: tuple[Metric, ...]
     """In a fixed order: ranks add them up by place."""
 
-    @abstractmethod
     def weigh(self, rows: MaskedRows) -> TokenWeights:
         """The weights of all tokens of whole rows."""
+        return self._aggregate(rows)
 
     @abstractmethod
     def loss(

@@ -21,7 +21,6 @@ from rljob_workers.algorithms.objective import (
     Output,
     Outputs,
     Reduction,
-    TokenWeights,
 )
 from rljob_workers.tensors.columns import Column
 
@@ -107,7 +106,7 @@ class PolicyObjective(Objective):
     ) -> None:
         """`kl` None: no such term; `correct` None: log-probs of the engine give metrics only."""
         self._token_loss = token_loss
-        self._aggregate = aggregate
+        super().__init__(aggregate)
         self._kl = kl
         self._correct = correct
         needs = {Column.ADVANTAGES, Column.ROLLOUT_LOG_PROBS, Column.LOSS_MASKS}
@@ -125,10 +124,6 @@ class PolicyObjective(Objective):
             *(() if correct is None else (CORRECTION_WEIGHT, CORRECTION_SHARE)),
             *(() if kl is None else (KL_REFERENCE,)),
         )
-
-    def weigh(self, rows: MaskedRows) -> TokenWeights:
-        """As the aggregation says."""
-        return self._aggregate(rows)
 
     def loss(
         self, outputs: Outputs, columns: Mapping[Column, torch.Tensor], rows: MaskedRows, weights: torch.Tensor

@@ -17,7 +17,6 @@ from rljob_workers.algorithms.objective import (
     Output,
     Outputs,
     Reduction,
-    TokenWeights,
 )
 from rljob_workers.tensors.columns import Column
 
@@ -36,11 +35,7 @@ class SupervisedObjective(Objective):
     metrics = (CROSS_ENTROPY,)
 
     def __init__(self, aggregate: Aggregation = token_mean) -> None:
-        self._aggregate = aggregate
-
-    def weigh(self, rows: MaskedRows) -> TokenWeights:
-        """As the aggregation says."""
-        return self._aggregate(rows)
+        super().__init__(aggregate)
 
     def loss(
         self,

@@ -17,7 +17,6 @@ from rljob_workers.algorithms.objective import (
     Output,
     Outputs,
     Reduction,
-    TokenWeights,
 )
 from rljob_workers.tensors.columns import Column
 
@@ -45,11 +44,7 @@ class ValueObjective(Objective):
     def __init__(self, clip: float | None = 0.2, aggregate: Aggregation = token_mean) -> None:
         """`clip` None: a plain squared error."""
         self._clip = clip
-        self._aggregate = aggregate
-
-    def weigh(self, rows: MaskedRows) -> TokenWeights:
-        """As the aggregation says."""
-        return self._aggregate(rows)
+        super().__init__(aggregate)
 
     def loss(
         self,

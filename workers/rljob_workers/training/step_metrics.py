@@ -16,7 +16,6 @@ from rljob_api.names import RolloutId, WeightVersion
 from rljob_api.wire.identity import Incarnation
 from rljob_api.wire.ranks import StepReport
 from rljob_workers.algorithms.metric_totals import Totals, merged, values_of
-from rljob_workers.algorithms.objective import Metric, Reduction
 from rljob_workers.engines.base import FINISH_LENGTH
 from rljob_workers.tensors.columns import Column
 from rljob_workers.trainers.base import OptimizerStepResult
@@ -78,37 +77,44 @@ def _of_spans(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     )
 
 
-def _row(name: str, unit: str, formula: str, reduction: Reduction = Reduction.ROW_MEAN) -> Metric:
-    return Metric(name, reduction, unit, formula)
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure of a report, for the page of metrics."""
+
+    name: str
+    """`group/what`, unique in the job."""
+    unit: str
+    formula: str
+    """One line."""
 
 
 METRICS = (
-    _row("reward/mean", "", "mean reward of the valid samples"),
-    _row("reward/std", "", "standard deviation of the rewards of the valid samples (n - 1)"),
-    _row("groups/all_right", "share", "groups whose valid samples all have a reward of 1 or more"),
-    _row("groups/all_wrong", "share", "groups whose valid samples all have a reward of 0 or less"),
-    _row("groups/mixed", "share", "the other groups"),
-    _row("groups/no_variance", "share", "groups whose valid samples all have one reward: they teach nothing"),
-    _row("prompt_length/mean", "tokens", "tokens of the prompt"),
-    _row("prompt_length/max", "tokens", "tokens of the longest prompt", Reduction.MAX),
-    _row("response_length/mean", "tokens", "tokens of the response, those that a tool wrote included"),
-    _row("response_length/max", "tokens", "tokens of the longest response", Reduction.MAX),
-    _row("response_length/truncated_share", "share", "samples that were cut off"),
-    _row("samples/invalid_share", "share", "samples without a score"),
-    _row("samples/drawn_share", "share", "response tokens that the model drew; the others are a tool's"),
-    Metric("staleness/mean", Reduction.TOKEN_MEAN, "versions", "r minus the version that drew the token"),
-    Metric("staleness/max", Reduction.MAX, "versions", "r minus the oldest version that drew a token"),
-    Metric("optimizer/grad_norm", Reduction.WEIGHTED, "", "norm of the gradient before clipping, mean over steps"),
-    Metric("optimizer/grad_norm_max", Reduction.MAX, "", "the same, of the step with the largest"),
-    Metric("optimizer/learning_rate", Reduction.MAX, "", "of the last optimizer step"),
-    Metric("optimizer/skipped_steps", Reduction.SUM, "steps", "optimizer steps that were skipped as not finite"),
-    Metric("throughput/tokens_per_second", Reduction.SUM, "1/s", "prompt and response tokens over the step's seconds"),
-    Metric("throughput/samples_per_second", Reduction.SUM, "1/s", "samples over the step's seconds"),
-    Metric("seconds/train", Reduction.SUM, "s", "forward and backward passes and optimizer steps, of the leader"),
-    Metric("seconds/log_probs", Reduction.SUM, "s", "proximal log-probs, where the actor computes them"),
-    Metric("seconds/publish", Reduction.SUM, "s", "until the new version is visible"),
-    Metric("seconds/stage_checkpoint", Reduction.SUM, "s", "copying what is saved"),
-    Metric("seconds/waiting", Reduction.SUM, "s", "the rest: mostly waiting for rows"),
+    Figure("reward/mean", "", "mean reward of the valid samples"),
+    Figure("reward/std", "", "standard deviation of the rewards of the valid samples (n - 1)"),
+    Figure("groups/all_right", "share", "groups whose valid samples all have a reward of 1 or more"),
+    Figure("groups/all_wrong", "share", "groups whose valid samples all have a reward of 0 or less"),
+    Figure("groups/mixed", "share", "the other groups"),
+    Figure("groups/no_variance", "share", "groups whose valid samples all have one reward: they teach nothing"),
+    Figure("prompt_length/mean", "tokens", "tokens of the prompt"),
+    Figure("prompt_length/max", "tokens", "tokens of the longest prompt"),
+    Figure("response_length/mean", "tokens", "tokens of the response, those that a tool wrote included"),
+    Figure("response_length/max", "tokens", "tokens of the longest response"),
+    Figure("response_length/truncated_share", "share", "samples that were cut off"),
+    Figure("samples/invalid_share", "share", "samples without a score"),
+    Figure("samples/drawn_share", "share", "response tokens that the model drew; the others are a tool's"),
+    Figure("staleness/mean", "versions", "r minus the version that drew the token"),
+    Figure("staleness/max", "versions", "r minus the oldest version that drew a token"),
+    Figure("optimizer/grad_norm", "", "norm of the gradient before clipping, mean over steps"),
+    Figure("optimizer/grad_norm_max", "", "the same, of the step with the largest"),
+    Figure("optimizer/learning_rate", "", "of the last optimizer step"),
+    Figure("optimizer/skipped_steps", "steps", "optimizer steps that were skipped as not finite"),
+    Figure("throughput/tokens_per_second", "1/s", "prompt and response tokens over the step's seconds"),
+    Figure("throughput/samples_per_second", "1/s", "samples over the step's seconds"),
+    Figure("seconds/train", "s", "forward and backward passes and optimizer steps, of the leader"),
+    Figure("seconds/log_probs", "s", "proximal log-probs, where the actor computes them"),
+    Figure("seconds/publish", "s", "until the new version is visible"),
+    Figure("seconds/stage_checkpoint", "s", "copying what is saved"),
+    Figure("seconds/waiting", "s", "the rest: mostly waiting for rows"),
 )
 """What every report has, beside the objective's metrics and those of rewards; skipped steps where there were any."""
 
