@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import logging
 import sys
+import threading
 import traceback
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
 
 
 _OURS = "rljob_workers."
+
+
+_LOGGED_PLACES = 20
+"""Of which tracebacks are logged: one for each failure is no use to its reader."""
 
 
 def user_place(error: BaseException) -> str:
@@ -50,6 +56,46 @@ def _users(error: BaseException) -> Iterator[TracebackType]:
         if is_below:
             yield trace
         trace = trace.tb_next
+
+
+def final(sentence: str, cause: BaseException | None) -> ValueError:
+    """What ends the job with `sentence`; the traceback of what the user's code raised goes with it into the log."""
+    error = ValueError(sentence)
+    if cause is not None:
+        error.add_note(user_traceback(cause))
+    return error
+
+
+def is_async(function: object) -> bool:
+    """Whether a call of it gives something to wait for; also of an object whose call is async."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 - not whether it can be called
+
+
+class FailureLog:
+    """What failures of a user's code are logged: the first and then ever fewer, and a traceback for each place.
+
+    Threads may share one.
+    """
+
+    def __init__(self, log: logging.Logger, what: str) -> None:
+        """`what` raised, as a sentence begins."""
+        self._log = log
+        self._what = what
+        self._lock = threading.Lock()
+        self._places: set[str] = set()
+
+    def add(self, number: int, sentence: str, cause: BaseException | None) -> None:
+        """The `number`-th failure in all, described by `sentence`."""
+        if number & (number - 1) == 0:
+            self._log.warning(sentence)
+        if cause is None:
+            return
+        place = f"{type(cause).__name__}{user_place(cause)}"
+        with self._lock:
+            if place in self._places or len(self._places) >= _LOGGED_PLACES:
+                return
+            self._places.add(place)
+        self._log.warning("%s raised:\n%s", self._what, user_traceback(cause))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +148,8 @@ def _import(field: str, path_field: str, name: str, module_name: str, path: str 
             ) from error
         raise ValueError(f"{field}: module {module_name} needs {error.name}, which is not installed.") from error
     except Exception as error:  # a user's module may raise anything while it is imported
-        failed = ValueError(
-            f"{field}: module {module_name} failed while it was imported{user_place(error)}: {type(error).__name__}:"
-            f" {error}"
-        )
-        failed.add_note(user_traceback(error))
-        raise failed from error
+        sentence = f"{field}: module {module_name} failed while it was imported{user_place(error)}"
+        raise final(f"{sentence}: {type(error).__name__}: {error}", error) from error
 
 
 def _search_first(field: str, folder: Path, module_name: str) -> None:

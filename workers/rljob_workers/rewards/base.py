@@ -34,6 +34,11 @@ class RewardRefused(RewardError):
     """The user's function cannot work."""
 
 
+def named_prompt(text: str) -> str:
+    """A prompt in a sentence, cut where it is long."""
+    return f"the prompt {text if len(text) <= 80 else text[:77] + '...'!r}"
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """One sample as a reward sees it."""

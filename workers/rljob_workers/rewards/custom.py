@@ -5,7 +5,6 @@ Threads and event loops are `runners`; here are what a function's results must b
 
 from __future__ import annotations
 
-import inspect
 import time
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
@@ -21,10 +20,11 @@ from rljob_workers.rewards.base import (
     RewardTimeout,
     SampleReward,
     Score,
+    named_prompt,
 )
 from rljob_workers.rewards.metrics import MetricNames, as_float, checked_metrics, is_reward
 from rljob_workers.rewards.runners import Call, Clock, LoopRunner, Runner, ThreadRunner
-from rljob_workers.user_functions import Signature, load, user_place
+from rljob_workers.user_functions import Signature, is_async, load, user_place
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -171,13 +171,9 @@ class CustomReward(Reward):
         return Score(number, metrics)
 
 
-def _is_async(function: object) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 - an object whose call is async
-
-
 def _of_groups_of_one(function: SampleReward) -> RewardFunction:
     """A function of one answer as one of groups that have one."""
-    if _is_async(function):
+    if is_async(function):
 
         async def score_later(answers: Sequence[Answer], /) -> list[Given]:
             return [await cast("Awaitable[Given]", function(answers[0]))]
@@ -191,7 +187,7 @@ def _of_groups_of_one(function: SampleReward) -> RewardFunction:
 
 
 def _runner_of(function: RewardFunction) -> Runner:
-    if _is_async(function):
+    if is_async(function):
         return LoopRunner(cast("Callable[[Sequence[Answer]], Awaitable[Any]]", function))
     return ThreadRunner(function)
 
@@ -207,5 +203,4 @@ def _listed(result: Any) -> list[object] | None:  # noqa: ANN401 - users return 
 
 
 def _prompt(group: Sequence[Answer]) -> str:
-    text = group[0].prompt
-    return f"the prompt {text if len(text) <= 80 else text[:77] + '...'!r} (group {group[0].group})"
+    return f"{named_prompt(group[0].prompt)} (group {group[0].group})"

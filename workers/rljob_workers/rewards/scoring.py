@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from rljob_api.spec.rollout import FailedReward, RewardSpec
 from rljob_workers.rewards.base import Answer, Outcome, Reward, RewardError, RewardRefused, Score, SettledScore
 from rljob_workers.rewards.metrics import PREFIX
-from rljob_workers.user_functions import user_place, user_traceback
+from rljob_workers.user_functions import FailureLog, final
 
 AT_LEAST = 256
 """Samples of a window: in a small one a single group would be too many."""
@@ -62,10 +62,6 @@ class FailedShare:
 _LOG = logging.getLogger(__name__)
 
 
-_LOGGED_PLACES = 20
-"""Of which tracebacks are logged: one in each answer is no use to its reader."""
-
-
 RETRIES, UNSCORED = "reward_retries", "samples_unscored"
 
 
@@ -105,7 +101,7 @@ class Scoring:
         self._share = share
         self._sleep = sleep
         self._lock = threading.Lock()
-        self._logged: set[str] = set()
+        self._failures = FailureLog(_LOG, "the reward's function")
         self._counters = counters
         counters.update(dict.fromkeys((RETRIES, UNSCORED), 0.0))
 
@@ -131,7 +127,7 @@ class Scoring:
         try:
             return self._reward.score_groups(groups)
         except RewardRefused as error:
-            raise _final(str(error), error) from error
+            raise final(str(error), error.__cause__) from error
 
     def _settled(self, outcome: Outcome) -> SettledScore:
         failed = isinstance(outcome, RewardError)
@@ -146,28 +142,10 @@ class Scoring:
         if not isinstance(outcome, RewardError):
             return SettledScore(outcome)
         if too_many:
-            raise _final(f"{sentence} The last: {outcome}", outcome) from outcome
-        if number & (number - 1) == 0:  # the first, and then ever more rarely
-            _LOG.warning(
-                "samples without a score so far: %d, after %d retries each; the last: %s",
-                number,
-                self._policy.retries,
-                outcome,
-            )
-        self._log_new(outcome)
+            raise final(f"{sentence} The last: {outcome}", outcome.__cause__) from outcome
+        so_far = f"samples without a score so far: {number}, after {self._policy.retries} retries each"
+        self._failures.add(number, f"{so_far}; the last: {outcome}", outcome.__cause__)
         return SettledScore(0.0, str(outcome)) if self._policy.default is None else SettledScore(self._policy.default)
-
-    def _log_new(self, failed: RewardError) -> None:
-        """The traceback of what a user's function raised, once for each place in its code."""
-        cause = failed.__cause__
-        if cause is None:
-            return
-        place = f"{type(cause).__name__}{user_place(cause)}"
-        with self._lock:
-            if place in self._logged or len(self._logged) >= _LOGGED_PLACES:
-                return
-            self._logged.add(place)
-        _LOG.warning("the reward's function raised:\n%s", user_traceback(cause))
 
     def _sentence(self) -> str:
         share = self._share
@@ -176,14 +154,6 @@ class Scoring:
             f"scored, after {self._policy.retries} retries, which is more than {share.limit:g} of {share.window}."
             " Mend the reward, or raise maxFailedShare."
         )
-
-
-def _final(sentence: str, error: RewardError) -> ValueError:
-    """Ends the job; what a user's function raised goes with it into the log of the process."""
-    final = ValueError(sentence)
-    if error.__cause__ is not None:
-        final.add_note(user_traceback(error.__cause__))
-    return final
 
 
 def _has_failed(group: Sequence[Outcome]) -> bool:

@@ -6,14 +6,13 @@ in an event loop of its own, so that one that blocks keeps no engine from its ot
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from rljob_workers.data.prompts import Prompt
 from rljob_workers.engines.base import FinishReason, SamplingParams, VersionSpan
 from rljob_workers.rollout.trajectory import Trajectory, TrajectoryBuilder, Turn
-from rljob_workers.user_functions import Signature, load
+from rljob_workers.user_functions import Signature, is_async, load
 
 if TYPE_CHECKING:
     from rljob_api.spec.rollout import RolloutFunctionSpec
@@ -90,8 +89,7 @@ def load_rollout_function(spec: RolloutFunctionSpec) -> RolloutFunction:
     example = "async def rollout(prompt, engine, params): ..."
     wanted = Signature(3, "prompt, engine, params", example, tuple(spec.arguments))
     function = load(f"{FIELD}.function", spec.function, f"{FIELD}.path", spec.path, wanted)
-    call = getattr(function, "__call__", None)  # noqa: B004 - an object whose call is async
-    if not inspect.iscoroutinefunction(function) and not inspect.iscoroutinefunction(call):
+    if not is_async(function):
         raise ValueError(
             f"{FIELD}.function: {spec.function} is not async, so that a tool that it waits for would hold up all other"
             f" samples. Write it as `{example}`."

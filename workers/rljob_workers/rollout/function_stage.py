@@ -29,7 +29,7 @@ from rljob_workers.engines.base import (
     all_or_none,
 )
 from rljob_workers.models.tokenizers import TokenizerText
-from rljob_workers.rewards.base import Answer, Reward, RewardRefused
+from rljob_workers.rewards.base import Answer, Reward, RewardRefused, named_prompt
 from rljob_workers.rewards.scoring import FailedShare
 from rljob_workers.rollout.admission import PromptedTicket
 from rljob_workers.rollout.engine_calls import CHECK_SECONDS, EngineCalls
@@ -45,7 +45,7 @@ from rljob_workers.rollout.trajectory import (
     Turn,
     refuse_impossible,
 )
-from rljob_workers.user_functions import user_place, user_traceback
+from rljob_workers.user_functions import FailureLog, final, user_place
 
 _LOG = logging.getLogger(__name__)
 
@@ -53,10 +53,6 @@ _LOG = logging.getLogger(__name__)
 MAX_LEFT = 100
 """Event loops that functions which never return have left behind. A job that leaves more would end by the limits of its
 machine, without a name."""
-
-
-_LOGGED_PLACES = 20
-"""Of which tracebacks are logged."""
 
 
 class _Failed(Exception):
@@ -253,7 +249,7 @@ class FunctionStage:
         self._counters = counters
         self._limits = TokenLimits(config.max_new_tokens, config.max_tokens, text.vocab_size)
         self._loops = FunctionLoops()
-        self._logged: set[str] = set()
+        self._failures = FailureLog(_LOG, "the rollout function")
         counters.update(dict.fromkeys((FUNCTION_RETRIES, SAMPLES_LOST), 0.0))
 
     async def run(self, tickets: Sequence[PromptedTicket], calls: EngineCalls) -> list[GeneratedGroup]:
@@ -330,7 +326,7 @@ class FunctionStage:
         self._loops.renew()
         late = (
             f"{FIELD}.function: {self._called.name} has been busy outside of the engine for more than"
-            f" {self._called.timeout_seconds:g} s with {_named(prompt)}."
+            f" {self._called.timeout_seconds:g} s with {named_prompt(prompt.text)}."
         )
         if self._loops.num_left > MAX_LEFT:
             raise ValueError(
@@ -341,14 +337,12 @@ class FunctionStage:
 
     def _raise(self, error: BaseException, prompt: Prompt) -> NoReturn:
         sentence = (
-            f"{FIELD}.function: {self._called.name} raised {type(error).__name__} on {_named(prompt)}"
+            f"{FIELD}.function: {self._called.name} raised {type(error).__name__} on {named_prompt(prompt.text)}"
             f"{user_place(error)}: {error}"
         )
         # A subclass of it is mostly a text that could not be read, and so a matter of this sample alone.
         if type(error) is ValueError:
-            final = ValueError(sentence)
-            final.add_note(user_traceback(error))
-            raise final from error
+            raise final(sentence, error) from error
         raise _Failed(sentence) from error
 
     def _checked(self, returned: object) -> Trajectory:
@@ -378,22 +372,6 @@ class FunctionStage:
                 f" {share.window}. Mend the function, or raise maxFailedShare. The last: {sentence}"
             )
         number = int(self._counters[SAMPLES_LOST])
-        if number & (number - 1) == 0:  # the first, and then ever more rarely
-            _LOG.warning(
-                "samples lost so far: %d, after %d retries each; the last: %s", number, self._called.retries, sentence
-            )
-        if cause is not None:
-            self._log_new(cause)
+        so_far = f"samples lost so far: {number}, after {self._called.retries} retries each"
+        self._failures.add(number, f"{so_far}; the last: {sentence}", cause)
         return LostSample(sentence)
-
-    def _log_new(self, cause: BaseException) -> None:
-        """The traceback, once for each place in the user's code."""
-        where = f"{type(cause).__name__}{user_place(cause)}"
-        if where not in self._logged and len(self._logged) < _LOGGED_PLACES:
-            self._logged.add(where)
-            _LOG.warning("the rollout function raised:\n%s", user_traceback(cause))
-
-
-def _named(prompt: Prompt) -> str:
-    text = prompt.text
-    return f"the prompt {text if len(text) <= 80 else text[:77] + '...'!r}"
