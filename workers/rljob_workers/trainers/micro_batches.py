@@ -52,6 +52,11 @@ def cut(tokens: Jagged, response_lengths: torch.Tensor, limits: MicroBatchLimits
     return ranges + [end] * (count - len(ranges))
 
 
+def count_micro_batches(lengths: Sequence[int], limits: MicroBatchLimits) -> int:
+    """Into how many `cut` cuts rows of these lengths, prompts and responses together."""
+    return sum(1 for _ in _stops(lengths, limits))
+
+
 def _stops(lengths: Sequence[int], limits: MicroBatchLimits) -> Iterator[int]:
     """Where each micro-batch ends."""
     rows = tokens = 0

@@ -18,7 +18,7 @@ from rljob_workers.trainers.fsdp.inputs import joined_inputs, padded_inputs
 from rljob_workers.trainers.fsdp.sharded_model import reshard
 from rljob_workers.trainers.fsdp.sharded_trainer import forward
 from rljob_workers.trainers.fsdp.stored_tensors import load_folder
-from rljob_workers.trainers.micro_batches import MicroBatchLimits, cut
+from rljob_workers.trainers.micro_batches import MicroBatchLimits, count_micro_batches, cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,10 +53,11 @@ class ShardedForward(ForwardModel):
         progress: Callable[[], None] = no_progress,
     ) -> Jagged:
         """Log pi of every response token. Ranks make equally many passes, some of which may be of no rows."""
-        shares = shares_of(tokens.lengths.tolist(), self._gang.world)
-        count = max(len(self._cut(tokens, response_lengths, share)) for share in shares)
+        lengths = tokens.lengths.tolist()
+        shares = shares_of(lengths, self._gang.world)
+        count = max(count_micro_batches([lengths[row] for row in share], self._limits) for share in shares)
         own = shares[self._gang.rank]
-        own_tokens, own_lengths = _rows(tokens, response_lengths, own)
+        own_tokens, own_lengths = tokens.select(own), response_lengths[torch.tensor(own, dtype=torch.int64)]
         parts = [torch.zeros(0)]
         for number, part in enumerate(cut(own_tokens, own_lengths, self._limits, count=count), start=1):
             with self._gang.collective(f"micro-batch {number} of {count}"), torch.no_grad():
@@ -69,13 +70,6 @@ class ShardedForward(ForwardModel):
             found.row(row).copy_(values)
         self._gang.add_up(found.values, "the log-probs of all rows")
         return found
-
-    def _cut(self, tokens: Jagged, response_lengths: torch.Tensor, share: list[int]) -> Sequence[object]:
-        return cut(*_rows(tokens, response_lengths, share), self._limits)
-
-
-def _rows(tokens: Jagged, response_lengths: torch.Tensor, share: list[int]) -> tuple[Jagged, torch.Tensor]:
-    return tokens.select(share), response_lengths[torch.tensor(share, dtype=torch.int64)]
 
 
 def shares_of(lengths: Sequence[int], world: int) -> list[list[int]]:
