@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 from torch import distributed
 
-from rljob_workers.trainers.data_parallel import DataParallelGroup, GroupError, host_store, join_group
+from rljob_workers.trainers.data_parallel import DataParallelGroup, GroupError
+from tests.integration.trainers.worlds import meet
 
 
 class Signs:
@@ -28,16 +29,8 @@ class Signs:
 
 
 def main(folder: Path, rank: int, does: str) -> None:
-    hosted = None
-    rendezvous = folder / "address"
-    if rank == 0:
-        hosted = host_store("127.0.0.1", timeout_seconds=60)
-        (folder / "address.new").write_text(hosted.address)
-        (folder / "address.new").rename(rendezvous)
-    while not rendezvous.exists():
-        time.sleep(0.01)
     signs = Signs()
-    group = join_group(rendezvous.read_text(), rank, 2, timeout_seconds=60, hosted=hosted, on_wait=signs)
+    group = meet(folder, rank, 2, timeout_seconds=60, on_wait=signs)
     late = rank == 1
     if does == "come late":
         _meet(group, folder, signs, late=late)

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 
 import torch
 
-from rljob_workers.trainers.data_parallel import GroupError, host_store, join_group
+from rljob_workers.trainers.data_parallel import GroupError
 from rljob_workers.trainers.mesh import Mesh, Message
+from tests.integration.trainers.worlds import meet
 
 DP_RANK_OF = [0, 1, 0, 1]
 """As under pipeline parallelism: the ranks of a model are not neighbours."""
 
 
 def main(folder: Path, rank: int, leaves_early: int) -> None:
-    hosted = None
-    rendezvous = folder / "address"
-    if rank == 0:
-        hosted = host_store("127.0.0.1", timeout_seconds=30)
-        (folder / "address.new").write_text(hosted.address)
-        (folder / "address.new").rename(rendezvous)
-    while not rendezvous.exists():
-        time.sleep(0.01)
-    gang = join_group(rendezvous.read_text(), rank, len(DP_RANK_OF), timeout_seconds=30, hosted=hosted)
+    gang = meet(folder, rank, len(DP_RANK_OF), timeout_seconds=30)
     mesh = Mesh.of(gang, DP_RANK_OF)
     rows = 3 + 2 * mesh.dp_rank
     sent = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 
 import torch
@@ -12,7 +11,8 @@ from rljob_workers.models.blob import write_blob
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.models.weight_source import Folder
 from rljob_workers.trainers import build_trainer
-from rljob_workers.trainers.data_parallel import GroupError, host_store, join_group
+from rljob_workers.trainers.data_parallel import GroupError
+from tests.integration.trainers.worlds import meet
 from tests.unit.trainers.rows import make_rows, make_spec, select_rows
 
 STEPS = 3
@@ -21,15 +21,7 @@ ROWS = 16
 
 def main(folder: Path, rank: int, world: int, timeout_seconds: float, steps: int) -> None:
     torch.set_num_threads(1)
-    hosted = None
-    rendezvous = folder / "address"
-    if rank == 0:
-        hosted = host_store("127.0.0.1", timeout_seconds=timeout_seconds)
-        (folder / "address.new").write_text(hosted.address)
-        (folder / "address.new").rename(rendezvous)
-    while not rendezvous.exists():
-        time.sleep(0.01)
-    group = join_group(rendezvous.read_text(), rank, world, timeout_seconds=timeout_seconds, hosted=hosted)
+    group = meet(folder, rank, world, timeout_seconds=timeout_seconds)
     spec = make_spec()
     trainer = build_trainer(spec, build_tokenizer(spec.model), group)
     trainer.load(Folder(folder / "v0.safetensors"))

@@ -57,18 +57,34 @@ def _joined(folder: Path, rank: int, world: int) -> DataParallelGroup:
     from torch import distributed
     from torch.distributed import HashStore  # type: ignore[attr-defined] # exported without saying so
 
-    from rljob_workers.trainers.data_parallel import SingleRank, host_store, join_group
+    from rljob_workers.trainers.data_parallel import SingleRank
 
     if world == 1:
         distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
         return SingleRank()
+    return meet(folder, rank, world, timeout_seconds=RENDEZVOUS_SECONDS)
+
+
+def meet(
+    folder: Path, rank: int, world: int, *, timeout_seconds: float, on_wait: Callable[[str], None] | None = None
+) -> DataParallelGroup:
+    """The group of `world` processes that all call this with the same folder."""
+    from rljob_workers.trainers.data_parallel import host_store, join_group, no_wait
+
     rendezvous, hosted = folder / "address", None
     if rank == 0:
-        hosted = host_store("127.0.0.1", timeout_seconds=RENDEZVOUS_SECONDS)
+        hosted = host_store("127.0.0.1", timeout_seconds=timeout_seconds)
         (folder / "address.new").write_text(hosted.address)
         (folder / "address.new").rename(rendezvous)
     deadline = time.monotonic() + RENDEZVOUS_SECONDS
     while not rendezvous.exists():
         assert time.monotonic() < deadline, "rank 0 never told where the ranks meet"
         time.sleep(0.01)
-    return join_group(rendezvous.read_text(), rank, world, timeout_seconds=RENDEZVOUS_SECONDS, hosted=hosted)
+    return join_group(
+        rendezvous.read_text(),
+        rank,
+        world,
+        timeout_seconds=timeout_seconds,
+        hosted=hosted,
+        on_wait=no_wait if on_wait is None else on_wait,
+    )

@@ -12,29 +12,15 @@ import numpy as np
 import torch
 
 from rljob_api.names import RolloutId
+from rljob_workers.rank_loop import ForwardClaims
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers.mesh import Mesh, Message
+from rljob_workers.transfer_queue.dataset import TrainingClaims
 from rljob_workers.transfer_queue.types import Batch, Claim, Exhausted, NotReady
 
 
-class Claims(Protocol):
+class Claims(ForwardClaims, TrainingClaims, Protocol):
     """What a queue client gives rows by."""
-
-    def claim(self, task: str, partitions: range, max_rows: int, *, timeout: float) -> Claim:
-        """Of a forward task."""
-
-    def claim_training(
-        self,
-        task: str,
-        rollout_id: RolloutId,
-        slice_index: int,
-        rows_per_slice: int,
-        dp_rank: int,
-        dp_size: int,
-        *,
-        timeout: float,
-    ) -> Claim:
-        """Of a training task."""
 
 
 class SharedClaims:
