@@ -25,6 +25,7 @@ from rljob_workers.rollout.engine_calls import EngineCalls
 from rljob_workers.rollout.group_rows import GeneratedGroup
 from rljob_workers.rollout.groups import GenerateStage
 from rljob_workers.rollout.sampling import GenerateConfig, sampling_seed
+from rljob_workers.rollout.trajectory import Trajectory
 from rljob_workers.transfer_queue.types import Ticket
 from tests.unit.rollout.fake_engine import FakeEngine
 from tests.weights import weight
@@ -127,6 +128,10 @@ def generated(
     return asyncio.run(stage.run([prompted(ticket) for ticket in tickets], counted_calls(tickets, counts)))
 
 
+def responses_of(group: GeneratedGroup) -> list[Sequence[int]]:
+    return [sample.response_ids for sample in group.samples if isinstance(sample, Trajectory)]
+
+
 def test_the_seed_of_a_group_never_changes() -> None:
     """Pinned: a resumed job draws the same samples as the one that was never interrupted."""
     assert sampling_seed(7, TICKET) == 14701618348027
@@ -168,14 +173,14 @@ def test_samples_are_asked_for_together_where_the_engine_takes_them_so() -> None
     counts = Counts()
     first, second = generated([TICKET, replace(TICKET, id=12, group=3, prompt_index=2)], counts=counts)
     assert (first.ticket, first.prompt.index, second.ticket.id, second.prompt.index) == (TICKET, 4, 12, 2)
-    assert [sample.response_ids for sample in second.trajectories] == [[20], [20, 20]]
+    assert responses_of(second) == [[20], [20, 20]]
     assert (counts.tokens, counts.moved) == ([6], [-4])
 
 
 def test_each_sample_is_a_request_and_makes_room_alone_where_the_engine_takes_one() -> None:
     counts, engine = Counts(), SampleBySampleEngine()
     (group,) = generated([TICKET], engine, counts)
-    assert [sample.response_ids for sample in group.trajectories] == [[40], [40, 40]], "in order of their seeds"
+    assert responses_of(group) == [[40], [40, 40]], "in order of their seeds"
     assert (counts.tokens, counts.moved) == ([2, 1], [-1, -1]), "the second was done first"
     assert {param.seed for param in engine.params} == {engine.first_seed, engine.first_seed + 1}
 

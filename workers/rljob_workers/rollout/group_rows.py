@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 
@@ -25,28 +26,23 @@ class GeneratedGroup:
     prompt: Prompt
     samples: tuple[Trajectory | LostSample, ...]
 
-    @property
-    def trajectories(self) -> list[Trajectory]:
-        """Those that were made."""
-        return [sample for sample in self.samples if isinstance(sample, Trajectory)]
-
 
 def group_rows(group: GeneratedGroup, scores: Sequence[SettledScore]) -> GroupRows:
     """All columns of the group, a row for each sample; at least one was made."""
-    oldest = min((made.oldest for made in group.trajectories), key=place_of)
+    facts = _facts(group.prompt)
     rows = [sample if isinstance(sample, Trajectory) else _masked(group.prompt) for sample in group.samples]
     response_lengths = torch.tensor([len(row.loss_mask) for row in rows], dtype=torch.int64)
     total_lengths = torch.tensor([len(row.token_ids) for row in rows], dtype=torch.int64)
     columns: dict[str, Jagged] = {
         Column.TOKENS: Jagged.from_lengths(
-            torch.tensor([token for row in rows for token in row.token_ids], dtype=torch.int32), total_lengths
+            torch.tensor(list(chain.from_iterable(row.token_ids for row in rows)), dtype=torch.int32), total_lengths
         ),
         Column.RESPONSE_LENGTHS: Jagged.scalars(response_lengths),
         Column.LOSS_MASKS: Jagged.from_lengths(
-            torch.tensor([value for row in rows for value in row.loss_mask], dtype=torch.uint8), response_lengths
+            torch.tensor(list(chain.from_iterable(row.loss_mask for row in rows)), dtype=torch.uint8), response_lengths
         ),
         Column.ROLLOUT_LOG_PROBS: Jagged.from_lengths(
-            torch.tensor([value for row in rows for value in row.response_log_probs()], dtype=torch.float32),
+            torch.tensor(list(chain.from_iterable(row.response_log_probs() for row in rows)), dtype=torch.float32),
             response_lengths,
         ),
         Column.REWARDS: Jagged.scalars(torch.tensor([score.reward for score in scores], dtype=torch.float32)),
@@ -57,17 +53,16 @@ def group_rows(group: GeneratedGroup, scores: Sequence[SettledScore]) -> GroupRo
         Column.VERSION_SPANS: _spans(rows),
         Column.EXTRA: pack_rows(
             [
-                RowExtra({**row.metrics, **score.metrics}, _facts(group.prompt), row.extra)
+                RowExtra({**row.metrics, **score.metrics}, facts, row.extra)
                 for row, score in zip(rows, scores, strict=True)
             ]
         ),
     }
-    return GroupRows(
-        group.ticket,
-        columns,
-        [row.oldest if row.version_spans else oldest for row in rows],
-        [row.newest if row.version_spans else oldest for row in rows],
-    )
+    weights = [(row.oldest, row.newest) for row in rows if row.version_spans]
+    if len(weights) < len(rows):  # samples that were lost count as made by the oldest
+        oldest = min((first for first, _ in weights), key=place_of)
+        weights = [(row.oldest, row.newest) if row.version_spans else (oldest, oldest) for row in rows]
+    return GroupRows(group.ticket, columns, [first for first, _ in weights], [last for _, last in weights])
 
 
 def _facts(prompt: Prompt) -> dict[str, Fact]:

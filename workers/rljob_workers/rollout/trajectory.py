@@ -56,17 +56,21 @@ class Trajectory:
     @property
     def oldest(self) -> WeightId:
         """The oldest weights that drew any of its tokens."""
+        if len(self.version_spans) == 1:
+            return self.version_spans[0].weight
         return min((span.weight for span in self.version_spans), key=place_of)
 
     @property
     def newest(self) -> WeightId:
         """The newest."""
+        if len(self.version_spans) == 1:
+            return self.version_spans[0].weight
         return max((span.weight for span in self.version_spans), key=place_of)
 
-    def response_log_probs(self) -> list[float]:
+    def response_log_probs(self) -> Sequence[float]:
         """[n - prompt_length]; 0 where a tool wrote."""
         if len(self.log_probs) == len(self.loss_mask):
-            return list(self.log_probs)
+            return self.log_probs
         drawn = iter(self.log_probs)
         return [next(drawn) if is_drawn else 0.0 for is_drawn in self.loss_mask]
 

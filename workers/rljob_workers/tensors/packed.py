@@ -124,15 +124,15 @@ def unpack(data: bytes | memoryview) -> RowExtra:
 
 def pack_rows(rows: Sequence[RowExtra]) -> Jagged:
     """The column of these rows: uint8 values, a length for each."""
-    packs, of_facts = [], dict[object, bytes]()
+    packs, of_facts = [], dict[int, bytes]()
     for row in rows:
         if row.metrics or row.extra:
             packs.append(pack(row))
             continue
-        key = tuple((name, type(value), value) for name, value in row.facts.items())  # the same for a whole group
-        if key not in of_facts:
-            of_facts[key] = pack(row)
-        packs.append(of_facts[key])
+        facts = id(row.facts)  # rows of a group share theirs
+        if facts not in of_facts:
+            of_facts[facts] = pack(row)
+        packs.append(of_facts[facts])
     values = torch.from_numpy(np.frombuffer(bytearray(b"".join(packs)), np.uint8))  # torch refuses an empty buffer
     return Jagged.from_lengths(values, torch.tensor([len(each) for each in packs], dtype=torch.int64))
 
