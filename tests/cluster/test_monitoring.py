@@ -21,7 +21,7 @@ import pytest
 from rljob_workers.dcs.coordinator import metrics as coordinator
 from rljob_workers.launcher import probes
 from tests.cluster.chart.release import OPERATOR, Release
-from tests.cluster.harness.definition import install_definition
+from tests.cluster.harness.definition import install_definition, install_monitors
 from tests.cluster.harness.kubectl import Kubectl, Object
 from tests.cluster.harness.machine import NODE, REPOSITORY, Cluster, Node
 from tests.cluster.harness.processes import Kind
@@ -85,7 +85,7 @@ class Stage:
 def stage(cluster: Cluster, module_kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     if cluster.node is None:
         pytest.skip("the cluster of KUBECONFIG is not this machine's: its network cannot be entered")
-    subprocess.run([NODE / "monitoring.sh"], check=True, timeout=300)
+    install_monitors()
     install_definition(cluster.kubeconfig)
     scraper = module_kubectl.within(f"scraper-{uuid.uuid4().hex[:6]}")
     scraper("create", "namespace", scraper.namespace)

@@ -1,5 +1,6 @@
-"""The CRD and the RLJobs that tests of the API put on a cluster. Called by tests alone."""
+"""The CRDs and the RLJobs that tests put on a cluster. Called by tests alone."""
 
+import subprocess
 from typing import Any
 
 import yaml
@@ -7,6 +8,7 @@ import yaml
 from rljob_api.cluster import API_GROUP, RLJOB_PLURAL
 from rljob_api.generate.crd import crd_text
 from tests.cluster.harness.kubectl import Kubectl, KubectlFailed, Object
+from tests.cluster.harness.machine import NODE
 from tests.unit.api.manifests import changed
 
 
@@ -19,6 +21,11 @@ def install_definition(kubeconfig: str) -> None:
     kubectl.wait(
         "RLJobs to be known by name", lambda: RLJOB_PLURAL in kubectl("api-resources", f"--api-group={API_GROUP}")
     )
+
+
+def install_monitors() -> None:
+    """The definitions of ServiceMonitor, PodMonitor and PrometheusRule, on this machine's cluster. They stay."""
+    subprocess.run([NODE / "monitoring.sh"], check=True, timeout=300)
 
 
 def apply_job(kubectl: Kubectl, changes: dict[str, Any]) -> None:
