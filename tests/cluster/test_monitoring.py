@@ -23,7 +23,7 @@ from rljob_workers.launcher import probes
 from tests.cluster.chart.release import OPERATOR, Release
 from tests.cluster.harness.definition import install_definition, install_monitors
 from tests.cluster.harness.kubectl import Kubectl, Object
-from tests.cluster.harness.machine import NODE, REPOSITORY, Cluster, Node
+from tests.cluster.harness.machine import REPOSITORY, Cluster, Node
 from tests.cluster.harness.processes import Kind
 from tests.cluster.harness.prometheus import Prometheus
 from tests.cluster.harness.rljob import ClusterJob, make_job, slowed
