@@ -151,11 +151,12 @@ def resolve_paths(job: RLJob, folder: Path) -> RLJob:
         function = rollout.function.model_copy(update={"path": _absolute(rollout.function.path, folder)})
         rollout = rollout.model_copy(update={"function": function})
     algorithm = spec.algorithm.model_copy(update={"path": _absolute(spec.algorithm.path, folder)})
-    return job.model_copy(
-        update={
-            "spec": spec.model_copy(update={"model": model, "data": data, "rollout": rollout, "algorithm": algorithm})
-        },
-    )
+    roles = spec.roles
+    if roles.critic is not None:
+        path = _absolute(roles.critic.model_path, folder)
+        roles = roles.model_copy(update={"critic": roles.critic.model_copy(update={"model_path": path})})
+    parts = {"model": model, "data": data, "rollout": rollout, "algorithm": algorithm, "roles": roles}
+    return job.model_copy(update={"spec": spec.model_copy(update=parts)})
 
 
 _Reward = TypeVar("_Reward", RewardSpec, SummedRewardSpec)

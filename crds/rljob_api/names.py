@@ -32,6 +32,7 @@ class Role(StrEnum):
 
     ROLLOUT = "rollout"
     ACTOR = "actor"
+    CRITIC = "critic"
     ACTOR_FWD = "actor_fwd"
     REFERENCE = "reference"
     ADVANTAGES = "advantages"

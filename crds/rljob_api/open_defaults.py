@@ -17,7 +17,7 @@ from enum import Enum
 from rljob_api.change import Change
 from rljob_api.names import EngineKind, Role
 from rljob_api.revision import row_of
-from rljob_api.roles import FORWARD_ROLES, LEADING_ROLE, PROXIMAL_ROLE, TRAITS, field_name
+from rljob_api.roles import FORWARD_ROLES, LEADING_ROLE, PROXIMAL_ROLE, SAVING_ROLES, TRAITS, field_name
 from rljob_api.spec import RLJobSpec
 from rljob_api.spec.algorithm import ProximalPolicy
 from rljob_api.spec.model import Dtype
@@ -237,9 +237,15 @@ def _slices(spec: RLJobSpec, retained: RetainedDefaults | None) -> tuple[RLJobSp
 
 def _fit_slices(spec: RLJobSpec, number: int) -> bool:
     """Whether so many slices of a global batch are of whole groups, even for all ranks, and fill a micro-batch."""
-    training, ranks = spec.training, spec.roles.topology(LEADING_ROLE).num_ranks
-    if number == 1:
-        return True  # as ever: rules say whether it can be
+    return number == 1 or all(  # 1 as ever: rules say whether it can be
+        _fit_ranks(spec, number, spec.roles.topology(role).num_ranks)
+        for role in SAVING_ROLES
+        if spec.roles.of(role) is not None
+    )
+
+
+def _fit_ranks(spec: RLJobSpec, number: int, ranks: int) -> bool:
+    training = spec.training
     rows = training.global_batch_size // number
     group = spec.rollout.samples_per_prompt
     whole = group * ranks if training.claim_policy is ClaimPolicy.GROUP else group

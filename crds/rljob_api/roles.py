@@ -38,9 +38,10 @@ class RoleTraits:
     stream: Stream | None = None
     """Weights that it follows."""
     leads: bool = False
-    """Its rank 0 trains the policy: publishes weights, reports steps, records checkpoints. True of one role."""
+    """Its rank 0 trains the policy: publishes weights and records checkpoints. True of one role."""
     saves: bool = False
-    """Writes checkpoints: its pods mount the run volume, and a drain waits until it has saved."""
+    """Trains a model, and writes its part of checkpoints: its pods mount the run volume, and a drain waits until it has
+    saved. Roles that do go from rollout to rollout together (`dcs.coordinator.turns`)."""
     loads_model: bool = False
     """Reads the model's folder (`model.path`) or its tokenizer's."""
     draws_tickets: bool = False
@@ -49,6 +50,9 @@ class RoleTraits:
     """Its pods run engine servers, one for each rank; `threads` are the engine's."""
     is_scalable: bool = False
     """Replicas come and go while the job runs (the scale subresource). True of one role."""
+
+
+_HALF_APPLIED = "a gradient that is half applied cannot be taken back"
 
 
 TRAITS: Mapping[Role, RoleTraits] = {
@@ -62,10 +66,18 @@ TRAITS: Mapping[Role, RoleTraits] = {
     ),
     Role.ACTOR: RoleTraits(
         Scope.GLOBAL,
-        fixed_because="a gradient that is half applied cannot be taken back",
+        fixed_because=_HALF_APPLIED,
         grouping=Grouping.GANG,
         tasks=("actor_train",),
         leads=True,
+        saves=True,
+        loads_model=True,
+    ),
+    Role.CRITIC: RoleTraits(
+        Scope.GLOBAL,
+        fixed_because=_HALF_APPLIED,
+        grouping=Grouping.GANG,
+        tasks=("critic_values", "critic_train"),
         saves=True,
         loads_model=True,
     ),
@@ -91,8 +103,8 @@ LEADING_ROLE = _only(lambda traits: traits.leads)
 TICKET_ROLE = _only(lambda traits: traits.draws_tickets)
 
 
-SAVING_ROLE = _only(lambda traits: traits.saves)
-"""Whose ranks write checkpoints, and verify the one that an epoch begins with."""
+SAVING_ROLES = tuple(role for role, traits in TRAITS.items() if traits.saves)
+"""Whose ranks write checkpoints, and verify the one that an epoch begins with. The leading one is the first."""
 
 
 SCALED_ROLE = _only(lambda traits: traits.is_scalable)

@@ -36,6 +36,7 @@ from rljob_api.spec.roles import (
 from rljob_api.spec.rollout import RolloutSpec
 from rljob_api.spec.scheduling import SchedulingSpec
 from rljob_api.spec.simulation import SimulationSpec
+from rljob_api.spec.trained_roles import CRITIC, NO_GPUS, RANKS
 from rljob_api.spec.training import TrainingSpec
 from rljob_api.spec.weights import WeightSyncSpec
 
@@ -49,41 +50,7 @@ if TYPE_CHECKING:
 _ACTOR = f"self.roles.{field_name(LEADING_ROLE)}"
 
 
-_NO_GPUS = "(has({0}.gpus) ? {0}.gpus : 0)"
-"""The API server fills in no `gpus`: what is not given is resolved (`open_defaults`)."""
-
-
-_ACTOR_GPUS = _NO_GPUS.format(_ACTOR)
-
-
-# As `rljob_api.roles` has it.
-_TRAINERS_PER_POD = f"(has({_ACTOR}.ranksPerPod) ? {_ACTOR}.ranksPerPod : ({_ACTOR_GPUS} > 1 ? {_ACTOR_GPUS} : 1))"
-
-
-_TRAINERS = f"({_ACTOR}.replicas * {_TRAINERS_PER_POD})"
-
-
-_SLICES = "(has(self.training.itersPerTrainUpdate) ? self.training.itersPerTrainUpdate : 1)"
-"""What is not given is resolved (`open_defaults`) to a number that keeps these rules wherever 1 does."""
-
-
-_TRAINERS_TEXT = "{trainers} actor ranks ({roles.actor.replicas} replicas x {trainersPerPod} ranks per pod)"
-
-
-def _num_trainers(job: RLJobSpec) -> int:
-    """Data-parallel ranks."""
-    return job.roles.topology(LEADING_ROLE).num_ranks
-
-
-def _trainers_per_pod(job: RLJobSpec) -> int:
-    return job.roles.topology(LEADING_ROLE).ranks_per_pod
-
-
-_OF_TRAINERS = {
-    "slices": Derived(lambda job: job.training.iters_per_train_update, _SLICES),
-    "trainers": Derived(_num_trainers, _TRAINERS),
-    "trainersPerPod": Derived(_trainers_per_pod, _TRAINERS_PER_POD),
-}
+_ACTOR_GPUS = NO_GPUS.format(_ACTOR)
 
 
 _IS_FSDP = "(has(self.roles.actor.backend) ? self.roles.actor.backend == 'Fsdp' : has(self.model.path))"
@@ -102,21 +69,6 @@ def _is_simulated(job: RLJobSpec) -> bool:
 def _is_simulated_by_both(job: RLJobSpec) -> bool:
     backend = job.roles.actor.backend
     return backend is None or BACKENDS[backend].computes != _is_simulated(job)
-
-
-def _slices_reach_all_ranks(job: RLJobSpec) -> bool:
-    slices = job.training.iters_per_train_update
-    if job.training.global_batch_size % slices:
-        return True  # a rule of its own says so
-    return job.training.global_batch_size % (slices * _num_trainers(job)) == 0
-
-
-def _groups_reach_all_ranks(job: RLJobSpec) -> bool:
-    training = job.training
-    shares = training.iters_per_train_update * _num_trainers(job)
-    if training.claim_policy != "Group" or training.global_batch_size % shares:
-        return True  # rules of their own say that rows do not reach all ranks
-    return training.global_batch_size % (shares * job.rollout.samples_per_prompt) == 0
 
 
 def _has_no_idle_forward(job: RLJobSpec) -> bool:
@@ -166,7 +118,7 @@ def _sharing(role: Role) -> Rule:
     if TRAITS[role].is_scalable:
         most, count = f"self.{field}.autoscaling.maxReplicas", "replicas or autoscaling.maxReplicas"
         pods = f"(has(self.{field}.autoscaling) ? {most} : {pods})"
-    gpus = _NO_GPUS.format(f"self.{field}")
+    gpus = NO_GPUS.format(f"self.{field}")
     return Rule(
         field=f"{field}.shareDevicesWith",
         holds=_shares_what_there_is(role),
@@ -228,7 +180,7 @@ SPEC: tuple[Rule, ...] = (
         "self.rollout.sampling.stop.size() == 0 || (has(self.roles) && has(self.roles.rollout) && "
         "(has(self.roles.rollout.engine) && has(self.roles.rollout.engine.kind) ? "
         "self.roles.rollout.engine.kind == 'SGLang' : "
-        f"{_NO_GPUS.format('self.roles.rollout')} > 0))",
+        f"{NO_GPUS.format('self.roles.rollout')} > 0))",
     ),
     Rule(
         field="roles.actor.backend",
@@ -265,33 +217,8 @@ SPEC: tuple[Rule, ...] = (
         "roles.actor.backend to Fsdp or leave activationCheckpointing out.",
         cel="!has(self.training.activationCheckpointing) || !self.training.activationCheckpointing || " + _IS_FSDP,
     ),
-    Rule(
-        field="training.itersPerTrainUpdate",
-        holds=lambda job: job.training.global_batch_size % job.training.iters_per_train_update == 0,
-        sentence="{training.itersPerTrainUpdate} does not divide training.globalBatchSize {training.globalBatchSize}. "
-        "Give a divisor of it.",
-        cel=f"self.training.globalBatchSize % {_SLICES} == 0",
-    ),
-    Rule(
-        field="training.itersPerTrainUpdate",
-        holds=_slices_reach_all_ranks,
-        sentence="{slices} slices of training.globalBatchSize {training.globalBatchSize} do not "
-        f"go evenly to {_TRAINERS_TEXT}. Give a divisor of globalBatchSize / ranks.",
-        cel=f"self.training.globalBatchSize % {_SLICES} != 0 || "
-        f"self.training.globalBatchSize % ({_SLICES} * {_TRAINERS}) == 0",
-        derived=_OF_TRAINERS,
-    ),
-    Rule(
-        field="training.claimPolicy",
-        holds=_groups_reach_all_ranks,
-        sentence="{training.claimPolicy} cannot give whole groups of {rollout.samplesPerPrompt} samples to "
-        f"{_TRAINERS_TEXT} in {{slices}} slices of training.globalBatchSize "
-        "{training.globalBatchSize}. Give a global batch that is a multiple of their product, or Balanced.",
-        cel="self.training.claimPolicy != 'Group' || self.training.globalBatchSize % "
-        f"({_SLICES} * {_TRAINERS}) != 0 || self.training.globalBatchSize % "
-        f"({_SLICES} * {_TRAINERS} * self.rollout.samplesPerPrompt) == 0",
-        derived=_OF_TRAINERS,
-    ),
+    *RANKS,
+    *CRITIC,
     Rule(
         field="algorithm.proximal",
         holds=_has_no_idle_forward,

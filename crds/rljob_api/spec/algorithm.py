@@ -66,6 +66,7 @@ class Advantage(StrEnum):
     """How rewards become advantages."""
 
     GRPO = "Grpo"
+    GAE = "Gae"
 
 
 class Loss(StrEnum):
@@ -198,3 +199,8 @@ class AlgorithmSpec(RuledModel):
     """Groups whose valid samples all have one reward, so that Grpo gives them no advantage. Keep: they count in the
     loss like others, and make it smaller where it is a mean. LeaveOut: they are masked, so that neither the loss's
     normaliser, nor its KL term, nor its metrics know them. The metric groups/no_variance counts them either way."""
+
+    @property
+    def needs_values(self) -> bool:
+        """Whether advantages are made of a critic's values."""
+        return self.advantage == Advantage.GAE

@@ -123,11 +123,13 @@ class BackoffSpec(RuledModel):
 
 
 class RestartTableSpec(RuledModel):
-    """Overrides of single rows of the restart table; null keeps the default. Actor takes only Global."""
+    """Overrides of single rows of the restart table; null keeps the default. Actor and critic take only Global."""
 
     rules = RESTART_TABLE
 
     actor: Scope | None = None
+    """Default Global, and nothing else."""
+    critic: Scope | None = None
     """Default Global, and nothing else."""
     rollout: Scope | None = None
     """Default Global."""

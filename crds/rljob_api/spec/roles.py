@@ -20,6 +20,7 @@ from rljob_api.roles import TRAITS, RoleTopology
 from rljob_api.rule import Derived, Rule, RuledModel
 from rljob_api.spec.engine import CPU_FLAGS, EngineSpec, flag_pattern, given_flags
 from rljob_api.spec.infrastructure import ResourcesSpec
+from rljob_api.spec.training import OptimizerSpec
 
 ROLE: tuple[Rule, ...] = (
     Rule(
@@ -326,6 +327,21 @@ class ActorSpec(RoleSpec):
     log-probs have the same."""
 
 
+class CriticSpec(RoleSpec):
+    """Size and shape of the critic, what computes its model, and how that is trained."""
+
+    backend: TrainerBackend | None = None
+    """As the actor's. Null: the same as the actor's."""
+    model_path: str | None = Field(default=None, min_length=1, max_length=4096)
+    """Folder of a reward model, whose body and head the critic begins with: a *ForSequenceClassification of one label,
+    with the policy's tokenizer; relative to the manifest. Null: the body of the policy's version 0, with a new head."""
+    optimizer: OptimizerSpec | None = None
+    """AdamW and the learning rate of the critic. Null: as training.optimizer."""
+    value_clip: float | None = Field(default=None, ge=0, le=1e9)
+    """A value counts as at most this far from what it was before the first optimizer step on its rollout, where that
+    makes its error larger. 0: no such bound. Null: 0.2."""
+
+
 class RolloutRoleSpec(RoleSpec):
     """Size and shape of the rollouts, and what generates in them."""
 
@@ -356,10 +372,15 @@ class RolloutRoleSpec(RoleSpec):
 
 
 class RolesSpec(ApiModel):
-    """Roles of the job. `reference` may be absent (null) when no KL term needs it, and `actorFwd` always."""
+    """Roles of the job. `reference` may be absent (null) when no KL term needs it, and `actorFwd` always.
+
+    There is a `critic` where algorithm.advantage needs values, and only there.
+    """
 
     actor: Annotated[ActorSpec, RESTARTS] = ActorSpec()
     """Trains the policy and publishes weights; its ranks are data-parallel."""
+    critic: Annotated[CriticSpec | None, RESTARTS] = None
+    """Estimates the value of each token, and trains on returns; its ranks are data-parallel. Null: there is none."""
     rollout: Annotated[RolloutRoleSpec, RESTARTS] = RolloutRoleSpec()
     """Generates samples and scores them; each rank has an engine of its own."""
     actor_fwd: Annotated[ForwardRoleSpec | None, RESTARTS] = ForwardRoleSpec()

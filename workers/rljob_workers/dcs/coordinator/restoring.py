@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 
 from rljob_api.failpoints import failpoint
 from rljob_api.names import Epoch, Lineage, WeightVersion
-from rljob_api.roles import SAVING_ROLE
+from rljob_api.roles import LEADING_ROLE
 from rljob_api.wire.checkpoints import CheckpointRecord, DamageRequest
 from rljob_api.wire.epochs import RestorePoint
 from rljob_api.wire.failures import FailureKind
@@ -232,7 +232,7 @@ class Restoring:
             return
         message = f"{request.message}; the job goes on from checkpoint {choice.version}"
         cause = f"damaged/{request.folder}"
-        self._progress.report_found(FailureKind.CHECKPOINT_DAMAGED, SAVING_ROLE, cause, message)
+        self._progress.report_found(FailureKind.CHECKPOINT_DAMAGED, LEADING_ROLE, cause, message)
 
     def choose(self, *, control_state_is_whole: bool) -> Choice:
         """The newest of what the control Redis, the record file and the folders know of.
@@ -360,7 +360,7 @@ class Restoring:
             f"no checkpoint of this job is intact: {found}. Restore {restore.folder} from a copy, then resume the job; "
             "nothing was deleted."
         )
-        self._progress.report_found(FailureKind.REPORTED, SAVING_ROLE, "damaged/all", message)
+        self._progress.report_found(FailureKind.REPORTED, LEADING_ROLE, "damaged/all", message)
         self._context.store.commit([DAMAGED.drop(folder) for folder in self._damaged])
 
 

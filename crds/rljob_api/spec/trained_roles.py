@@ -1,0 +1,144 @@
+"""Rules between the roles that train and the rest of the job: ranks and batches, the critic and what reads its values.
+
+For the spec, which puts all rules between parts together. Rules of one role alone are in `rljob_api.spec.roles`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rljob_api.roles import SAVING_ROLES, field_name
+from rljob_api.rule import Derived, Rule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rljob_api.names import Role
+    from rljob_api.spec import RLJobSpec
+
+NO_GPUS = "(has({0}.gpus) ? {0}.gpus : 0)"
+"""The API server fills in no `gpus`: what is not given is resolved (`open_defaults`)."""
+
+
+_SLICES = "(has(self.training.itersPerTrainUpdate) ? self.training.itersPerTrainUpdate : 1)"
+"""What is not given is resolved (`open_defaults`) to a number that keeps these rules wherever 1 does."""
+
+
+def _slices_reach(role: Role) -> Callable[[RLJobSpec], bool]:
+    def holds(job: RLJobSpec) -> bool:
+        slices, batch = job.training.iters_per_train_update, job.training.global_batch_size
+        ranks = job.roles.topology(role).num_ranks
+        # Where slices do not divide the batch a rule of its own says so.
+        return not ranks or batch % slices != 0 or batch % (slices * ranks) == 0
+
+    return holds
+
+
+def _groups_reach(role: Role) -> Callable[[RLJobSpec], bool]:
+    def holds(job: RLJobSpec) -> bool:
+        training = job.training
+        shares = training.iters_per_train_update * job.roles.topology(role).num_ranks
+        if training.claim_policy != "Group" or not shares or training.global_batch_size % shares:
+            return True  # rules of their own say that rows do not reach all ranks
+        return training.global_batch_size % (shares * job.rollout.samples_per_prompt) == 0
+
+    return holds
+
+
+def _even_batches(role: Role) -> tuple[Rule, Rule]:
+    """The rows of a slice go evenly to the ranks of a role that trains."""
+    field = f"roles.{field_name(role)}"
+    above = f"self.{field}"
+    gpus = NO_GPUS.format(above)
+    # As `rljob_api.roles` has it.
+    per_pod = f"(has({above}.ranksPerPod) ? {above}.ranksPerPod : ({gpus} > 1 ? {gpus} : 1))"
+    ranks = f"({above}.replicas * {per_pod})"
+    derived = {
+        "slices": Derived(lambda job: job.training.iters_per_train_update, _SLICES),
+        "trainers": Derived(lambda job: job.roles.topology(role).num_ranks, ranks),
+        "trainersPerPod": Derived(lambda job: job.roles.topology(role).ranks_per_pod, per_pod),
+    }
+    text = f"{{trainers}} {field_name(role)} ranks ({{{field}.replicas}} replicas x {{trainersPerPod}} ranks per pod)"
+    absent = f"!has({above}) || "
+    return (
+        Rule(
+            field="training.itersPerTrainUpdate",
+            holds=_slices_reach(role),
+            sentence="{slices} slices of training.globalBatchSize {training.globalBatchSize} do not "
+            f"go evenly to {text}. Give a divisor of globalBatchSize / ranks.",
+            cel=f"{absent}self.training.globalBatchSize % {_SLICES} != 0 || "
+            f"self.training.globalBatchSize % ({_SLICES} * {ranks}) == 0",
+            derived=derived,
+        ),
+        Rule(
+            field="training.claimPolicy",
+            holds=_groups_reach(role),
+            sentence="{training.claimPolicy} cannot give whole groups of {rollout.samplesPerPrompt} samples to "
+            f"{text} in {{slices}} slices of training.globalBatchSize "
+            "{training.globalBatchSize}. Give a global batch that is a multiple of their product, or Balanced.",
+            cel=f"{absent}self.training.claimPolicy != 'Group' || self.training.globalBatchSize % "
+            f"({_SLICES} * {ranks}) != 0 || self.training.globalBatchSize % "
+            f"({_SLICES} * {ranks} * self.rollout.samplesPerPrompt) == 0",
+            derived=derived,
+        ),
+    )
+
+
+RANKS: tuple[Rule, ...] = (
+    Rule(
+        field="training.itersPerTrainUpdate",
+        holds=lambda job: job.training.global_batch_size % job.training.iters_per_train_update == 0,
+        sentence="{training.itersPerTrainUpdate} does not divide training.globalBatchSize {training.globalBatchSize}. "
+        "Give a divisor of it.",
+        cel=f"self.training.globalBatchSize % {_SLICES} == 0",
+    ),
+    *(rule for role in SAVING_ROLES for rule in _even_batches(role)),
+)
+
+
+def _has_backend_of_actor(job: RLJobSpec) -> bool:
+    critic = job.roles.critic
+    return critic is None or critic.backend is None or (critic.backend == "Sim") == (job.trainer_backend == "Sim")
+
+
+CRITIC: tuple[Rule, ...] = (
+    Rule(
+        field="roles.critic",
+        holds=lambda job: job.roles.critic is None or job.algorithm.needs_values,
+        sentence="is a role whose values algorithm.advantage {algorithm.advantage} does not read. Set advantage to "
+        "Gae, or remove roles.critic.",
+        cel="!has(self.roles.critic) || self.algorithm.advantage == 'Gae'",
+    ),
+    Rule(
+        field="algorithm.advantage",
+        holds=lambda job: job.roles.critic is not None or not job.algorithm.needs_values,
+        sentence="{algorithm.advantage} needs the role critic, which is absent. Add roles.critic (as {} for one "
+        "replica), or choose another advantage.",
+        cel="has(self.roles.critic) || self.algorithm.advantage != 'Gae'",
+    ),
+    Rule(
+        field="training.criticOnlySteps",
+        holds=lambda job: not job.training.critic_only_steps or job.roles.critic is not None,
+        sentence="{training.criticOnlySteps} needs the role critic, which is absent. Add roles.critic, or remove "
+        "criticOnlySteps.",
+        cel="!has(self.training.criticOnlySteps) || self.training.criticOnlySteps == 0 || has(self.roles.critic)",
+    ),
+    Rule(
+        field="roles.critic.backend",
+        holds=_has_backend_of_actor,
+        sentence="{roles.critic.backend} does not go with the actor's: both are simulated, or neither. Leave backend "
+        "out.",
+        cel="!has(self.roles.critic) || !has(self.roles.critic.backend) || (self.roles.critic.backend == 'Sim') == "
+        "(has(self.roles.rollout.engine) && has(self.roles.rollout.engine.kind) && "
+        "self.roles.rollout.engine.kind == 'Sim')",
+    ),
+    Rule(
+        field="roles.critic.modelPath",
+        holds=lambda job: (
+            job.roles.critic is None or job.roles.critic.model_path is None or job.trainer_backend != "Sim"
+        ),
+        sentence="{roles.critic.modelPath} is not read by a simulated job. Remove it.",
+        cel="!has(self.roles.critic) || !has(self.roles.critic.modelPath) || !(has(self.roles.rollout.engine) && "
+        "has(self.roles.rollout.engine.kind) && self.roles.rollout.engine.kind == 'Sim')",
+    ),
+)
