@@ -23,6 +23,7 @@ import torch
 from rljob_api.manifest import load_manifest
 from rljob_api.wire.identity import WeightId
 from rljob_workers.algorithms.grpo import broadcast_to_tokens, group_normalised
+from rljob_workers.algorithms.objective import Output
 from rljob_workers.engines.torch_engine.decoder import fuse_weights, geometry_of
 from rljob_workers.engines.torch_engine.requests import Batch, PromptGroup
 from rljob_workers.engines.torch_engine.scheduler import Limits, Scheduler
@@ -168,10 +169,12 @@ class Loop:
             tokens=tokens,
             response_lengths=lengths,
             loss_masks=per_token(torch.ones(int(lengths.sum()), dtype=torch.uint8)),
-            log_probs=self._trainer.log_probs(tokens, lengths, temperature),
+            log_probs=self._trainer.score(tokens, lengths, Output.LOG_PROBS, temperature),
             rollout_log_probs=per_token(rollout_log_probs),
             advantages=per_token(broadcast_to_tokens(advantages, lengths)),
-            ref_log_probs=None if self._reference is None else self._reference.log_probs(tokens, lengths, temperature),
+            ref_log_probs=None
+            if self._reference is None
+            else self._reference.score(tokens, lengths, Output.LOG_PROBS, temperature),
         )
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from rljob_api.spec import RLJobSpec
+from rljob_workers.algorithms.objective import Output
 from rljob_workers.devices import HOST
 from rljob_workers.engines.torch_engine.decoder import geometry_of, read_weights
 from rljob_workers.engines.torch_engine.requests import Batch, PromptGroup
@@ -79,10 +80,10 @@ def test_log_probs_and_a_step_are_those_of_the_cpu(
 ) -> None:
     spec, rows = spec_of(backend, dtype), make_rows(0, longest=50)
     here, there = trainer_on(HOST, spec, folder), trainer_on(device, spec, folder)
-    args = (rows.tokens, rows.response_lengths, 1.3)
-    expected = here.log_probs(*args)
+    args = (rows.tokens, rows.response_lengths, Output.LOG_PROBS, 1.3)
+    expected = here.score(*args)
     for model in (there, forward_on(device, spec, folder)):
-        found = model.log_probs(*args)
+        found = model.score(*args)
         assert found.values.device == HOST
         assert_near(found.values, expected.values, BOUNDS[dtype], "log-probs")
     before = {name: tensor.clone() for name, tensor in here.stage_weights().items()}
@@ -137,8 +138,8 @@ def test_a_checkpoint_is_restored_on_the_other_device(folder: Path, device: torc
     (saved / "actor-00000.json").write_bytes(state.description())
     here = trainer_on(HOST, spec, folder)
     here.restore(saved)
-    args = (rows.tokens, rows.response_lengths, 1.3)
-    assert_near(there.log_probs(*args).values, here.log_probs(*args).values, BOUNDS["float32"], "log-probs")
+    args = (rows.tokens, rows.response_lengths, Output.LOG_PROBS, 1.3)
+    assert_near(there.score(*args).values, here.score(*args).values, BOUNDS["float32"], "log-probs")
     for trainer in (here, there):
         trainer.accumulate(make_rows(3))
     assert there.optimizer_step().grad_norm == pytest.approx(here.optimizer_step().grad_norm, rel=1e-3)
@@ -178,6 +179,8 @@ def test_the_engines_log_probs_are_those_of_the_trainer_on_the_cpu(
     tokens = Jagged.from_rows(
         [torch.tensor([*prompt, *output.tolist()]) for prompt, output in zip(prompts, outputs, strict=True)]
     )
-    expected = forward_on(HOST, spec, folder).log_probs(tokens, torch.from_numpy(batch.lengths.copy()), 1.3)
+    expected = forward_on(HOST, spec, folder).score(
+        tokens, torch.from_numpy(batch.lengths.copy()), Output.LOG_PROBS, 1.3
+    )
     found = torch.cat([torch.from_numpy(batch.log_probs[row, : len(output)]) for row, output in enumerate(outputs)])
     assert_near(found, expected.values, BOUNDS[dtype], "log-probs")

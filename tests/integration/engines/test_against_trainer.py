@@ -10,6 +10,7 @@ import torch
 
 from rljob_api.names import Lineage, WeightVersion
 from rljob_api.wire.identity import WeightId
+from rljob_workers.algorithms.objective import Output
 from rljob_workers.engines.base import SamplingParams
 from rljob_workers.models.building import build_config
 from rljob_workers.models.tokenizers import build_tokenizer
@@ -43,6 +44,6 @@ def test_engine_and_trainer_state_the_same(engine: DrivenEngine, first_weights: 
     model = FlatScoring(build_config(spec, build_tokenizer(spec)), dtype=torch.float32)
     trainer = ModelForward(model, MicroBatchLimits(len(samples)))
     trainer.load(Folder(first_weights))
-    of_trainer = trainer.log_probs(tokens, lengths, temperature).values
+    of_trainer = trainer.score(tokens, lengths, Output.LOG_PROBS, temperature).values
     of_engine = torch.tensor([value for _, sample in samples for value in sample.log_probs])
     assert_log_probs_near(of_engine, of_trainer)

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
+from rljob_workers.algorithms.objective import Output
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_forward_model, build_trainer, load_version_0
@@ -47,7 +48,7 @@ def measure(name: str, group: DataParallelGroup, folder: Path) -> dict[str, int]
         gc.collect()
         weights = meter.live_bytes
         meter.peak_bytes = 0
-        model.log_probs(rows.tokens, rows.response_lengths, 1.0)
+        model.score(rows.tokens, rows.response_lengths, Output.LOG_PROBS, 1.0)
         forward_peak = meter.peak_bytes
     return {"state": state, "peak": peak, "weights": weights, "forward_peak": forward_peak}
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from rljob_workers.algorithms.objective import Output
 from rljob_workers.models.blob import write_blob
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.models.weight_source import Folder
@@ -31,7 +32,7 @@ def main(folder: Path, rank: int, world: int, timeout_seconds: float, steps: int
         results.append(trainer.optimizer_step())
     write_blob(folder / f"rank{rank}.safetensors", trainer.stage_weights())
     probe = make_rows(steps)
-    log_probs = trainer.log_probs(probe.tokens, probe.response_lengths, 1.0).values
+    log_probs = trainer.score(probe.tokens, probe.response_lengths, Output.LOG_PROBS, 1.0).values
     write_blob(folder / f"rank{rank}.log_probs.safetensors", {"log_probs": log_probs})
     (folder / f"rank{rank}.txt").write_text(repr([(r.loss, r.grad_norm, sorted(r.metrics.items())) for r in results]))
     group.close()

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
+from rljob_workers.algorithms.objective import Output
 from rljob_workers.models.blob import write_blob
 from rljob_workers.models.weight_source import Folder
 from rljob_workers.tensors.jagged import Jagged
@@ -45,7 +46,7 @@ def main(folder: Path, group: DataParallelGroup, mesh: DeviceMesh, model: str) -
             if call % 2 == 0:  # weights come again, also after a pass that left some gathered
                 forward.load(Folder(Path(model)))
             tokens, responses = make_tokens(seed=call, rows=rows)
-            found.append(forward.log_probs(tokens, responses, TEMPERATURE))
+            found.append(forward.score(tokens, responses, Output.LOG_PROBS, TEMPERATURE))
         return found
 
     found, peak = peak_of(work)

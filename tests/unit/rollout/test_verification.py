@@ -118,7 +118,7 @@ class FixedTrainer:
     def __init__(self, *log_probs: float) -> None:
         self._log_probs = torch.tensor(log_probs)
 
-    def log_probs(self, *_: object, **__: object) -> Jagged:
+    def score(self, *_: object, **__: object) -> Jagged:
         return Jagged.from_rows([self._log_probs])
 
 

@@ -12,6 +12,7 @@ import torch
 
 from rljob_api.manifest import parse_manifest
 from rljob_api.spec import RLJobSpec
+from rljob_workers.algorithms.objective import Output
 from rljob_workers.models.blob import part_file, write_blob
 from rljob_workers.models.slices import state_files
 from rljob_workers.models.tokenizers import build_tokenizer
@@ -177,12 +178,12 @@ def test_a_checkpoint_that_lacks_a_ranks_state_is_refused(tmp_path: Path) -> Non
 def test_the_forward_model_states_of_published_weights_what_the_trainer_states(tmp_path: Path) -> None:
     [trainer], rows = make_world(1), make_rows(1)
     model = build_forward_model(spec(), build_tokenizer(spec().model))
-    before = model.log_probs(rows.tokens, rows.response_lengths, 1.3).values
+    before = model.score(rows.tokens, rows.response_lengths, Output.LOG_PROBS, 1.3).values
     step([trainer], [rows])
     write_blob(tmp_path / "model.safetensors", trainer.stage_weights())
     model.load(Folder(tmp_path))
-    after = model.log_probs(rows.tokens, rows.response_lengths, 1.3).values
-    assert torch.equal(after, trainer.log_probs(rows.tokens, rows.response_lengths, 1.3).values)
+    after = model.score(rows.tokens, rows.response_lengths, Output.LOG_PROBS, 1.3).values
+    assert torch.equal(after, trainer.score(rows.tokens, rows.response_lengths, Output.LOG_PROBS, 1.3).values)
     assert not torch.equal(after, before)
     assert after.dtype is torch.float32
     assert len(after) == int(rows.response_lengths.sum())

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from rljob_api.spec import RLJobSpec
+from rljob_workers.algorithms.objective import Output
 from rljob_workers.models.blob import part_file, write_blob
 from rljob_workers.models.building import initial_state
 from rljob_workers.models.slices import EXP_AVG, PARAMETER, state_files
@@ -84,24 +85,31 @@ def test_long_work_gives_a_pulse_after_every_micro_batch(tmp_path: Path) -> None
     trainer = make_trainer(tmp_path, spec)
     trainer.accumulate(rows, lambda: signs.append("accumulate"))
     for model in (trainer, build_forward_model(spec, build_tokenizer(spec.model))):
-        model.log_probs(rows.tokens, rows.response_lengths, 1.0, lambda: signs.append("log_probs"))
+        model.score(rows.tokens, rows.response_lengths, Output.LOG_PROBS, 1.0, lambda: signs.append("log_probs"))
     assert signs == ["accumulate"] * 4 + ["log_probs"] * 8
 
 
 def test_actor_fwd_and_actor_agree_bit_for_bit_on_the_same_rows(folder: Path) -> None:
     rows = make_rows(1, longest=50)
-    args = (rows.tokens, rows.response_lengths, 1.3)
-    assert torch.equal(make_trainer(folder).log_probs(*args).values, make_forward(folder).log_probs(*args).values)
+    args = (rows.tokens, rows.response_lengths, Output.LOG_PROBS, 1.3)
+    assert torch.equal(make_trainer(folder).score(*args).values, make_forward(folder).score(*args).values)
+
+
+def test_an_output_that_a_model_does_not_give_is_refused_in_one_sentence(folder: Path) -> None:
+    rows = make_rows(1)
+    for model in (make_trainer(folder), make_forward(folder)):
+        with pytest.raises(ValueError, match=r"^values: this model computes log_probs.* only\. Ask one that has"):
+            model.score(rows.tokens, rows.response_lengths, Output.VALUES, 1.0)
 
 
 def test_log_probs_do_not_depend_on_the_packing(folder: Path) -> None:
     rows = make_rows(1, longest=50)
     forward = make_forward(folder)
-    together = forward.log_probs(rows.tokens, rows.response_lengths, 1.0)
+    together = forward.score(rows.tokens, rows.response_lengths, Output.LOG_PROBS, 1.0)
     order = list(reversed(range(len(rows.tokens))))
     for start in range(0, len(order), 3):
         part = select_rows(rows, order[start : start + 3])
-        alone = forward.log_probs(part.tokens, part.response_lengths, 1.0)
+        alone = forward.score(part.tokens, part.response_lengths, Output.LOG_PROBS, 1.0)
         expected = together.select(order[start : start + 3])
         assert_near(alone.values, expected.values, FORWARD, "log-probs")
         assert alone.lengths.tolist() == part.response_lengths.tolist()
@@ -128,10 +136,10 @@ def test_a_step_does_not_depend_on_how_the_batch_is_cut(folder: Path, aggregatio
 def test_training_moves_log_probs_along_the_advantages(folder: Path) -> None:
     rows = make_rows(6)
     trainer = make_trainer(folder)
-    before = trainer.log_probs(rows.tokens, rows.response_lengths, 1.0).values
+    before = trainer.score(rows.tokens, rows.response_lengths, Output.LOG_PROBS, 1.0).values
     for _ in range(6):
         train(trainer, rows)
-    moved = trainer.log_probs(rows.tokens, rows.response_lengths, 1.0).values - before
+    moved = trainer.score(rows.tokens, rows.response_lengths, Output.LOG_PROBS, 1.0).values - before
     counted = rows.columns[Column.LOSS_MASKS].values > 0
     assert float((moved * rows.columns[Column.ADVANTAGES].values)[counted].mean()) > 0.05
 
@@ -182,8 +190,8 @@ def test_staged_weights_are_those_that_a_forward_model_gets_back(folder: Path) -
     train(trainer, rows)
     write_blob(folder / "v1.safetensors", trainer.stage_weights())
     forward.load(Folder(folder / "v1.safetensors"))
-    args = (rows.tokens, rows.response_lengths, 1.0)
-    assert torch.equal(forward.log_probs(*args).values, trainer.log_probs(*args).values)
+    args = (rows.tokens, rows.response_lengths, Output.LOG_PROBS, 1.0)
+    assert torch.equal(forward.score(*args).values, trainer.score(*args).values)
 
 
 def test_a_folder_of_parts_is_loaded_like_one_file(folder: Path, tmp_path: Path) -> None:
@@ -198,7 +206,7 @@ def test_a_folder_of_parts_is_loaded_like_one_file(folder: Path, tmp_path: Path)
     log_probs = []
     for path in (tmp_path / "parts", tmp_path / "whole.safetensors"):
         forward.load(Folder(path))
-        log_probs.append(forward.log_probs(rows.tokens, rows.response_lengths, 1.0).values)
+        log_probs.append(forward.score(rows.tokens, rows.response_lengths, Output.LOG_PROBS, 1.0).values)
     assert torch.equal(*log_probs)
 
 
@@ -217,11 +225,11 @@ def test_published_weights_have_the_dtype_of_the_model_and_the_checkpoint_the_ex
 def test_a_fully_masked_batch_steps_without_moving_the_policy(folder: Path) -> None:
     rows = make_rows(3)
     trainer = make_trainer(folder)
-    before = trainer.log_probs(rows.tokens, rows.response_lengths, 1.0)
+    before = trainer.score(rows.tokens, rows.response_lengths, Output.LOG_PROBS, 1.0)
     masked = Jagged(torch.zeros_like(rows.columns[Column.LOSS_MASKS].values), rows.columns[Column.LOSS_MASKS].offsets)
     result = train(trainer, replaced(rows, loss_masks=masked))
     assert (result.loss, result.grad_norm) == (0.0, 0.0)
-    after = trainer.log_probs(rows.tokens, rows.response_lengths, 1.0)
+    after = trainer.score(rows.tokens, rows.response_lengths, Output.LOG_PROBS, 1.0)
     torch.testing.assert_close(after.values, before.values, atol=0.05, rtol=0)  # weight decay alone
 
 

@@ -113,7 +113,7 @@ class Rank:
         del rows
         return 1
 
-    def log_probs(self, *_: object, num_micro_batches: int) -> str:
+    def score(self, *_: object, num_micro_batches: int) -> str:
         assert num_micro_batches == 1
         self.did.append("log-probs")
         return "log-probs of a slice"

@@ -17,6 +17,7 @@ import torch
 from rljob_api.names import RolloutId
 from rljob_api.spec import RLJobSpec
 from rljob_workers import pipeline
+from rljob_workers.algorithms.objective import Output
 from rljob_workers.models.blob import write_blob
 from rljob_workers.models.building import initial_state
 from rljob_workers.models.tokenizers import build_tokenizer
@@ -155,7 +156,7 @@ def as_batch(rows: TrainRows, numbers: list[int], forward: ForwardModel | None) 
     if Column.REF_LOG_PROBS in rows.columns:
         columns[Column.REF_LOG_PROBS] = rows.columns[Column.REF_LOG_PROBS]
     if forward is not None:
-        columns[Column.LOG_PROBS] = forward.log_probs(rows.tokens, rows.response_lengths, TEMPERATURE)
+        columns[Column.LOG_PROBS] = forward.score(rows.tokens, rows.response_lengths, Output.LOG_PROBS, TEMPERATURE)
     groups = np.array(numbers, dtype=np.uint32) // 4
     return Batch(RolloutId(0), np.array(numbers, np.uint32), groups, np.zeros(len(numbers), np.int64), columns)
 
@@ -235,7 +236,7 @@ def test_rows_without_log_probs_are_measured_against_themselves(tmp_path: Path) 
     for gives_them in (True, False):
         trainer = build_trainer(spec, tokenizer, SingleRank())
         trainer.load(Folder(tmp_path / "v0.safetensors"))
-        own = trainer.log_probs(rows.tokens, rows.response_lengths, TEMPERATURE)
+        own = trainer.score(rows.tokens, rows.response_lengths, Output.LOG_PROBS, TEMPERATURE)
         trainer.accumulate(replaced(rows, log_probs=own if gives_them else None))
         results.append(trainer.optimizer_step())
     assert results[0] == results[1]

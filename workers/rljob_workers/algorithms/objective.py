@@ -52,6 +52,14 @@ class Outputs:
     values: torch.Tensor | None = None
     """Expected return from each token on."""
 
+    def of(self, output: Output) -> torch.Tensor:
+        """One of them by name; ValueError for one that the model that has made these does not compute."""
+        found: torch.Tensor | None = getattr(self, output.value)
+        if found is None:
+            given = ", ".join(one.value for one in Output if getattr(self, one.value) is not None)
+            raise ValueError(f"{output.value}: this model computes {given} only. Ask one that has this output.")
+        return found
+
 
 class MaskedRows:
     """Whole rows of response tokens, back to back, of which some tokens count.

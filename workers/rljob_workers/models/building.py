@@ -155,11 +155,22 @@ def check_fit(state: Mapping[str, torch.Tensor], config: DecoderConfig, *, sourc
 
     A tied head may be in `state` (some checkpoints carry it); it has the shape of the embedding.
     """
-    shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
     wanted = tensor_shapes(config)
-    tied = {HEAD: wanted[EMBEDDING]} if config.tie_word_embeddings and HEAD in shapes else {}
-    for name in (*wanted, *tied, *shapes):
-        has, needs = shapes.get(name), wanted.get(name, tied.get(name))
+    check_shapes(state, wanted, {HEAD: wanted[EMBEDDING]} if config.tie_word_embeddings else {}, source=source)
+
+
+def check_shapes(
+    state: Mapping[str, torch.Tensor],
+    wanted: Mapping[str, tuple[int, ...]],
+    passed_over: Mapping[str, tuple[int, ...]],
+    *,
+    source: str,
+) -> None:
+    """As `check_fit`, of a model with the tensors `wanted`; `passed_over` may be there, and are not read."""
+    shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
+    spare = {name: shape for name, shape in passed_over.items() if name in shapes}
+    for name in (*wanted, *spare, *shapes):
+        has, needs = shapes.get(name), wanted.get(name, spare.get(name))
         if has != needs:
             raise ValueError(
                 f"model: {source} do not fit: tensor {name} is {_described_shape(has)} there,"
@@ -182,7 +193,7 @@ def describing_files(config: DecoderConfig, dtype: torch.dtype, tokenizer: PreTr
 
     `dtype` is that of the weights, whatever the model was read from.
     """
-    return _described_as({**config.described, "architectures": [_CLASSES[config.architecture]]}, dtype, tokenizer)
+    return saved_files({**config.described, "architectures": [_CLASSES[config.architecture]]}, dtype, tokenizer)
 
 
 def policy_files(model: ModelSpec, tokenizer: PreTrainedTokenizerBase) -> dict[str, bytes]:
@@ -194,14 +205,15 @@ def policy_files(model: ModelSpec, tokenizer: PreTrainedTokenizerBase) -> dict[s
     described = described_config(model, tokenizer)
     if model.config is not None:
         return describing_files(read_config(described), torch_dtype(model.dtype), tokenizer)
-    files = _described_as(described, torch_dtype(model.dtype), tokenizer)
+    files = saved_files(described, torch_dtype(model.dtype), tokenizer)
     generation = _path_of(model) / GENERATION_FILE
     return {**files, GENERATION_FILE: generation.read_bytes()} if generation.is_file() else files
 
 
-def _described_as(
+def saved_files(
     described: Mapping[str, Any], dtype: torch.dtype, tokenizer: PreTrainedTokenizerBase
 ) -> dict[str, bytes]:
+    """A config.json that says `described` and the type of the weights, and the tokenizer's files."""
     others = {name: value for name, value in described.items() if name != "torch_dtype"}
     described = {**others, "dtype": str(dtype).removeprefix("torch.")}
     with tempfile.TemporaryDirectory() as folder:

@@ -15,6 +15,7 @@ from rljob_api.roles import TRAITS
 from rljob_api.spec.restart import loading_seconds
 from rljob_api.wire.identity import WeightId
 from rljob_workers import pipeline
+from rljob_workers.algorithms.objective import Output
 from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.dcs.weights import build_receiver
 from rljob_workers.dcs.weights.transport import StagedWeights, WeightReceiver
@@ -149,9 +150,11 @@ class ForwardLoop:
         """Beats after every micro-batch: that keeps the lease, however long the whole batch takes."""
         tokens, response_lengths = batch.columns[Column.TOKENS], batch.columns[Column.RESPONSE_LENGTHS].values
         with self._timeline.span(self._config.task, r=batch.rollout_id, rows=len(batch.rows)):
-            log_probs = self._model.log_probs(tokens, response_lengths, self._config.temperature, self._session.pulse)
+            found = self._model.score(
+                tokens, response_lengths, Output.LOG_PROBS, self._config.temperature, self._session.pulse
+            )
             if self._mesh.is_source:
-                self._queue.put(batch, {self._config.field: log_probs}, weight=self._held)
+                self._queue.put(batch, {self._config.field: found}, weight=self._held)
 
 
 def run_actor_fwd(rank: RankParts) -> None:

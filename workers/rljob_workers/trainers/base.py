@@ -1,4 +1,4 @@
-"""What the actor, actor_fwd and reference need of a model. Roles know trainers by these bases only."""
+"""What the roles that hold a model need of it. They know trainers by these bases only."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
+    from rljob_workers.algorithms.objective import Output
     from rljob_workers.models.blob import WeightShare
     from rljob_workers.models.slices import StateShare
     from rljob_workers.models.weight_source import WeightSource
@@ -103,30 +104,32 @@ class Bucket:
 
 
 class ForwardModel(ABC):
-    """A model that only computes log-probs (actor_fwd, reference)."""
+    """A model that only computes outputs of tokens (actor_fwd, reference)."""
 
     @abstractmethod
     def load(self, source: WeightSource) -> None:
         """Replaces all weights; ValueError for what does not fit, SourceNotTaken for a source that it cannot read."""
 
     @abstractmethod
-    def log_probs(
+    def score(
         self,
         tokens: Jagged,
         response_lengths: torch.Tensor,
+        output: Output,
         temperature: float,
         progress: Callable[[], None] = no_progress,
     ) -> Jagged:
-        """Log pi(token) of every response token, float32 on the host, logits divided by `temperature`.
+        """`output` of every response token, float32 on the host; logits are divided by `temperature`.
 
-        `progress` is called after every micro-batch: there a role sends its heartbeat, and raises in order to leave.
+        Raises ValueError for an output that the model does not give. `progress` is called after every micro-batch:
+        there a role sends its heartbeat, and raises in order to leave.
         """
 
 
 class Trainer(ForwardModel):
     """A model that is trained by a gang of ranks. Gradients accumulate until `optimizer_step`.
 
-    `log_probs`, `accumulate`, `optimizer_step`, `export`, `stage_weights`, `stage_state` and `restore` are collectives:
+    `score`, `accumulate`, `optimizer_step`, `export`, `stage_weights`, `stage_state` and `restore` are collectives:
     all ranks of the gang call them, in one order, whether a backend adds up or gathers in them or not. A rank that must
     wait for the others goes on beating (`data_parallel.DataParallelGroup`), and leaves only between two of them.
     """
@@ -135,10 +138,11 @@ class Trainer(ForwardModel):
     """The part of the weights that this rank stages; None where it was assigned none. Never changes."""
 
     @abstractmethod
-    def log_probs(
+    def score(
         self,
         tokens: Jagged,
         response_lengths: torch.Tensor,
+        output: Output,
         temperature: float,
         progress: Callable[[], None] = no_progress,
         *,

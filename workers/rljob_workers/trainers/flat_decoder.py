@@ -1,6 +1,7 @@
 """A Hugging Face causal decoder whose weights live in one flat buffer, and its log-probs of packed rows.
 
-Used by `flat_model` only. Rotary embeddings are those of Qwen3 and Llama; any other config is refused by name.
+Used by `flat_model` and `flat_critic` only. Rotary embeddings are those of Qwen3 and Llama; any other config is refused
+by name.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from transformers import PreTrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from rljob_workers.algorithms.log_probs import wide_linear
+from rljob_workers.algorithms.objective import Outputs
 from rljob_workers.devices import HOST, moved
 from rljob_workers.models.building import EMBEDDING, HEAD, check_fit, tensor_shapes
 
@@ -114,12 +116,12 @@ class Decoder:
         self._epsilon = config.rms_norm_eps
         self._activation = _activation(config)
         self._rotary = rotary_of(config).to(device)
-        self.flat, self.num_decayed, self.views = _flat(tensor_shapes(config), storage, device)
+        self.flat, self.num_decayed, self.views = _flat(self._shapes(), storage, device)
         self.leaves = dict(_leaves(self.flat, self.views))
 
     def load(self, state: Mapping[str, torch.Tensor], *, source: str) -> None:
         """Copies `state`, all or (where it does not fit: ValueError, which names `source`) nothing."""
-        check_fit(state, self.config, source=source)
+        self._check_fit(state, source)
         for name, view in self.views.items():
             view.copy_(state[name])
 
@@ -148,7 +150,32 @@ class Decoder:
         only, and the last layer beyond its attention too.
         """
         cast = {name: leaf.to(self.compute) for name, leaf in self.leaves.items()}
-        ids, targets = (moved(tokens[index].long(), self.device) for index in (plan.token_index, plan.target_index))
+        targets = moved(tokens[plan.target_index].long(), self.device)
+        x_sh, predictor = self._predicting_states(cast, tokens, plan)
+        logits_sv = self._logits(x_sh, cast.get(HEAD, cast[EMBEDDING]))
+        if temperature != 1.0:
+            logits_sv = logits_sv / temperature
+        return torch.log_softmax(logits_sv, -1)[predictor, targets]
+
+    def outputs_of(self, tokens: torch.Tensor, plan: PackedRows, temperature: float) -> Outputs:
+        """All that it computes of every response token; arguments and results as of `log_probs`."""
+        return Outputs(log_probs=self.log_probs(tokens, plan, temperature))
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        """Name -> shape of every tensor that it holds."""
+        return tensor_shapes(self.config)
+
+    def _check_fit(self, state: Mapping[str, torch.Tensor], source: str) -> None:
+        check_fit(state, self.config, source=source)
+
+    def _predicting_states(
+        self, cast: Mapping[str, torch.Tensor], tokens: torch.Tensor, plan: PackedRows
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """What the heads see, [S, H], at predicting tokens, and which of them is each response token's, [T].
+
+        `cast` are the leaves in `compute`.
+        """
+        ids = moved(tokens[plan.token_index].long(), self.device)
         plan = plan.moved(self.device)
         x_nh = functional.embedding(ids, cast[EMBEDDING])
         cos, sin = (part[:, None] for part in self._rotary.cos_and_sin(plan.positions, self.compute))
@@ -160,11 +187,7 @@ class Decoder:
                 slots, x_nh = slots[plan.predicting], x_nh.index_select(0, plan.predicting)
             x_nh = x_nh + functional.linear(context.index_select(0, slots), layer.out, layer.out_bias)
             x_nh = x_nh + self._mlp(x_nh, layer)
-        x_sh = self._norm(x_nh, cast["model.norm.weight"])
-        logits_sv = self._logits(x_sh, cast.get(HEAD, cast[EMBEDDING]))
-        if temperature != 1.0:
-            logits_sv = logits_sv / temperature
-        return torch.log_softmax(logits_sv, -1)[plan.predictor, targets]
+        return self._norm(x_nh, cast["model.norm.weight"]), plan.predictor
 
     def _logits(self, x_sh: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
         if self._head_dtype is not None:

@@ -60,9 +60,9 @@ class FlatScoring(ScoringModel):
 def forward(
     decoder: Decoder, tokens: Jagged, response_lengths: torch.Tensor, part: RowRange, temperature: float
 ) -> Outputs:
-    """Log-probs of the response tokens of `part`, on the decoder's device; with a graph if gradients are on."""
+    """What `decoder` computes of the response tokens of `part`, on its device; with a graph if gradients are on."""
     plan = pack(tokens.values, tokens.offsets[part.start : part.stop + 1], response_lengths[part.start : part.stop])
-    return Outputs(log_probs=decoder.log_probs(tokens.values, plan, temperature))
+    return decoder.outputs_of(tokens.values, plan, temperature)
 
 
 def load_weights(decoder: Decoder, source: Path) -> None:
@@ -75,6 +75,7 @@ class FlatModel(TrainableModel):
 
     outputs: ClassVar[frozenset[Output]] = OUTPUTS
     ranks_meet: ClassVar[bool] = False
+    kind: ClassVar[type[Decoder]] = Decoder
 
     def __init__(
         self,
@@ -90,7 +91,7 @@ class FlatModel(TrainableModel):
         """`dtype` is that of passes and of published weights, `head_dtype` that of logits, where it is wider."""
         self.device = device
         self._group = group
-        self._decoder = Decoder(model, storage=torch.float32, compute=dtype, head_dtype=head_dtype, device=device)
+        self._decoder = self.kind(model, storage=torch.float32, compute=dtype, head_dtype=head_dtype, device=device)
         self._is_exact = dtype == torch.float32
         num_weights = self._decoder.flat.numel()
         # One buffer, which the ranks add up: float32 counts tokens exactly up to 2^24.

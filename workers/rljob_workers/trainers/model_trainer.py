@@ -98,7 +98,7 @@ class TrainableModel(ScoringModel):
 
 
 class ModelForward(ForwardModel):
-    """The log-probs of a model."""
+    """The outputs of a model, micro-batch by micro-batch."""
 
     def __init__(self, model: ScoringModel, limits: MicroBatchLimits) -> None:
         """Its weights need not be set yet."""
@@ -109,17 +109,18 @@ class ModelForward(ForwardModel):
         """Replaces all weights, or none."""
         self._model.load(full_folder(source, type(self._model).__name__))
 
-    def log_probs(
+    def score(
         self,
         tokens: Jagged,
         response_lengths: torch.Tensor,
+        output: Output,
         temperature: float,
         progress: Callable[[], None] = no_progress,
     ) -> Jagged:
-        """Log pi of every response token, micro-batch by micro-batch."""
+        """See the base."""
         parts = []
         for part in cut(tokens, response_lengths, self._limits):
-            parts.append(_log_probs(self._model, tokens, response_lengths, part, temperature))
+            parts.append(_output_of(self._model, tokens, response_lengths, part, output, temperature))
             progress()
         return _joined(parts, response_lengths)
 
@@ -153,20 +154,21 @@ class ModelTrainer(Trainer):
         self._staging.settle()
         self._model.load(full_folder(source, type(self._model).__name__))
 
-    def log_probs(
+    def score(
         self,
         tokens: Jagged,
         response_lengths: torch.Tensor,
+        output: Output,
         temperature: float,
         progress: Callable[[], None] = no_progress,
         *,
         num_micro_batches: int = 0,
     ) -> Jagged:
-        """Log pi of every response token under the weights of now."""
+        """Under the weights of now."""
         parts = []
         for part in self._cut(tokens, response_lengths, num_micro_batches):
             with self._meeting("a forward pass"):
-                parts.append(_log_probs(self._model, tokens, response_lengths, part, temperature))
+                parts.append(_output_of(self._model, tokens, response_lengths, part, output, temperature))
             progress()
         return _joined(parts, response_lengths)
 
@@ -255,13 +257,17 @@ class ModelTrainer(Trainer):
         return self._group.collective(what) if self._model.ranks_meet else nullcontext()
 
 
-def _log_probs(
-    model: ScoringModel, tokens: Jagged, response_lengths: torch.Tensor, part: RowRange, temperature: float
+def _output_of(
+    model: ScoringModel,
+    tokens: Jagged,
+    response_lengths: torch.Tensor,
+    part: RowRange,
+    output: Output,
+    temperature: float,
 ) -> torch.Tensor:
     """[tokens] float32 on the host, without a graph."""
     with torch.no_grad():
-        found = model.forward(tokens, response_lengths, part, temperature).log_probs
-    assert found is not None, "a model that scores gives log-probs"
+        found = model.forward(tokens, response_lengths, part, temperature).of(output)
     return found.float().cpu()
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from rljob_api.roles import LEADING_ROLE
+from rljob_workers.algorithms.objective import Output
 from rljob_workers.devices import own_device
 from rljob_workers.models.blob import WeightShare, layout_digest
 from rljob_workers.models.slices import EXP_AVG, STEPS, SavedState, StateShare, StateSlice
@@ -52,15 +53,18 @@ class SimForward:
     limits: MicroBatchLimits
     pace: SimulatedPace
 
-    def log_probs(
+    def score(
         self,
         weights: Uints,
         tokens: Jagged,
         response_lengths: torch.Tensor,
+        output: Output,
         temperature: float,
         progress: Callable[[], None],
     ) -> Jagged:
         """Of every response token."""
+        if output is not Output.LOG_PROBS:
+            raise ValueError(f"{output.value}: a simulated policy does not compute it. Use another backend.")
         parts = []
         for rows in cut(tokens, response_lengths, self.limits):
             self.pace.spend(tokens=num_tokens(tokens, rows), rows=rows.stop - rows.start, progress=progress)
@@ -100,15 +104,16 @@ class SimForwardModel(ForwardModel):
         """Replaces the weights; ValueError, and nothing changed, where they do not fit."""
         self._weights = read_simulated(full_folder(source, "A simulated model"))
 
-    def log_probs(
+    def score(
         self,
         tokens: Jagged,
         response_lengths: torch.Tensor,
+        output: Output,
         temperature: float,
         progress: Callable[[], None] = no_progress,
     ) -> Jagged:
         """See the base."""
-        return self._forward.log_probs(self._weights, tokens, response_lengths, temperature, progress)
+        return self._forward.score(self._weights, tokens, response_lengths, output, temperature, progress)
 
 
 MOMENTS = "simulated.moments"
@@ -152,10 +157,11 @@ class SimTrainer(Trainer):
         """Replaces all weights, or none."""
         self._weights = read_simulated(full_folder(source, "A simulated model"))
 
-    def log_probs(
+    def score(
         self,
         tokens: Jagged,
         response_lengths: torch.Tensor,
+        output: Output,
         temperature: float,
         progress: Callable[[], None] = no_progress,
         *,
@@ -163,7 +169,7 @@ class SimTrainer(Trainer):
     ) -> Jagged:
         """Under the weights of now."""
         del num_micro_batches  # the ranks do not meet in a forward pass
-        return self._forward.log_probs(self._weights, tokens, response_lengths, temperature, progress)
+        return self._forward.score(self._weights, tokens, response_lengths, output, temperature, progress)
 
     def num_micro_batches(self, rows: TrainRows) -> int:
         """As many as the rows fill."""

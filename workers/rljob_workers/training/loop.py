@@ -21,6 +21,7 @@ from rljob_api.spec.algorithm import ProximalPolicy, Truncated
 from rljob_api.wire.ranks import NoticeKind
 from rljob_workers import pipeline
 from rljob_workers.algorithms.losses import masks_of_rows
+from rljob_workers.algorithms.objective import Output
 from rljob_workers.dcs.checkpoints.store import build_checkpoint_store
 from rljob_workers.dcs.membership.counters import STARVED_SECONDS
 from rljob_workers.dcs.membership.session import RankSession
@@ -224,9 +225,10 @@ class ActorLoop:
             rows = self._rows(part)
             count = self._await_others(f"slice {part.index} of train_{rollout_id}, for its log-probs", rows)
             with self._timeline.span("log_probs", r=rollout_id, rows=len(part.batch.rows)):
-                found[part.index] = self._trainer.log_probs(
+                found[part.index] = self._trainer.score(
                     rows.tokens,
                     rows.response_lengths,
+                    Output.LOG_PROBS,
                     self._config.temperature,
                     self._pulse,
                     num_micro_batches=count,

@@ -26,6 +26,7 @@ from rljob_api.spec.restart import loading_seconds
 from rljob_api.spec.weights import WeightVerification
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.weights import Probe
+from rljob_workers.algorithms.objective import Output
 from rljob_workers.dcs.checkpoints.store import CheckpointStore
 from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.dcs.weights.transport import WeightPublisher
@@ -72,7 +73,7 @@ class TrainerProbe:
         """
         row = Jagged.from_rows([torch.tensor(self._tokens, dtype=torch.int32)])
         lengths = torch.tensor([len(self._tokens) - 1])
-        found = self._trainer.log_probs(row, lengths, 1.0, num_micro_batches=1)
+        found = self._trainer.score(row, lengths, Output.LOG_PROBS, 1.0, num_micro_batches=1)
         if not found.values.isfinite().all():
             return None
         return Probe(tokens=self._tokens, log_probs=found.values.tolist())

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from rljob_workers.algorithms.objective import Output
 from rljob_workers.models.blob import part_file, read_weights, write_blob
 from rljob_workers.models.weight_source import Folder
 from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_whole, model_config
@@ -82,7 +83,7 @@ def test_a_forward_model_scores_in_micro_batches_what_transformers_scores_row_by
     model = ModelForward(FsdpScoring(whole, packing=True), MicroBatchLimits(rows=4, tokens=40))
     model.load(Folder(tmp_path))
     turns: list[None] = []
-    found = model.log_probs(tokens, responses, 0.8, lambda: turns.append(None))
+    found = model.score(tokens, responses, Output.LOG_PROBS, 0.8, lambda: turns.append(None))
     plain = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float64)
     with torch.no_grad():
         expected = row_by_row(plain, tokens, responses, 0.8)

@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
+    from rljob_workers.algorithms.objective import Output
     from rljob_workers.trainers.data_parallel import DataParallelGroup
 
 
 class ShardedForward(ForwardModel):
-    """On one rank of a gang. `log_probs` is a collective: all ranks have the same rows, and get the whole result."""
+    """On one rank of a gang. `score` is a collective: all ranks have the same rows, and get the whole result."""
 
     def __init__(
         self, model: PreTrainedModel, gang: DataParallelGroup, limits: MicroBatchLimits, *, packing: bool
@@ -45,14 +46,15 @@ class ShardedForward(ForwardModel):
         reshard(self._model)
         load_folder(self._model, full_folder(source, "A sharded model"))
 
-    def log_probs(
+    def score(
         self,
         tokens: Jagged,
         response_lengths: torch.Tensor,
+        output: Output,
         temperature: float,
         progress: Callable[[], None] = no_progress,
     ) -> Jagged:
-        """Log pi of every response token. Ranks make equally many passes, some of which may be of no rows."""
+        """See the base. Ranks make equally many passes, some of which may be of no rows."""
         lengths = tokens.lengths.tolist()
         shares = shares_of(lengths, self._gang.world)
         count = max(count_micro_batches([lengths[row] for row in share], self._limits) for share in shares)
@@ -62,13 +64,12 @@ class ShardedForward(ForwardModel):
         for number, part in enumerate(cut(own_tokens, own_lengths, self._limits, count=count), start=1):
             with self._gang.collective(f"micro-batch {number} of {count}"), torch.no_grad():
                 outputs = forward(self._model, self._make_inputs, own_tokens, own_lengths, part, temperature)
-            assert outputs.log_probs is not None, "a model that scores gives log-probs"
-            parts.append(outputs.log_probs.float().cpu())
+            parts.append(outputs.of(output).float().cpu())
             progress()
         found = Jagged.from_lengths(torch.zeros(int(response_lengths.sum())), response_lengths)
         for row, values in zip(own, torch.split(torch.cat(parts), own_lengths.tolist()), strict=True):
             found.row(row).copy_(values)
-        self._gang.add_up(found.values, "the log-probs of all rows")
+        self._gang.add_up(found.values, f"the {output.value} of all rows")
         return found
 
 
