@@ -23,7 +23,9 @@ from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.trainers.base import OptimizerStepResult
 from rljob_workers.trainers.data_parallel import DataParallelGroup, RankVote, agree
 from rljob_workers.trainers.mesh import data_parallel
+from rljob_workers.training.gang_loop import GangParts
 from rljob_workers.training.loop import ActorConfig, ActorLoop, Proximal
+from rljob_workers.training.turns import OwnTurns
 from rljob_workers.transfer_queue.dataset import Slicing
 from rljob_workers.transfer_queue.types import Claim, NotReady
 from tests.unit.training.batches import make_batch
@@ -84,6 +86,7 @@ class Rank:
     """Ordered to drain after so many pulses."""
     did: list[str] = field(default_factory=list)
     pulses: int = 0
+    version: int = 0
     counters: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     welcome: Any = field(default_factory=lambda: SimpleNamespace(restore=SimpleNamespace(version=0)))
 
@@ -130,14 +133,28 @@ class Rank:
     def begin(self) -> None:
         self.did.append("begin")
 
-    def publish(self, rollout_id: RolloutId) -> None:
-        self.did.append(f"publish {rollout_id + 1}")
+    def reach(self, version: int) -> None:
+        self.version = version
+
+    def stage(self) -> None:
+        self.did.append(f"stage {self.version}")
+
+    def publish(self) -> None:
+        self.did.append(f"publish {self.version}")
 
     def save_if_due(self) -> None:
         self.did.append("save")
 
     def finish(self) -> None:
         self.did.append("finish")
+
+
+class Publisher:
+    """What publishes for a rank."""
+
+    def __init__(self, rank: Rank) -> None:
+        self.begin = lambda: None
+        self.publish = rank.publish
 
 
 def run(ranks: list[Rank], proximal: Proximal, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,11 +165,12 @@ def run(ranks: list[Rank], proximal: Proximal, monkeypatch: pytest.MonkeyPatch) 
 
     def live(number: int, rank: Any) -> None:
         slicing = Slicing("actor_train", 12 * SLICES, 12 * SLICES_PER_STEP, SLICES_PER_STEP, number, len(ranks))
-        config = ActorConfig(ROLLOUTS, PASSES, slicing, proximal, 1.0, Truncated.KEEP)
+        config = ActorConfig(ROLLOUTS, PASSES, 0, proximal, 1.0, Truncated.KEEP)
         group = Threads(number, meeting)
         try:
             with closing(Timeline(Path(os.devnull), f"actor-{number}")) as timeline:
-                ActorLoop(config, rank, rank, rank, data_parallel(group), rank, None, timeline).run()
+                gang = GangParts(rank, rank, rank, data_parallel(group), OwnTurns(group), timeline)
+                ActorLoop(config, gang, slicing, rank, Publisher(rank), None).run()
         except BaseException as error:
             failures.append(error)
             meeting._barrier.abort()

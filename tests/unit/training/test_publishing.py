@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from rljob_api.names import RolloutId
+from rljob_api.names import WeightVersion
 from rljob_api.spec.restart import loading_seconds
+from rljob_workers.models.blob import WeightShare
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.training.publishing import ExportConfig, Exports
+from rljob_workers.training.saving import SaveConfig, Saves
 
 TIMEOUT = 300.0
 
@@ -49,17 +51,17 @@ class Checkpoints:
 
 
 @contextlib.contextmanager
-def made(session: Any, num_bytes: int, folder: Path) -> Iterator[Exports]:
+def made(session: Any, num_bytes: int, folder: Path) -> Iterator[tuple[Saves, Exports]]:
     """Of a rank whose part has so many bytes."""
     staged = {"weight": torch.empty(num_bytes // 2, dtype=torch.bfloat16, device="meta")}
-    trainer: Any = SimpleNamespace(
-        weight_share=(0, 1), stage_weights=lambda: staged, stage_state=lambda: SimpleNamespace()
-    )
+    trainer: Any = SimpleNamespace(stage_weights=lambda: staged, stage_state=lambda: SimpleNamespace())
     publisher: Any = SimpleNamespace(publish=lambda *_, **__: None)
     checkpoints: Any = Checkpoints()
-    config = ExportConfig(10, 1, None, None, serves_reference=True, timeout_seconds=TIMEOUT)
+    config = ExportConfig(None, serves_reference=True, timeout_seconds=TIMEOUT)
     with contextlib.closing(Timeline(folder / "timeline.jsonl", "actor-0.0")) as timeline:
-        yield Exports(config, session, trainer, publisher, checkpoints, None, timeline, lambda _: staged, None)
+        saves = Saves(SaveConfig(10, 1, None, TIMEOUT), session, trainer, checkpoints, None, timeline)
+        share = WeightShare(0, 1, "layout")
+        yield saves, Exports(config, session, saves, share, publisher, checkpoints, timeline, lambda _: staged, None)
 
 
 @pytest.mark.parametrize("version", [pytest.param(0, id="kept"), pytest.param(3, id="restored")])
@@ -75,7 +77,8 @@ def test_a_reference_version_has_the_time_of_its_bytes(
     tmp_path: Path, num_bytes: int, seconds: float, version: int
 ) -> None:
     session = Session(version)
-    with made(session, num_bytes, tmp_path) as exports:
+    with made(session, num_bytes, tmp_path) as (saves, exports):
+        saves.begin()
         exports.begin()
     assert session.announced["keeping reference version 0"] == pytest.approx(seconds, rel=0.01)
 
@@ -83,9 +86,11 @@ def test_a_reference_version_has_the_time_of_its_bytes(
 def test_the_last_checkpoint_and_the_first_have_the_time_of_theirs(tmp_path: Path) -> None:
     """10 billion parameters in bfloat16: with moments and exact weights 140 GB, behind another checkpoint's."""
     session = Session(0)
-    with made(session, 2 * 10**10, tmp_path) as exports:
+    with made(session, 2 * 10**10, tmp_path) as (saves, exports):
+        saves.begin()
         exports.begin()
-        exports.publish(RolloutId(0))
-        exports.finish()
+        saves.reach(WeightVersion(1))
+        exports.publish()
+        saves.finish()
     assert session.announced["saving version 0"] == loading_seconds(2 * 14 * 10**10)
     assert session.announced["saving the last version"] == loading_seconds(2 * 14 * 10**10)

@@ -1,11 +1,9 @@
-"""What every rank of the actor does with weights beside training: stage, publish, save its part, make the probe.
+"""What every rank of the actor publishes: its part of each version and of reference versions, and the probe.
 
-    exports.begin()                     the restored version, durable and visible
-    exports.publish(rollout_id)         version r + 1
-    exports.save_if_due()
-    exports.finish()                    the published version is recorded
+    exports.begin()                     the restored version, visible; `saves` has begun before
+    exports.publish()                   the version that `saves` has reached
 
-All are collectives: every rank calls them, in this order; one that has no part of something does nothing for it.
+Both are collectives: every rank calls them, in this order; one that has no part of something does nothing for it.
 """
 
 from __future__ import annotations
@@ -18,10 +16,8 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from rljob_api.failpoints import failpoint
-from rljob_api.model_files.size import checkpoint_bytes, checkpoint_interval
-from rljob_api.names import RolloutId, Stream, WeightVersion
+from rljob_api.names import Stream, WeightVersion
 from rljob_api.spec import RLJobSpec
-from rljob_api.spec.model import Dtype
 from rljob_api.spec.restart import loading_seconds
 from rljob_api.spec.weights import WeightVerification
 from rljob_api.wire.identity import WeightId
@@ -30,10 +26,12 @@ from rljob_workers.algorithms.objective import Output
 from rljob_workers.dcs.checkpoints.store import CheckpointStore
 from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.dcs.weights.transport import WeightPublisher
+from rljob_workers.models.blob import WeightShare
 from rljob_workers.models.building import described_config
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers.base import Trainer
+from rljob_workers.training.saving import Saves
 
 NUM_TOKENS = 64
 
@@ -81,12 +79,8 @@ class TrainerProbe:
 
 @dataclass(frozen=True, slots=True)
 class ExportConfig:
-    """What is published and saved when."""
+    """What is published when."""
 
-    num_rollouts: int
-    checkpoint_every: int
-    keep_every: int | None
-    """Versions that are multiples of it are saved as well."""
     ref_update_interval: int | None
     """k: every k-th version becomes a reference version. None: version 0 alone."""
     serves_reference: bool
@@ -96,9 +90,6 @@ class ExportConfig:
     def of(cls, spec: RLJobSpec) -> ExportConfig:
         """Of a job."""
         return cls(
-            num_rollouts=spec.rollout.num_rollouts,
-            checkpoint_every=checkpoint_interval(spec),
-            keep_every=spec.checkpoint.keep_every,
             ref_update_interval=spec.training.ref_update_interval,
             serves_reference=spec.roles.reference is not None,
             timeout_seconds=float(spec.weight_sync.timeout_seconds),
@@ -112,91 +103,53 @@ class Exports:
         self,
         config: ExportConfig,
         session: RankSession,
-        trainer: Trainer,
+        saves: Saves,
+        share: WeightShare | None,
         publisher: WeightPublisher,
         checkpoints: CheckpointStore,
-        tickets: Callable[[], bytes] | None,
         timeline: Timeline,
         initial: Callable[[Collection[str]], Mapping[str, torch.Tensor]],
         probe: Callable[[], Probe | None] | None,
     ) -> None:
-        """`tickets` gives the queue's ticket table, on the leader. `initial` makes tensors of version 0 again.
+        """`share`: which part of the weights is this rank's. `initial` makes tensors of version 0 again.
 
         `probe` computes what engines must answer under the weights, a collective; None: engines are not verified.
         """
         self._config = config
         self._session = session
-        self._trainer = trainer
+        self._saves = saves
+        self._share = share
         self._publisher = publisher
         self._checkpoints = checkpoints
-        self._tickets = tickets
         self._timeline = timeline
         self._initial = initial
         self._probe = probe
-        self._version = session.welcome.restore.version
-        self._saved: int | None = None
-        self._share = trainer.weight_share
-        self._staged: Mapping[str, torch.Tensor] = {}
-        """This rank's part of the version."""
 
     def begin(self) -> None:
-        """Makes the restored (or materialised) version durable and visible; the first ticket waits for it."""
-        self._staged = self._trainer.stage_weights()
-        if self._session.welcome.restore.folder is None:
-            with self._session.busy("saving version 0", self._saving_seconds()):
-                self._save()
-                self._checkpoints.wait()
-        self._saved = self._version
+        """Makes the restored version, which is staged, visible; the first ticket waits for it."""
         if self._config.serves_reference:
             self._publish_reference()
         self._publish_policy()
 
-    def publish(self, rollout_id: RolloutId) -> None:
-        """After the last optimizer step on `train_r`: this rank's part of version r + 1, visible with all parts."""
-        self._version = WeightVersion(rollout_id + 1)
-        self._staged = self._trainer.stage_weights()
+    def publish(self) -> None:
+        """This rank's part of the version reached, which is staged; visible with all parts."""
         failpoint("publish.before")
-        with self._timeline.span("publish", version=self._version):
+        with self._timeline.span("publish", version=self._saves.version):
             if self._is_reference_version():
                 self._publish_reference()
             self._publish_policy()
         failpoint("publish.after")
 
-    def save_if_due(self) -> None:
-        """Begins to save the published version where the job's intervals ask for it; returns before it is recorded."""
-        intervals = (self._config.checkpoint_every, self._config.keep_every)
-        is_due = any(interval is not None and self._version % interval == 0 for interval in intervals)
-        if is_due or self._version == self._config.num_rollouts:
-            self._save()
-
-    def finish(self) -> None:
-        """Saves the published version if it is not saved yet, and waits until it is recorded."""
-        with self._session.busy("saving the last version", self._saving_seconds()):
-            if self._saved != self._version:
-                self._staged = self._trainer.stage_weights()
-                self._save()
-            self._checkpoints.wait()
-
-    def _save(self) -> None:
-        with self._timeline.span("stage checkpoint", version=self._version):
-            state = self._trainer.stage_state()
-            tickets = None if self._tickets is None else self._tickets()
-            self._checkpoints.write(self._weight(), self._staged, state, tickets)
-        self._saved = self._version
-
-    def _weight(self) -> WeightId:
-        return WeightId(lineage=self._session.welcome.restore.lineage, version=self._version)
-
     def _is_reference_version(self) -> bool:
         interval = self._config.ref_update_interval
-        return self._config.serves_reference and interval is not None and self._version % interval == 0
+        return self._config.serves_reference and interval is not None and self._saves.version % interval == 0
 
     def _publish_policy(self) -> None:
         probe = None if self._probe is None else self._probe()
         if self._share is not None:
             deadline = time.monotonic() + self._config.timeout_seconds
             self._publisher.publish(
-                Stream.POLICY, self._weight(), self._staged, self._share, deadline=deadline, probe=probe
+                Stream.POLICY, self._saves.weight, self._saves.staged, self._share, deadline=deadline, probe=probe
             )
 
     def _publish_reference(self) -> None:
@@ -204,41 +157,35 @@ class Exports:
         if self._share is None:
             return
         interval = self._config.ref_update_interval
-        version = 0 if interval is None else self._version // interval * interval
+        version = 0 if interval is None else self._saves.version // interval * interval
         weight = WeightId(lineage=self._session.welcome.restore.lineage, version=WeightVersion(version))
         with self._session.busy(f"keeping reference version {version}", self._reference_seconds()):
             tensors = self._reference(version)
         deadline = time.monotonic() + self._config.timeout_seconds
         self._publisher.publish(Stream.REFERENCE, weight, tensors, self._share, deadline=deadline)
 
-    def _saving_seconds(self) -> float:
-        """For this rank's part of a checkpoint, and of one before it that is not written yet."""
-        parameters = sum(tensor.numel() for tensor in self._staged.values())
-        num_bytes = checkpoint_bytes(parameters, Dtype.BFLOAT16)  # the larger one
-        return max(self._config.timeout_seconds, loading_seconds(2 * num_bytes))
-
     def _reference_seconds(self) -> float:
         """For this rank's part, which may be read, and written in the loop's own thread: no beat comes meanwhile."""
-        num_bytes = sum(tensor.nbytes for tensor in self._staged.values())
+        num_bytes = sum(tensor.nbytes for tensor in self._saves.staged.values())
         return max(self._config.timeout_seconds, loading_seconds(2 * num_bytes))
 
     def _reference(self, version: int) -> Mapping[str, torch.Tensor]:
         """This rank's part of a reference version, durable."""
         saved = self._checkpoints.reference_version
-        if version == saved and version != self._version:
-            return self._checkpoints.restored_reference(version, self._staged.keys())
+        if version == saved and version != self._saves.version:
+            return self._checkpoints.restored_reference(version, self._saves.staged.keys())
         tensors = self._new_reference(version, saved)
         self._checkpoints.keep_reference(version, tensors)
         return tensors
 
     def _new_reference(self, version: int, saved: int | None) -> Mapping[str, torch.Tensor]:
-        if version == self._version:
-            return self._staged
+        if version == self._saves.version:
+            return self._saves.staged
         if version == 0:
-            return self._initial(self._staged.keys())
+            return self._initial(self._saves.staged.keys())
         raise ValueError(
-            f"training.refUpdateInterval: {self._config.ref_update_interval} measures train_{self._version} against"
-            f" version {version}, but the checkpoint of version {self._version} has"
+            f"training.refUpdateInterval: {self._config.ref_update_interval} measures train_{self._saves.version} against"
+            f" version {version}, but the checkpoint of version {self._saves.version} has"
             f" {'no reference' if saved is None else f'reference version {saved}'}. Set refUpdateInterval and"
             " roles.reference back to what the run was started with, or start over with --fresh."
         )

@@ -19,6 +19,7 @@ from rljob_workers.trainers.fsdp.sharded_model import reshard
 from rljob_workers.trainers.fsdp.sharded_trainer import forward
 from rljob_workers.trainers.fsdp.stored_tensors import load_folder
 from rljob_workers.trainers.micro_batches import MicroBatchLimits, count_micro_batches, cut
+from rljob_workers.trainers.row_shares import gathered, shares_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -66,21 +67,4 @@ class ShardedForward(ForwardModel):
                 outputs = forward(self._model, self._make_inputs, own_tokens, own_lengths, part, temperature)
             parts.append(outputs.of(output).float().cpu())
             progress()
-        found = Jagged.from_lengths(torch.zeros(int(response_lengths.sum())), response_lengths)
-        for row, values in zip(own, torch.split(torch.cat(parts), own_lengths.tolist()), strict=True):
-            found.row(row).copy_(values)
-        self._gang.add_up(found.values, f"the {output.value} of all rows")
-        return found
-
-
-def shares_of(lengths: Sequence[int], world: int) -> list[list[int]]:
-    """The rows of each rank, in order: the longest first, each to the rank that has the fewest tokens.
-
-    A function of its arguments alone: all ranks come to the same.
-    """
-    loads, shares = [0] * world, [list[int]() for _ in range(world)]
-    for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
-        rank = min(range(world), key=loads.__getitem__)
-        shares[rank].append(row)
-        loads[rank] += lengths[row]
-    return [sorted(share) for share in shares]
+        return gathered(self._gang, own, torch.cat(parts), response_lengths, f"the {output.value} of all rows")

@@ -1,0 +1,167 @@
+"""The critic's loop: values of `train_r` under version r, then training on its returns, then its part of version r + 1.
+
+Run by the assembly on every data-parallel rank, in step. All values of a rollout are made before the first optimizer
+step on it. The critic publishes nothing: it makes its values itself. It saves what the actor saves (`training.saving`),
+and begins each rollout together with it (`training.turns`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from rljob_api.names import Role, RolloutId, WeightVersion
+from rljob_api.spec import RLJobSpec
+from rljob_workers import pipeline
+from rljob_workers.algorithms.objective import Output
+from rljob_workers.dcs.checkpoints.store import build_checkpoint_store
+from rljob_workers.gangs.leading import leader_of_checkpoints
+from rljob_workers.gangs.rendezvous import form_group
+from rljob_workers.gangs.shared_claims import SharedClaims
+from rljob_workers.models.tokenizers import build_tokenizer
+from rljob_workers.rank_loop import Draining, RankParts, RowServer, idle_until_ordered
+from rljob_workers.tensors.columns import Column
+from rljob_workers.tensors.jagged import Jagged
+from rljob_workers.trainers import build_critic, build_critic_mesh, critic_files, load_critic_version_0
+from rljob_workers.trainers.base import TrainRows
+from rljob_workers.trainers.data_parallel import RankVote, agree
+from rljob_workers.trainers.mesh import Mesh
+from rljob_workers.trainers.row_shares import score_shared
+from rljob_workers.training.gang_loop import GangLoop, GangParts, slicing_of
+from rljob_workers.training.loop import loss_masks
+from rljob_workers.training.reporting import CriticReports
+from rljob_workers.training.saving import SaveConfig, Saves
+from rljob_workers.training.turns import Turn, Turns
+from rljob_workers.transfer_queue.dataset import StreamingDataLoader, StreamingDataset, TrainingSlice
+from rljob_workers.transfer_queue.types import Batch
+
+
+class CriticLoop(GangLoop):
+    """The critic's main loop on one data-parallel rank."""
+
+    def __init__(self, rank: RankParts, gang: GangParts, saves: Saves) -> None:
+        spec = rank.spec
+        super().__init__(gang, slicing_of(spec, pipeline.CRITIC_TRAIN, gang.mesh), spec.training.epochs_per_rollout)
+        self._num_rollouts = spec.rollout.num_rollouts
+        self._truncated = spec.algorithm.truncated
+        self._saves = saves
+        self._reports = CriticReports(rank) if gang.leads else None
+        whole = gang.mesh.gang
+        # The rows of a claim are dealt to the ranks by length, and the values of all put by one of them.
+        shared = SharedClaims(gang.queue, Mesh.of(whole, [0] * whole.world))
+        self._values = RowServer(
+            gang.session,
+            shared,
+            pipeline.CRITIC_VALUES.name,
+            spec.rollout.batch_size * spec.rollout.samples_per_prompt,
+            self._put_values,
+            self._leaves,
+            counts=gang.leads,
+        )
+
+    def run(self) -> None:
+        """Trains from the restored version to the last rollout, then idles; saves when a pod of it is ordered to drain.
+
+        A rank that has left with the others without an order to drain waits for its order like one that is done.
+        """
+        session = self.gang.session
+        first = RolloutId(session.welcome.restore.version)
+        self._saves.begin()
+        claims = SharedClaims(self.gang.queue, self.gang.mesh)
+        dataset = StreamingDataset(claims, self.slicing, first, on_wait=self.wait_for_rows)
+        loader = StreamingDataLoader(dataset)
+        session.ready()
+        if self._reports is not None:
+            self._reports.begin()
+        try:
+            for r in range(first, self._num_rollouts):
+                loader.step(RolloutId(r))
+                self.begin_rollout(RolloutId(r))
+                self._values.serve_partitions(range(r, r + 1))
+                self._train_rollout(loader)
+        except Draining:
+            pass  # all ranks alike, at the same agreement
+        self._saves.finish()
+        idle_until_ordered(session)
+
+    def _train_rollout(self, loader: StreamingDataLoader) -> None:
+        self.train(loader)
+        self._saves.reach(WeightVersion(self.rollout_id + 1))
+        self.starved.count(0.0)
+        if self._reports is not None:
+            self._reports.report(self.rollout_id, self.tally)
+        if self._saves.is_due:
+            self._saves.stage()
+            self._saves.save_if_due()
+
+    def while_waiting(self) -> None:
+        """Makes values that were lost since again, else no rows would come.
+
+        After the first optimizer step on the rollout they are those of the weights of now.
+        """
+        self._values.serve_again(range(self.rollout_id, self.rollout_id + 1))
+
+    def rows_of(self, part: TrainingSlice) -> TrainRows:
+        """With masks that leave out what nothing may be learnt from."""
+        batch = part.batch
+        columns = {column: batch.columns[column] for column in Column if column in batch.columns}
+        columns[Column.LOSS_MASKS] = loss_masks(batch, self._truncated)
+        return TrainRows(columns, torch.from_numpy(batch.rows.astype("int64")))
+
+    def account(self, pass_index: int, part: TrainingSlice) -> None:
+        """The commit, once every rank has trained on the slice."""
+        agree(self.gang.mesh.gang, RankVote(False, False, 0), f"the end of slice {part.index}")
+        if self.gang.leads and part.ends_step and pass_index == 0:
+            self.gang.queue.commit_training(self.slicing.task, self.rollout_id, part.step)
+
+    def _leaves(self) -> bool:
+        """Whether a rank of the gang is ordered to drain, and all roles that train leave at version r; a collective."""
+        gang = self.gang
+        vote = RankVote(has_rows=False, drains=gang.session.draining, num_micro_batches=0)
+        if not agree(gang.mesh.gang, vote, "who drains").draining:
+            return False
+        return gang.turns.take(self.rollout_id, drains=True) is Turn.STOP
+
+    def _put_values(self, batch: Batch) -> None:
+        gang = self.gang
+        tokens, lengths = batch.columns[Column.TOKENS], batch.columns[Column.RESPONSE_LENGTHS].values
+        with gang.timeline.span("values", r=batch.rollout_id, rows=len(batch.rows)):
+            values: Jagged = score_shared(gang.trainer, gang.mesh.gang, tokens, lengths, Output.VALUES, self.pulse)
+            if gang.leads:
+                gang.queue.put(batch, {Column.VALUES: values}, weight=None)
+
+
+def run_critic(rank: RankParts) -> None:
+    """Builds the parts of a rank of the critic, restores them, and runs the loop until the pod drains."""
+    spec, context, session = rank.spec, rank.context, rank.session
+    restore = session.welcome.restore
+    restored = None if restore.folder is None else context.checkpoint_dir / restore.folder
+    with rank.loading("building the model", _first_folder(spec), restored, restored):
+        tokenizer = build_tokenizer(spec.model)
+        group = form_group(context, session)
+        mesh = build_critic_mesh(spec, group)
+        trainer = build_critic(spec, tokenizer, group)
+        store = build_checkpoint_store(
+            context,
+            session,
+            critic_files(spec, tokenizer),
+            leader=leader_of_checkpoints(context, session, group),
+            share=trainer.weight_share,
+        )
+        folder = None if restore.folder is None else store.verified(restore.folder, group.rank, group.world)
+        if folder is None:
+            load_critic_version_0(trainer, spec, tokenizer, Path(context.endpoints.weights_dir))
+        else:
+            # Each rank has verified its share of the files.
+            agree(group, RankVote(False, False, 0), f"the critic's files of {restore.folder}")
+            trainer.restore(folder)
+    gang = GangParts(session, rank.queue, trainer, mesh, Turns.of(rank, group), rank.timeline)
+    CriticLoop(rank, gang, Saves(SaveConfig.of(spec), session, trainer, store, None, rank.timeline)).run()
+
+
+def _first_folder(spec: RLJobSpec) -> str | None:
+    """The folder that the critic of a new job is made of."""
+    critic = spec.roles.critic
+    assert critic is not None, f"{Role.CRITIC} runs where the job has one"
+    return critic.model_path or spec.model.path

@@ -1,0 +1,130 @@
+"""A rank's part of the checkpoints of its gang: version 0, versions that are due, and the last one.
+
+    saves.begin()              the restored version; version 0 is saved before any ticket is given
+    saves.reach(version)       after the last optimizer step on train_{version - 1}
+    saves.save_if_due()        begins to save; returns before it is recorded
+    saves.finish()             the version reached is recorded
+
+All are collectives: every rank of a gang that trains calls them, in this order. Gangs of several roles save the same
+versions, each its part of one record (`dcs.checkpoints`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from rljob_api.model_files.size import checkpoint_bytes, checkpoint_interval
+from rljob_api.names import WeightVersion
+from rljob_api.spec import RLJobSpec
+from rljob_api.spec.model import Dtype
+from rljob_api.spec.restart import loading_seconds
+from rljob_api.wire.identity import WeightId
+from rljob_workers.dcs.checkpoints.store import CheckpointStore
+from rljob_workers.dcs.membership.session import RankSession
+from rljob_workers.telemetry.timeline import Timeline
+from rljob_workers.trainers.base import Trainer
+
+
+@dataclass(frozen=True, slots=True)
+class SaveConfig:
+    """What is saved when."""
+
+    num_rollouts: int
+    checkpoint_every: int
+    keep_every: int | None
+    """Versions that are multiples of it are saved as well."""
+    timeout_seconds: float
+
+    @classmethod
+    def of(cls, spec: RLJobSpec) -> SaveConfig:
+        """Of a job; the same for every role of it."""
+        return cls(
+            num_rollouts=spec.rollout.num_rollouts,
+            checkpoint_every=checkpoint_interval(spec),
+            keep_every=spec.checkpoint.keep_every,
+            timeout_seconds=float(spec.weight_sync.timeout_seconds),
+        )
+
+
+class Saves:
+    """One rank's parts of the checkpoints of the versions that its gang reaches."""
+
+    def __init__(
+        self,
+        config: SaveConfig,
+        session: RankSession,
+        trainer: Trainer,
+        checkpoints: CheckpointStore,
+        tickets: Callable[[], bytes] | None,
+        timeline: Timeline,
+    ) -> None:
+        """`tickets` gives the queue's ticket table, on the rank that leads all; None on the others."""
+        self._config = config
+        self._session = session
+        self._trainer = trainer
+        self._checkpoints = checkpoints
+        self._tickets = tickets
+        self._timeline = timeline
+        self._saved: int | None = None
+        self.version = session.welcome.restore.version
+        """The one reached."""
+        self.staged: Mapping[str, torch.Tensor] = {}
+        """This rank's part of its weights, on the host; made anew by `stage`."""
+
+    @property
+    def weight(self) -> WeightId:
+        """The version reached, in this epoch's lineage."""
+        return WeightId(lineage=self._session.welcome.restore.lineage, version=self.version)
+
+    def begin(self) -> None:
+        """Saves version 0, where the job begins with it, and waits for the record."""
+        self.stage()
+        if self._session.welcome.restore.folder is None:
+            with self._session.busy("saving version 0", self._saving_seconds()):
+                self._save()
+                self._checkpoints.wait()
+        self._saved = self.version
+
+    def stage(self) -> None:
+        """Copies this rank's part of the weights of now."""
+        self.staged = self._trainer.stage_weights()
+
+    def reach(self, version: WeightVersion) -> None:
+        """The weights are those of this version from now on."""
+        self.version = version
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the job's intervals ask for the version reached to be saved."""
+        intervals = (self._config.checkpoint_every, self._config.keep_every)
+        is_due = any(interval is not None and self.version % interval == 0 for interval in intervals)
+        return is_due or self.version == self._config.num_rollouts
+
+    def save_if_due(self) -> None:
+        """Begins to save the version reached, whose weights are staged; returns before it is recorded."""
+        if self.is_due:
+            self._save()
+
+    def finish(self) -> None:
+        """Saves the version reached if it is not saved yet, and waits until it is recorded."""
+        with self._session.busy("saving the last version", self._saving_seconds()):
+            if self._saved != self.version:
+                self.stage()
+                self._save()
+            self._checkpoints.wait()
+
+    def _save(self) -> None:
+        with self._timeline.span("stage checkpoint", version=self.version):
+            state = self._trainer.stage_state()
+            tickets = None if self._tickets is None else self._tickets()
+            self._checkpoints.write(self.weight, self.staged, state, tickets)
+        self._saved = self.version
+
+    def _saving_seconds(self) -> float:
+        """For this rank's part of a checkpoint, and of one before it that is not written yet."""
+        parameters = sum(tensor.numel() for tensor in self.staged.values())
+        num_bytes = checkpoint_bytes(parameters, Dtype.BFLOAT16)  # the larger one
+        return max(self._config.timeout_seconds, loading_seconds(2 * num_bytes))
