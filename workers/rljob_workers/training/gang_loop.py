@@ -151,11 +151,11 @@ class GangLoop(ABC):
         """One slice, and the optimizer step that it ends."""
         rows, gang = self.rows_of(part), self.gang
         count = self.await_others(f"slice {part.index} of train_{self._rollout_id}", rows)
-        with gang.timeline.span("train", r=self._rollout_id, rows=len(part.batch.rows)):
-            gang.trainer.accumulate(rows, self.pulse, num_micro_batches=count)
         if part.ends_step:
             self.leave_version()
-            with gang.timeline.span("train", r=self._rollout_id):
+        with gang.timeline.span("train", r=self._rollout_id, rows=len(part.batch.rows)):
+            gang.trainer.accumulate(rows, self.pulse, num_micro_batches=count)
+            if part.ends_step:
                 self._take_step()
 
     def leave_version(self) -> None:

@@ -174,3 +174,23 @@ class Leader:
         seconds, self._step_began = now - self._step_began, now
         phases = self._timeline.take_seconds()
         self._session.report_step(tally.report(self._session.incarnation, rollout_id, seconds, phases))
+
+
+class CriticReports:
+    """What rank 0 of the critic reports: its figures of each rollout, which become a part of the step's."""
+
+    def __init__(self, rank: RankParts) -> None:
+        self._session = rank.session
+        self._timeline = rank.timeline
+        self._step_began = time.monotonic()
+
+    def begin(self) -> None:
+        """The first step begins now."""
+        self._step_began = time.monotonic()
+
+    def report(self, rollout_id: RolloutId, tally: RolloutTally) -> None:
+        """Reports that the critic has trained on the rollout."""
+        now = time.monotonic()
+        seconds, self._step_began = now - self._step_began, now
+        metrics = tally.of_critic(seconds, self._timeline.take_seconds())
+        self._session.report_step(critic_report(self._session.incarnation, rollout_id, metrics, seconds))

@@ -119,6 +119,20 @@ METRICS = (
 """What every report has, beside the objective's metrics and those of rewards; skipped steps where there were any."""
 
 
+CRITIC_METRICS = (
+    Figure("critic/loss", "", "mean over the critic's optimizer steps"),
+    Figure("critic/grad_norm", "", "norm of its gradient before clipping, mean over steps"),
+    Figure("critic/grad_norm_max", "", "the same, of the step with the largest"),
+    Figure("critic/learning_rate", "", "of its last optimizer step"),
+    Figure("critic/skipped_steps", "steps", "optimizer steps that were skipped as not finite"),
+    Figure("critic/seconds_train", "s", "forward and backward passes and optimizer steps, of its first rank"),
+    Figure("critic/seconds_values", "s", "values, of its first rank"),
+    Figure("critic/seconds_stage_checkpoint", "s", "copying what is saved"),
+    Figure("critic/seconds_waiting", "s", "the rest"),
+)
+"""What a report has of the critic, beside its objective's metrics; skipped steps where there were any."""
+
+
 @dataclass(slots=True)
 class RolloutTally:
     """What is known of the rollout in training, summed up as its optimizer steps pass."""
@@ -183,16 +197,25 @@ class RolloutTally:
             seconds=seconds,
         )
 
-    def _of_steps(self) -> dict[str, float]:
-        """Over all optimizer steps that were taken, and how many were not."""
-        skipped = {"optimizer/skipped_steps": float(self.skipped_steps)} if self.skipped_steps else {}
+    def of_critic(self, seconds: float, phases: Mapping[str, float]) -> dict[str, float]:
+        """The critic's figures of the rollout that it trained on, as in `CRITIC_METRICS`, after `seconds`."""
+        return {
+            **({"critic/loss": sum(self.losses) / len(self.losses)} if self.losses else {}),
+            **self._of_steps("critic"),
+            **{f"critic/seconds_{phase.replace(' ', '_')}": spent for phase, spent in phases.items()},
+            "critic/seconds_waiting": max(0.0, seconds - sum(phases.values())),
+        }
+
+    def _of_steps(self, group: str = "optimizer") -> dict[str, float]:
+        """Over all optimizer steps that were taken, and how many were not; named as of `group`."""
+        skipped = {f"{group}/skipped_steps": float(self.skipped_steps)} if self.skipped_steps else {}
         if not self.grad_norms:
             return skipped
         return {
             **values_of(merged(self.totals)),
-            "optimizer/grad_norm": sum(self.grad_norms) / len(self.grad_norms),
-            "optimizer/grad_norm_max": max(self.grad_norms),
-            "optimizer/learning_rate": self.learning_rate,
+            f"{group}/grad_norm": sum(self.grad_norms) / len(self.grad_norms),
+            f"{group}/grad_norm_max": max(self.grad_norms),
+            f"{group}/learning_rate": self.learning_rate,
             **skipped,
         }
 
