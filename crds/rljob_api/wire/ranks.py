@@ -97,6 +97,18 @@ class Rendezvous(WireModel):
     """Pods that have not begun what they were ordered: their ranks cannot come yet."""
 
 
+class FirstRank(WireModel):
+    """`GET /v1/roles/{role}/first-rank?epoch=&incarnation=&wait=`: who global rank 0 of a role is in this epoch.
+
+    `incarnation` in the question is the asking rank's. The answer comes once that rank has registered, or without it at
+    the end of the wait.
+    """
+
+    incarnation: Incarnation | None
+    has_begun: bool
+    """Its pod has begun what it was ordered: the rank is only a matter of time."""
+
+
 class NoticeKind(StrEnum):
     """What a rank reports that restarts nothing."""
 

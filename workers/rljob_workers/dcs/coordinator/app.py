@@ -32,6 +32,7 @@ from rljob_api.wire.logs import LogTail
 from rljob_api.wire.observation import ServerState
 from rljob_api.wire.queue import MAX_PEEK_ROWS, MAX_PEEK_VALUES, DrainRequest, QueueCheck, RowState
 from rljob_api.wire.ranks import Notice, RankHello, Rendezvous, StepReport
+from rljob_api.wire.turns import TurnRequest
 from rljob_api.wire.weights import PartRequest, SourceRequest
 from rljob_workers.dcs.coordinator.asgi_layers import LONGEST_WAIT_SECONDS, HotRoutes, TokenGuard
 from rljob_workers.dcs.coordinator.context import Refused, Topic, bad_request, invalid, not_open
@@ -243,6 +244,19 @@ def _rank_routes(app: FastAPI, executor: SerialExecutor) -> None:
         rendezvous = await executor.await_answer(Topic.RENDEZVOUS, complete, wait)
         waits_for = partial(coordinator.rendezvous.waits_for, group, incarnation)
         return as_json(executor.read(waits_for) if rendezvous is None else rendezvous)
+
+    @app.get("/v1/roles/{role}/first-rank")
+    async def first_rank(role: Role, epoch: int, incarnation: str, wait: Wait = 0.0) -> Response:
+        await executor.wait_open()
+        registered = partial(coordinator.ranks.registered_first_of, role, epoch, incarnation)
+        answer = await executor.await_answer(Topic.RANKS, registered, wait, role.value)
+        return as_json(answer or executor.read(partial(coordinator.ranks.first_of, role, epoch, incarnation)))
+
+    @app.post("/v1/turns")
+    async def take_turn(request: TurnRequest, wait: Wait = 0.0) -> Response:
+        await executor.do_when_open(partial(coordinator.turns.take, request))
+        decided = await executor.await_answer(Topic.TURNS, partial(coordinator.turns.decided, request), wait)
+        return as_json(decided or executor.read(partial(coordinator.turns.answer, request)))
 
 
 def _probe_routes(app: FastAPI, executor: SerialExecutor) -> None:

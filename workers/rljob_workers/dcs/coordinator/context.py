@@ -98,6 +98,9 @@ class Topic(Enum):
     WEIGHTS = "weights"
     CHECKPOINTS = "checkpoints"
     RENDEZVOUS = "rendezvous"
+    RANKS = "ranks"
+    """By role: one of its ranks has registered."""
+    TURNS = "turns"
     SERVER = "server"
 
 

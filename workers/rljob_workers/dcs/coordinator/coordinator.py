@@ -34,6 +34,7 @@ from rljob_workers.dcs.coordinator.records import RankEntry
 from rljob_workers.dcs.coordinator.rendezvous import RendezvousTable
 from rljob_workers.dcs.coordinator.restoring import Restoring, SavedFolder
 from rljob_workers.dcs.coordinator.server_gate import OpeningPatience, ServerGate
+from rljob_workers.dcs.coordinator.turns import TurnTable
 from rljob_workers.dcs.coordinator.weights import Weights
 from rljob_workers.transfer_queue.admin import SetAside
 
@@ -53,6 +54,7 @@ class Coordinator:
         self.progress = Progress(context, self.epochs, self.ranks)
         self.restoring = Restoring(context, self.epochs, self.ranks, self.progress, self._saved)
         self.rendezvous = RendezvousTable(context, self.epochs, self.ranks)
+        self.turns = TurnTable(context, self.epochs, self.ranks)
         self.gate = ServerGate(context, self.epochs, self.launchers, self.ranks, opening)
         self.queue = QueueRoom(context, self.epochs, self.gate)
         self._held_work = HeldWork(context, self.ranks)

@@ -239,6 +239,8 @@ class Epochs:
         context.notify(Topic.REPLICAS)
         context.notify(Topic.WEIGHTS)
         context.notify(Topic.RENDEZVOUS)
+        context.notify(Topic.RANKS)
+        context.notify(Topic.TURNS)
         return restore
 
     def order(self, desired: DesiredState) -> None:

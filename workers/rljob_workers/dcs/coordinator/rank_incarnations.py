@@ -15,11 +15,11 @@ from rljob_api.roles import TRAITS
 from rljob_api.spec.restart import RestartPolicySpec
 from rljob_api.wire.epochs import DesiredState, PodOrder
 from rljob_api.wire.failures import Failure, FailureKind
-from rljob_api.wire.identity import Incarnation, PodKey
+from rljob_api.wire.identity import Incarnation, PodKey, RankKey
 from rljob_api.wire.launchers import LauncherHello
 from rljob_api.wire.observation import EventKind
-from rljob_api.wire.ranks import Beat, BeatAnswer, RankHello, RankState
-from rljob_workers.dcs.coordinator.context import CoordinatorContext, Refused, fenced, wrong_epoch
+from rljob_api.wire.ranks import Beat, BeatAnswer, FirstRank, RankHello, RankState
+from rljob_workers.dcs.coordinator.context import CoordinatorContext, Refused, Topic, fenced, wrong_epoch
 from rljob_workers.dcs.coordinator.demand import Advance, Demand
 from rljob_workers.dcs.coordinator.epochs import Epochs
 from rljob_workers.dcs.coordinator.records import PODS, RANKS, Change, Derived, RankEntry
@@ -143,6 +143,26 @@ class RankIncarnations:
         entry = RankEntry(hello=hello)
         self._context.store.commit([RANKS.put(str(incarnation.key), entry)])
         self._began[incarnation.id] = self._context.clock()
+        self._context.notify(Topic.RANKS, [incarnation.key.role.value])
+
+    def first_of(self, role: Role, epoch: int, asking: str) -> FirstRank:
+        """Global rank 0 of a role, for `asking`, a living incarnation of the open epoch."""
+        open_epoch = self._epochs.current.restore.epoch
+        if epoch != open_epoch:
+            raise wrong_epoch(f"{role.value}: {asking} is of epoch {epoch}; epoch {open_epoch} is open. Exit.")
+        if asking not in self.living():
+            raise fenced(f"{role.value}: {asking} is over: it died, was replaced or was told to restart. Exit.")
+        first = RankKey(role=role, replica=0, rank=0)
+        entry, order = self._context.store.get(RANKS, str(first)), self._epochs.order_of(first.pod)
+        return FirstRank(
+            incarnation=None if entry is None else entry.hello.incarnation,
+            has_begun=order is not None and self._epochs.has_taken(first.pod, order.epoch, order.generation),
+        )
+
+    def registered_first_of(self, role: Role, epoch: int, asking: str) -> FirstRank | None:
+        """As `first_of`, once it has registered."""
+        answer = self.first_of(role, epoch, asking)
+        return None if answer.incarnation is None else answer
 
     def receive_beat(self, beat: Beat) -> None:
         """Notes a beat. Needs no Redis, so that a restart of it lets no rank appear dead."""

@@ -18,7 +18,7 @@ import redis
 from pydantic import TypeAdapter
 
 from rljob_api.base import WireModel
-from rljob_api.names import Epoch
+from rljob_api.names import Epoch, Role
 from rljob_api.spec import RLJob
 from rljob_api.wire.checkpoints import CheckpointAttempt, CheckpointRecord
 from rljob_api.wire.epochs import DesiredState, RestorePoint
@@ -186,6 +186,18 @@ class OfferEntry(WireModel):
     """Address -> id of the incarnation that serves it."""
 
 
+class TurnsTaken(WireModel):
+    """What is decided about the rollouts of an epoch: of all below `rollout` that they are trained on."""
+
+    epoch: Epoch
+    rollout: int
+    """The one that is to be decided, or that was stopped at."""
+    come: tuple[Role, ...] = ()
+    """Roles that have come to it."""
+    stopped: bool = False
+    """All leave before it."""
+
+
 PODS = Table("pods", LauncherHello)
 """Pod -> hello of its launcher."""
 
@@ -272,6 +284,10 @@ GIVEN_UP = Cell("given_up", int)
 """Checkpoints that were given up since the last record."""
 
 
+TURNS = Cell("turns", TurnsTaken)
+"""Of the last epoch in which a role took one."""
+
+
 JOB_IN_FORCE = Cell("job", EpochJob)
 
 
@@ -297,6 +313,7 @@ CELLS: tuple[Cell[Any], ...] = (
     LAST_STEP,
     RECORD,
     GIVEN_UP,
+    TURNS,
     JOB_IN_FORCE,
     JOB_TO_COME,
     ROOM,

@@ -1,0 +1,145 @@
+"""The turns of a rank that trains: whether its gang begins a rollout, with the gangs of the other roles that train.
+
+    turns = Turns.of(rank, group)
+    while (turn := turns.take(r, session.draining)) is Turn.WAIT:
+        ...                                   what the loop does between two turns
+    if turn is Turn.STOP:
+        raise Draining                        all roles alike, with the weights of version r
+
+Called by the loops before the first optimizer step on a rollout. Knows the coordinator and the gang, no trainer.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+import torch
+
+from rljob_api.roles import SAVING_ROLES
+from rljob_api.wire.turns import Turn, TurnAnswer, TurnRequest
+from rljob_workers.dcs.membership.coordinator_http import (
+    ATTEMPT_SECONDS,
+    PAUSE_SECONDS,
+    ChannelBroken,
+    CoordinatorClient,
+    accept,
+)
+from rljob_workers.rank_loop import TURN_SECONDS
+from rljob_workers.trainers.data_parallel import DataParallelGroup, RankVote, agree
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rljob_api.names import Role, RolloutId
+    from rljob_workers.dcs.membership.session import RankSession
+    from rljob_workers.rank_loop import RankParts
+
+__all__ = ["OwnTurns", "SharedTurns", "Turn", "Turns"]
+
+
+_TURNS = tuple(Turn)
+
+
+class Turns(ABC):
+    """The turns of one rank; `take` is a collective of its gang."""
+
+    @staticmethod
+    def of(rank: RankParts, group: DataParallelGroup) -> Turns:
+        """Of a job. Where it has one role that trains nobody is asked."""
+        present = rank.spec.roles.present()
+        roles = [role for role in SAVING_ROLES if role in present]
+        if len(roles) == 1:
+            return OwnTurns(group)
+        return SharedTurns(rank.session, group, CoordinatorClient(rank.context.endpoints), roles)
+
+    @abstractmethod
+    def take(self, rollout: RolloutId, drains: bool) -> Turn:
+        """Go, Stop or Wait for `train_r`, the same on all ranks of the gang; `drains`: this rank shall.
+
+        Returns after about TURN_SECONDS. Asked again after Go or Stop, it answers the same.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Closes the connection, if there is one."""
+
+
+class OwnTurns(Turns):
+    """Of the only role that trains: it goes on unless one of its ranks drains."""
+
+    def __init__(self, group: DataParallelGroup) -> None:
+        self._group = group
+
+    def take(self, rollout: RolloutId, drains: bool) -> Turn:
+        """See the base; never Wait."""
+        return Turn.STOP if _any_drains(self._group, rollout, drains=drains) else Turn.GO
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class SharedTurns(Turns):
+    """Of one of several roles that train: rank 0 asks the coordinator for all of the gang."""
+
+    def __init__(
+        self, session: RankSession, group: DataParallelGroup, client: CoordinatorClient, roles: Sequence[Role]
+    ) -> None:
+        """`roles` are all that train."""
+        self._session = session
+        self._group = group
+        self._client = client
+        self._roles = list(roles)
+        self._waits_for = [role for role in roles if role is not session.incarnation.key.role]
+        """By the last answer; at first all others."""
+
+    def take(self, rollout: RolloutId, drains: bool) -> Turn:
+        """See the base."""
+        drains = _any_drains(self._group, rollout, drains=drains)
+        told = torch.zeros(1 + len(self._roles), dtype=torch.int64)
+        if self._group.rank == 0:
+            answer = self._ask(rollout, drains=drains)
+            told[0] = _TURNS.index(answer.turn)
+            told[1:] = torch.tensor([role in answer.waits_for for role in self._roles])
+        self._group.broadcast(told, 0, f"the turn at train_{rollout}")
+        turn = _TURNS[int(told[0])]
+        if turn is Turn.WAIT:
+            self._waits_for = [role for role, missing in zip(self._roles, told[1:].tolist(), strict=True) if missing]
+            self._session.pulse(waiting=self._waiting(rollout))
+        return turn
+
+    def close(self) -> None:
+        """See the base."""
+        self._client.close()
+
+    def _ask(self, rollout: RolloutId, *, drains: bool) -> TurnAnswer:
+        """Wait, where the coordinator does not answer: the session finds out when that is for too long."""
+        request = TurnRequest(incarnation=self._session.incarnation, rollout=rollout, drains=drains, roles=self._roles)
+        channel, body = self._client.channel, request.model_dump_json().encode()
+        try:
+            pending = channel.begin(
+                "POST", f"/v1/turns?wait={TURN_SECONDS}", body, timeout=TURN_SECONDS + ATTEMPT_SECONDS
+            )
+            poller = select.poll()
+            channel.watch(poller)
+            while not pending.ready():
+                poller.poll(TURN_SECONDS * 1000)
+                self._session.pulse(waiting=self._waiting(rollout))
+            answer = pending.result()
+        except ChannelBroken:
+            channel.close()
+            answer = None
+        if answer is None or answer.status >= 500:
+            time.sleep(PAUSE_SECONDS)
+            return TurnAnswer(turn=Turn.WAIT, waits_for=self._waits_for)
+        return TurnAnswer.model_validate_json(accept(answer))
+
+    def _waiting(self, rollout: RolloutId) -> str:
+        others = " and ".join(f"the {role.value}'s" for role in self._waits_for)
+        return f"{others} turn at train_{rollout}"
+
+
+def _any_drains(group: DataParallelGroup, rollout: RolloutId, *, drains: bool) -> bool:
+    return bool(agree(group, RankVote(False, drains, 0), f"the turn at train_{rollout}").draining)
