@@ -92,6 +92,11 @@ def field_name(role: Role) -> str:
     return to_camel(role.value)
 
 
+def audit_file(role: Role) -> str:
+    """Name, in a run's folder, of the audit of a role that trains."""
+    return "samples.jsonl" if TRAITS[role].leads else f"samples.{role.value}.jsonl"
+
+
 def _only(holds: Callable[[RoleTraits], bool]) -> Role:
     (role,) = (role for role, traits in TRAITS.items() if holds(traits))
     return role

@@ -15,8 +15,7 @@ from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_FAILED
 from rljob_api.problems import first_problem
 from rljob_api.spec import RLJob
 from rljob_api.status import Phase, RLJobStatus
-from rljob_cli.jobs.sample_log import AuditReport, read_lines
-from rljob_cli.jobs.sample_log import audit as audited
+from rljob_cli.jobs.sample_log import AuditReport, audit_run
 
 _EPILOG = """\b
 Exit codes: 0 everything holds, 1 something does not, 64 the folder has nothing to audit.
@@ -33,7 +32,8 @@ Example:
 def audit(folder: Path, output: Literal["text", "json"]) -> None:
     """Prove from samples.jsonl that the run in FOLDER trained every sample exactly once.
 
-    Also that none was staler than spec.rollout.maxStaleness. Steps that a restart took back and trained again count
+    A critic's training is proven from samples.critic.jsonl alike. Also that none was staler than
+    spec.rollout.maxStaleness. Steps that a restart took back and trained again count
     once, as trained last. Of a run that is not at its end, the steps are audited whose checkpoint is recorded.
     """
     missing = _missing(folder)
@@ -48,7 +48,7 @@ def audit(folder: Path, output: Literal["text", "json"]) -> None:
             f"{folder} was written by another version of rljob: {first_problem(error)}. Audit it with that.", err=True
         )
         raise click.exceptions.Exit(EXIT_BAD_MANIFEST) from error
-    report = audited(read_lines(folder / "samples.jsonl"), job.spec, steps=_proven_steps(job, status))
+    report = audit_run(folder, job.spec, steps=_proven_steps(job, status))
     click.echo(_json(report) if output == "json" else _text(report, job))
     raise click.exceptions.Exit(EXIT_FAILED if report.problems else 0)
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from rljob_api.generations import FILES
+from rljob_api.roles import LEADING_ROLE, TRAITS, audit_file
 from rljob_api.spec import RLJobSpec
 
 _Line = TypeVar("_Line")
@@ -92,6 +93,18 @@ def _parse(row: dict[str, int | float | str]) -> SampleLine:
         pass_index=int(row["pass"]),
         reward=float(row["reward"]),
     )
+
+
+def audit_run(folder: Path, spec: RLJobSpec, *, steps: int) -> AuditReport:
+    """Checks the logs of every role that trains; the figures are the leading one's."""
+    report = audit(read_lines(folder / audit_file(LEADING_ROLE)), spec, steps=steps)
+    problems = list(report.problems)
+    for role in spec.roles.present():
+        if TRAITS[role].saves and role is not LEADING_ROLE:
+            path = folder / audit_file(role)
+            lines = read_lines(path) if path.exists() else []
+            problems += [f"{role.value}: {problem}" for problem in audit(lines, spec, steps=steps).problems]
+    return replace(report, problems=problems)
 
 
 def audit(lines: list[SampleLine], spec: RLJobSpec, *, steps: int) -> AuditReport:

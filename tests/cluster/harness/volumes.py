@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rljob_api import cluster
 from rljob_api.spec import RLJobSpec
-from rljob_cli.jobs.sample_log import AuditReport, audit, read_lines
+from rljob_cli.jobs.sample_log import AuditReport, audit_run, read_lines
 from tests.cluster.harness.kubectl import Kubectl
 
 
@@ -29,7 +29,7 @@ def audit_job(kubectl: Kubectl, name: str) -> AuditReport:
     done = status.get("phase") == "Succeeded"
     steps = spec.rollout.num_rollouts if done else status.get("training", {}).get("checkpoint") or 0
     folder = folder_of_claim(kubectl, cluster.checkpoint_claim_name(name))
-    return audit(read_lines(folder / "samples.jsonl"), spec, steps=steps)
+    return audit_run(folder, spec, steps=steps)
 
 
 def trained_steps(kubectl: Kubectl, name: str) -> int:

@@ -21,7 +21,7 @@ import redis
 import yaml
 
 from rljob_api.spec import RLJob
-from rljob_cli.jobs.sample_log import AuditReport, audit, read_lines
+from rljob_cli.jobs.sample_log import AuditReport, audit_run
 from rljob_operator.local.run_folder import memory_path
 from tests.integration.children import die_with_tests
 from tests.integration.preloaded.client import Forked, fork_program
@@ -295,7 +295,7 @@ class RunningJob:
     def audit(self) -> AuditReport:
         """What the sample log proves of a job that succeeded."""
         spec = self.manifest.spec
-        return audit(read_lines(self.out / "samples.jsonl"), spec, steps=spec.rollout.num_rollouts)
+        return audit_run(self.out, spec, steps=spec.rollout.num_rollouts)
 
     def assert_succeeded(self, seconds: float = 480) -> AuditReport:
         """Ends well, and soon: exit code 0, everything trained exactly once, nothing left over."""

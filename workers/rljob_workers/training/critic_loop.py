@@ -32,6 +32,7 @@ from rljob_workers.training.gang_loop import GangLoop, GangParts, slicing_of
 from rljob_workers.training.loop import loss_masks
 from rljob_workers.training.reporting import CriticReports
 from rljob_workers.training.saving import SaveConfig, Saves
+from rljob_workers.training.step_metrics import slice_facts
 from rljob_workers.training.turns import Turn, Turns
 from rljob_workers.transfer_queue.dataset import StreamingDataLoader, StreamingDataset, TrainingSlice
 from rljob_workers.transfer_queue.types import Batch
@@ -110,9 +111,12 @@ class CriticLoop(GangLoop):
         return TrainRows(columns, torch.from_numpy(batch.rows.astype("int64")))
 
     def account(self, pass_index: int, part: TrainingSlice) -> None:
-        """The commit, once every rank has trained on the slice."""
-        agree(self.gang.mesh.gang, RankVote(False, False, 0), f"the end of slice {part.index}")
-        if self.gang.leads and part.ends_step and pass_index == 0:
+        """Audit first, then the commit, as the actor does."""
+        facts = self.gang.mesh.gather(slice_facts(part.batch), "what the ranks trained on")
+        if self._reports is None:
+            return
+        self._reports.audit.append(self.rollout_id, pass_index, facts)
+        if part.ends_step and pass_index == 0:
             self.gang.queue.commit_training(self.slicing.task, self.rollout_id, part.step)
 
     def _leaves(self) -> bool:

@@ -15,6 +15,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from rljob_api.names import RolloutId, partition_name
+from rljob_api.roles import audit_file
 from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.engines.base import FINISH_CODES
 from rljob_workers.models.tokenizers import TextDecoder, text_decoder
@@ -94,41 +95,77 @@ class GenerationSampler:
             )
 
 
+class AuditLog:
+    """The audit of a role that trains: a line for each sample and pass."""
+
+    def __init__(self, log: SampleLog | None, epoch: int, samples_per_prompt: int) -> None:
+        """`log` is None where the audit is off."""
+        self._log = log
+        self._epoch = epoch
+        self._samples_per_prompt = samples_per_prompt
+
+    @classmethod
+    def of(cls, rank: RankParts) -> AuditLog:
+        """Of the rank's role; opens the file."""
+        file = Path(rank.context.endpoints.run_dir) / audit_file(rank.context.incarnation.key.role)
+        log = SampleLog(file) if rank.spec.telemetry.sample_log else None
+        return cls(log, rank.session.incarnation.epoch, rank.spec.rollout.samples_per_prompt)
+
+    def append(self, rollout_id: RolloutId, pass_index: int, facts: Sequence[torch.Tensor]) -> None:
+        """Lines of a slice; `facts` of every rank's rows, columns as in FACTS."""
+        if self._log is None:
+            return
+        name, per_group = partition_name(rollout_id), self._samples_per_prompt
+        self._log.append(
+            [
+                TrainedSample(
+                    name,
+                    int(group),
+                    int(row) % per_group,
+                    int(oldest),
+                    rollout_id,
+                    self._epoch,
+                    pass_index,
+                    reward,
+                    bool(valid),
+                )
+                for row, group, oldest, reward, _, valid, *_ in torch.cat(list(facts)).tolist()
+            ]
+        )
+
+    def sync(self) -> None:
+        """Makes the lines durable that were logged so far."""
+        if self._log is not None:
+            self._log.sync()
+
+
 class Leader:
     """Global rank 0 of the actor."""
 
     def __init__(
-        self,
-        session: RankSession,
-        samples: SampleLog | None,
-        generations: GenerationSampler | None,
-        samples_per_prompt: int,
-        timeline: Timeline,
+        self, session: RankSession, audit: AuditLog, generations: GenerationSampler | None, timeline: Timeline
     ) -> None:
-        """`samples` is None where the audit is off, `generations` where no texts are logged."""
+        """`generations` is None where no texts are logged."""
         self._session = session
         self._timeline = timeline
-        self._samples = samples
+        self._audit = audit
         self._generations = generations
-        self._samples_per_prompt = samples_per_prompt
         self._step_began = time.monotonic()
 
     @classmethod
     def of(cls, rank: RankParts, tokenizer: PreTrainedTokenizerBase, num_slices: int) -> Leader:
         """Of a job whose rollouts are trained in `num_slices` slices; opens its logs."""
-        telemetry, per_group = rank.spec.telemetry, rank.spec.rollout.samples_per_prompt
-        folder = Path(rank.context.endpoints.run_dir)
-        samples = SampleLog(folder / "samples.jsonl") if telemetry.sample_log else None
+        telemetry = rank.spec.telemetry
         if not telemetry.generations_per_rollout:
-            return cls(rank.session, samples, None, per_group, rank.timeline)
+            return cls(rank.session, AuditLog.of(rank), None, rank.timeline)
         generations = GenerationSampler(
-            GenerationLog(folder),
+            GenerationLog(Path(rank.context.endpoints.run_dir)),
             text_decoder(tokenizer, skip_special_tokens=False),
             per_rollout=telemetry.generations_per_rollout,
             num_slices=num_slices,
-            samples_per_prompt=per_group,
+            samples_per_prompt=rank.spec.rollout.samples_per_prompt,
         )
-        return cls(rank.session, samples, generations, per_group, rank.timeline)
+        return cls(rank.session, AuditLog.of(rank), generations, rank.timeline)
 
     def begin(self) -> None:
         """The first step begins now."""
@@ -141,32 +178,13 @@ class Leader:
 
         `facts` as in FACTS, by rank.
         """
-        epoch = self._session.incarnation.epoch
-        if self._samples is not None:
-            name, per_group = partition_name(rollout_id), self._samples_per_prompt
-            self._samples.append(
-                [
-                    TrainedSample(
-                        name,
-                        int(group),
-                        int(row) % per_group,
-                        int(oldest),
-                        rollout_id,
-                        epoch,
-                        pass_index,
-                        reward,
-                        bool(valid),
-                    )
-                    for row, group, oldest, reward, _, valid, *_ in torch.cat(list(facts)).tolist()
-                ]
-            )
+        self._audit.append(rollout_id, pass_index, facts)
         if self._generations is not None and pass_index == 0:
-            self._generations.add(rollout_id, epoch, part.index, part.batch)
+            self._generations.add(rollout_id, self._session.incarnation.epoch, part.index, part.batch)
 
     def sync_samples(self) -> None:
         """Makes the audit lines durable that were logged so far."""
-        if self._samples is not None:
-            self._samples.sync()
+        self._audit.sync()
 
     def report(self, rollout_id: RolloutId, tally: RolloutTally) -> None:
         """Reports the trained step, whose version is published."""
@@ -177,9 +195,10 @@ class Leader:
 
 
 class CriticReports:
-    """What rank 0 of the critic reports: its figures of each rollout, which become a part of the step's."""
+    """What rank 0 of the critic reports: its audit, and its figures of each rollout, which become a part of the step's."""
 
     def __init__(self, rank: RankParts) -> None:
+        self.audit = AuditLog.of(rank)
         self._session = rank.session
         self._timeline = rank.timeline
         self._step_began = time.monotonic()
@@ -189,7 +208,8 @@ class CriticReports:
         self._step_began = time.monotonic()
 
     def report(self, rollout_id: RolloutId, tally: RolloutTally) -> None:
-        """Reports that the critic has trained on the rollout."""
+        """Reports that the critic has trained on the rollout; its audit lines are durable before that."""
+        self.audit.sync()
         now = time.monotonic()
         seconds, self._step_began = now - self._step_began, now
         metrics = tally.of_critic(seconds, self._timeline.take_seconds())
