@@ -19,13 +19,17 @@ class PartWriter(WireModel):
 
 
 class CheckpointBegin(WireModel):
-    """`POST /v1/checkpoints/begin`: the leader names the parts of the checkpoint."""
+    """`POST /v1/checkpoints/begin`, by rank 0 of each role that saves, once that has come to the version.
+
+    The parts that the leader names are the checkpoint's.
+    """
 
     incarnation: Incarnation = Field(alias="life")
     id: WeightId
     folder: str
     """Name below the checkpoint path, once it is whole."""
     parts: list[PartWriter]
+    """Of all roles that save."""
 
 
 class CheckpointPart(WireModel):
@@ -46,12 +50,18 @@ class CheckpointPartRequest(WireModel):
 
 
 class CheckpointAttempt(WireModel):
-    """A checkpoint in work. `GET /v1/checkpoints/attempts/{folder}?wait=` answers once it is whole."""
+    """A checkpoint in work.
+
+    `GET /v1/checkpoints/attempts/{folder}?wait=` answers once it is whole, and with what is there at the end of the
+    wait; null where nothing was reported.
+    """
 
     epoch: int
     id: WeightId
     wanted: list[PartWriter] | None = None
     """None until the leader has begun it."""
+    begun: list[Role] = []
+    """Roles that have come to the version and write their parts."""
     parts: list[CheckpointPart] = []
     given_up: bool = False
 
@@ -60,6 +70,11 @@ class CheckpointAttempt(WireModel):
         """Who has not reported a part."""
         there = {(part.writer.role, part.writer.rank) for part in self.parts}
         return [writer for writer in self.wanted or [] if (writer.role, writer.rank) not in there]
+
+    @property
+    def to_begin(self) -> list[Role]:
+        """Roles of which parts are wanted that have not come to the version: they may train for long yet."""
+        return [role for role in dict.fromkeys(writer.role for writer in self.wanted or []) if role not in self.begun]
 
     @property
     def is_whole(self) -> bool:

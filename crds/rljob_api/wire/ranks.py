@@ -70,6 +70,8 @@ class BeatAnswer(WireModel):
 
     drain: bool
     """The pod shall drain: finish or hand back, then exit 0."""
+    stops: bool = False
+    """The roles that train leave with the version that they have, since a pod of one of them drains (`turns`)."""
     published: WeightId | None
     role_ranks: int
     """Ranks of its role by the orders in force, which change while the job runs."""

@@ -87,6 +87,7 @@ class Rank:
     did: list[str] = field(default_factory=list)
     pulses: int = 0
     version: int = 0
+    stops: bool = False
     counters: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     welcome: Any = field(default_factory=lambda: SimpleNamespace(restore=SimpleNamespace(version=0)))
 

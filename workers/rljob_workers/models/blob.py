@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 import xxhash
@@ -56,6 +57,11 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
 def part_file(index: int, count: int) -> str:
     """What a part of a model is called in its folder, as Hugging Face has it; a single part is `model.safetensors`."""
     return WEIGHTS_FILE if count == 1 else f"model-{index + 1:05}-of-{count:05}.safetensors"
+
+
+def is_part_of_several(file: str) -> bool:
+    """Whether a file of this name is one of several parts."""
+    return fnmatchcase(file, "model-*-of-*.safetensors")
 
 
 def blob_metadata(path: Path) -> dict[str, str]:

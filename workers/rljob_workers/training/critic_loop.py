@@ -122,7 +122,7 @@ class CriticLoop(GangLoop):
     def _leaves(self) -> bool:
         """Whether a rank of the gang is ordered to drain, and all roles that train leave at version r; a collective."""
         gang = self.gang
-        vote = RankVote(has_rows=False, drains=gang.session.draining, num_micro_batches=0)
+        vote = RankVote(has_rows=False, drains=self.drains, num_micro_batches=0)
         if not agree(gang.mesh.gang, vote, "who drains").draining:
             return False
         return gang.turns.take(self.rollout_id, drains=True) is Turn.STOP

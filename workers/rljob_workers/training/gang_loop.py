@@ -88,6 +88,11 @@ class GangLoop(ABC):
         """The rollout in hand."""
         return self._rollout_id
 
+    @property
+    def drains(self) -> bool:
+        """Whether this rank shall leave as soon as it may."""
+        return self.gang.session.draining or self.gang.session.stops
+
     def begin_rollout(self, rollout_id: RolloutId) -> None:
         """Its weights are those of version r."""
         self._rollout_id, self._moved, self.tally = rollout_id, False, RolloutTally()
@@ -122,7 +127,7 @@ class GangLoop(ABC):
     def agree(self, what: str, *, has_rows: bool, num_micro_batches: int = 0) -> Agreement:
         """Raises Draining, on all ranks alike, where one is ordered to drain and all roles may leave at version r."""
         gang = self.gang
-        agreed = agree(gang.mesh.gang, RankVote(has_rows, gang.session.draining, num_micro_batches), what)
+        agreed = agree(gang.mesh.gang, RankVote(has_rows, self.drains, num_micro_batches), what)
         if agreed.draining and not self._moved and gang.turns.take(self._rollout_id, drains=True) is Turn.STOP:
             raise Draining
         return agreed
@@ -162,7 +167,7 @@ class GangLoop(ABC):
         """Takes the gang's turn, once for each rollout. Raises Draining where the roles leave at version r instead."""
         gang = self.gang
         while not self._moved:
-            match gang.turns.take(self._rollout_id, drains=gang.session.draining):
+            match gang.turns.take(self._rollout_id, drains=self.drains):
                 case Turn.GO:
                     self._moved = True
                 case Turn.STOP:

@@ -1,7 +1,8 @@
 """One checkpoint from begin to record: the files of each rank, and what the leader makes of all of them.
 
 Runs in the writer thread of `checkpoints.store`. The order is the contract: every rank writes and syncs its files and
-reports them; the leader writes the checksums of all, syncs, renames, records their digest, and only then deletes.
+reports them; the leader writes the checksums of all, syncs, renames, records their digest, and only then deletes. Ranks of several
+roles write into one folder, so that there is no record of one role without the other.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ from rljob_workers.dcs.checkpoints.on_disk import (
     RECORDED_MARK,
     TICKETS_FILE,
     Reference,
+    file_of,
     folder_name,
+    owner_of,
     partial_name,
     read_record,
     reference_file,
@@ -42,23 +45,24 @@ from rljob_workers.dcs.checkpoints.on_disk import (
 )
 from rljob_workers.dcs.membership.coordinator_http import CoordinatorClient
 from rljob_workers.dcs.tensor_bytes import index_of_parts, safetensors_pieces
-from rljob_workers.models.blob import INDEX_FILE, part_file
+from rljob_workers.models.blob import INDEX_FILE, is_part_of_several, part_file
 from rljob_workers.models.slices import state_files
 
 if TYPE_CHECKING:
     import torch
     from _typeshed import ReadableBuffer
 
+    from rljob_api.names import Role
     from rljob_workers.models.blob import WeightShare
     from rljob_workers.models.slices import StateShare
 
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """Who saves together."""
+    """Who saves together: all ranks of all roles that save."""
 
     leader: str
-    """Incarnation of the rank that begins, renames and records."""
+    """Incarnation of the rank that renames and records."""
     parts: tuple[PartWriter, ...]
     own: PartWriter
 
@@ -66,6 +70,15 @@ class Gang:
     def is_leader(self) -> bool:
         """Whether this rank is the first of them."""
         return self.own == self.parts[0]
+
+    @property
+    def speaks_for_role(self) -> bool:
+        """Whether this rank is the first of its role."""
+        return self.own.rank == 0
+
+    def file(self, name: str) -> str:
+        """Where this role's file lies in the folder."""
+        return file_of(self.own.role, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +106,10 @@ class Place:
     endpoints: Endpoints
     gang: Gang
     describing: Mapping[str, bytes]
-    """Small files that the leader puts into every folder as they are."""
+    """Small files that the first rank of the role puts into every folder as they are."""
     parts_seconds: float
-    """How long the leader waits, its own part written, for those of the others, beside what as many bytes take."""
+    """How long the leader waits for the parts of the others, beside what as many bytes as its own take: once its own is
+    written and every role has come to the version."""
     absence_seconds: float
     """How long the coordinator may be away while a checkpoint waits for it."""
 
@@ -120,8 +134,8 @@ class Attempt:
         """
         with contextlib.closing(CoordinatorClient(self._place.endpoints)) as client:
             # Never emptied first: whatever another rank has written there is of this very checkpoint.
-            self._beside.mkdir(exist_ok=True)
-            if self._place.gang.is_leader:
+            (self._beside / self._place.gang.file("")).mkdir(parents=True, exist_ok=True)
+            if self._place.gang.speaks_for_role:
                 self._begin(client)
             files = self._write_part()
             attempt = self._report(client, files)
@@ -143,13 +157,15 @@ class Attempt:
         failpoint("checkpoint.begun")
 
     def _write_part(self) -> dict[str, str]:
-        files = {file: write_synced(self._beside / file, pieces) for file, pieces in self._contents()}
-        sync_folder(self._beside)
+        file_of_role = self._place.gang.file
+        named = ((file_of_role(name), pieces) for name, pieces in self._contents())
+        files = {file: write_synced(self._beside / file, pieces) for file, pieces in named}
+        _sync_folders_of(self._beside, files)
         failpoint("checkpoint.part_written")
         return files
 
     def _contents(self) -> Iterable[tuple[str, Iterable[ReadableBuffer]]]:
-        """The files of this rank's part."""
+        """The files of this rank's part, by their names within the role."""
         due, gang = self._due, self._place.gang
         if due.share is not None:
             yield part_file(due.share.index, due.share.count), safetensors_pieces(due.model)
@@ -160,7 +176,7 @@ class Attempt:
             yield TICKETS_FILE, [due.tickets]
         if due.reference is not None and due.share is not None:
             yield reference_file(due.share), [json.dumps(asdict(due.reference)).encode()]
-        if gang.is_leader:
+        if gang.speaks_for_role:
             yield from ((file, [content]) for file, content in self._place.describing.items())
 
     def _report(self, client: CoordinatorClient, files: dict[str, str]) -> CheckpointAttempt:
@@ -174,9 +190,14 @@ class Attempt:
     def _await_parts(
         self, client: CoordinatorClient, attempt: CheckpointAttempt, seconds: float
     ) -> CheckpointAttempt | None:
-        """The attempt once every part is there; None, and the attempt is given up by name, after `seconds`."""
+        """The attempt once every part is there; None, and the attempt is given up by name, after `seconds`.
+
+        They count from when every role has come to the version: one may train on its rollout for long.
+        """
         began, path = time.monotonic(), f"/v1/checkpoints/attempts/{self._name}?wait="
         while not attempt.is_whole:
+            if attempt.to_begin:
+                began = time.monotonic()
             left = began + seconds - time.monotonic()
             if left <= 0:
                 request = CheckpointGiveUp(
@@ -192,22 +213,26 @@ class Attempt:
     def _complete(self, whole: CheckpointAttempt) -> str:
         """Index, checksums of all files, sync, rename; gives the digest of the checksums."""
         checksums = {file: digest for part in whole.parts for file, digest in part.files.items()}
-        checksums |= self._write_index()
+        checksums |= self._write_indexes(checksums)
         digest = write_synced(self._beside / CHECKSUMS_FILE, [json.dumps(checksums).encode()])
-        sync_folder(self._beside)
+        _sync_folders_of(self._beside, checksums)
         failpoint("checkpoint.before_rename")
         self._beside.rename(self._place.root / self._name)
         sync_folder(self._place.root)
         return digest
 
-    def _write_index(self) -> dict[str, str]:
-        """What makes a model in several parts a Hugging Face folder."""
-        share = self._due.share
-        if share is None or share.count == 1:
-            return {}
-        files = [part_file(index, share.count) for index in range(share.count)]
-        index = index_of_parts(self._beside, files).encode()
-        return {INDEX_FILE: write_synced(self._beside / INDEX_FILE, [index])}
+    def _write_indexes(self, files: Iterable[str]) -> dict[str, str]:
+        """What makes a model in several parts a Hugging Face folder, for each role that has one; `files` are of all."""
+        parts: dict[Role, list[str]] = {}
+        for file in sorted(files):
+            if is_part_of_several(Path(file).name):
+                parts.setdefault(owner_of(file), []).append(Path(file).name)
+        written = {}
+        for role, names in parts.items():
+            index = file_of(role, INDEX_FILE)
+            content = index_of_parts((self._beside / index).parent, names).encode()
+            written[index] = write_synced(self._beside / index, [content])
+        return written
 
     def _record(self, client: CoordinatorClient, digest: str) -> CheckpointRecord:
         failpoint("checkpoint.before_record")
@@ -222,6 +247,13 @@ class Attempt:
 
     def _settle(self, record: CheckpointRecord) -> None:
         settle(self._place.root, record)
+
+
+def _sync_folders_of(folder: Path, files: Iterable[str]) -> None:
+    """Makes the names of files below `folder` durable: the inner folders' first, whose own names it has."""
+    for inner in sorted({(folder / file).parent for file in files} - {folder}):
+        sync_folder(inner)
+    sync_folder(folder)
 
 
 def settle(root: Path, record: CheckpointRecord) -> None:

@@ -20,6 +20,8 @@ import xxhash
 from pydantic import ValidationError
 
 from rljob_api.cluster import LATEST
+from rljob_api.names import Role
+from rljob_api.roles import LEADING_ROLE, SAVING_ROLES
 from rljob_api.wire.checkpoints import CheckpointRecord
 from rljob_workers.dcs.errors import CheckpointDamaged, CheckpointUnreadable
 
@@ -147,6 +149,19 @@ REFERENCE_FOLDER = "reference"
 REFERENCE_PATTERN = "reference*.json"
 
 
+def file_of(role: Role, name: str) -> str:
+    """Where a role's file `name` is in a checkpoint's folder: the leading role's are at its top, where they always were.
+
+    Those of another role are in a folder of its own, `critic/`, which is a folder of Hugging Face's like the whole.
+    """
+    return name if role is LEADING_ROLE else f"{role.value}/{name}"
+
+
+def owner_of(file: str) -> Role:
+    """The role whose file it is, by its place in a checkpoint's folder."""
+    return next((role for role in SAVING_ROLES if file.startswith(f"{role.value}/")), LEADING_ROLE)
+
+
 def reference_file(share: WeightShare) -> str:
     """Which file of a folder names the place of part `share` of the reference version."""
     return "reference.json" if share.count == 1 else f"reference-{share.index + 1:05}-of-{share.count:05}.json"
@@ -191,15 +206,18 @@ def write_record(root: Path, record: CheckpointRecord) -> None:
         beside.replace(root / LATEST)
 
 
-def expected_checksums(root: Path, folder: str) -> dict[Path, str]:
-    """Every file of a recorded folder, and of the reference version that it names, with its checksum.
+def expected_checksums(root: Path, folder: str, role: Role = LEADING_ROLE) -> dict[Path, str]:
+    """Every file of a role in a recorded folder, with its checksum; none where the record is of a job without the role.
 
+    The reference version that the folder names, and the file of checksums itself, are the leading role's to verify.
     A file of checksums that leaves no file out is proved by the others: any damage of it would be theirs as well. So it
     is the record that is damaged where that has another digest of it.
     """
     path = root / folder
     checksums: dict[str, str] = read_json(path / CHECKSUMS_FILE)
-    expected = {path / name: checksum for name, checksum in checksums.items()}
+    expected = {path / name: checksum for name, checksum in checksums.items() if owner_of(name) is role}
+    if role is not LEADING_ROLE:
+        return expected
     record = read_record(root)
     if record is not None and record.folder == folder and not _leaves_none_out(path, checksums):
         expected |= {path / name: checksum for name, checksum in record.checksums.items()}
@@ -222,7 +240,7 @@ def named_references(folder: Path) -> dict[str, Reference]:
 
 def _leaves_none_out(folder: Path, checksums: Mapping[str, str]) -> bool:
     try:
-        files = {path.name for path in folder.iterdir()}
+        files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
     except OSError as error:
         raise CheckpointUnreadable(folder, error) from error
     return files - {CHECKSUMS_FILE, RECORDED_MARK} <= checksums.keys()

@@ -1,16 +1,18 @@
 """Checkpoints: written beside while training goes on, a part by each rank, recorded, pruned only after that.
 
-Used by every rank of the actor. What one checkpoint takes is `checkpoint_attempt`'s.
+Used by every rank of a role that saves; all of them write into one folder. What one checkpoint takes is `checkpoint_attempt`'s.
 
     store.write(weight, share, tensors, state, tickets)   returns at once; waits only for the one that is due before it
     store.wait()                                          until this rank's parts are written; on the leader: recorded
-    path = store.verified(folder, rank, world)            raises for what is damaged of this rank's share
+    path = store.verified(folder, rank, world)            raises for what is damaged of this rank's share; None: no part
+                                                          of this role was recorded
     trainer.restore(path)                                 once all ranks have verified their files
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -21,6 +23,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from rljob_api.failpoints import failpoint
+from rljob_api.roles import LEADING_ROLE, SAVING_ROLES
 from rljob_api.spec.restart import absence_seconds, parts_seconds
 from rljob_api.wire.checkpoints import DamageRequest, PartWriter
 from rljob_api.wire.identity import WeightId
@@ -30,6 +33,7 @@ from rljob_workers.dcs.checkpoints.on_disk import (
     REFERENCE_FOLDER,
     Reference,
     expected_checksums,
+    file_of,
     named_references,
     reference_file,
     share_of_files,
@@ -47,6 +51,9 @@ from rljob_workers.dcs.tensor_bytes import safetensors_pieces
 from rljob_workers.models.blob import WHOLE, WeightShare
 from rljob_workers.models.slices import StateShare
 
+_LOG = logging.getLogger(__name__)
+
+
 PULSE_SECONDS = 0.1
 
 
@@ -60,17 +67,26 @@ def build_checkpoint_store(
 ) -> CheckpointStore:
     """The store below the job's checkpoint path.
 
-    `describing` are small files that go into every folder as they are. `leader` is the incarnation of global rank 0,
-    None where that is this rank; `share` the part of the weights that this rank saves, if any.
+    `describing` are small files of this rank's role that go into every folder as they are. `leader` is the incarnation
+    of global rank 0 of the leading role, None where that is this rank; `share` the part of the role's weights that this
+    rank saves, if any.
     """
     role = context.incarnation.key.role
-    writers = tuple(PartWriter(role=role, rank=rank) for rank in range(context.world_size))
-    gang = Gang(leader or context.incarnation.id, writers, writers[context.global_rank])
+    own = PartWriter(role=role, rank=context.global_rank)
+    gang = Gang(leader or context.incarnation.id, writers_of(context), own)
     policy = context.job.spec.restart_policy
     waits = parts_seconds(policy), absence_seconds(policy)
     place = Place(context.checkpoint_dir, context.incarnation, context.endpoints, gang, describing, *waits)
     checkpoint = context.job.spec.checkpoint
     return CheckpointStore(place, session, share, Retention(checkpoint.keep, checkpoint.keep_every))
+
+
+def writers_of(context: RankContext) -> tuple[PartWriter, ...]:
+    """All ranks that write parts of the checkpoints of a rank's job, those of the leading role first."""
+    roles, own = context.job.spec.roles, context.incarnation.key.role
+    worlds = {role: roles.topology(role).num_ranks for role in SAVING_ROLES if roles.of(role) is not None}
+    worlds[own] = context.world_size
+    return tuple(PartWriter(role=role, rank=rank) for role, world in worlds.items() for rank in range(world))
 
 
 class CheckpointStore:
@@ -164,21 +180,25 @@ class CheckpointStore:
 
     # --- restoring -------------------------------------------------------------------------------------------------
 
-    def verified(self, folder: str, rank: int = 0, world: int = 1) -> Path:
-        """The path of a recorded folder; of its files, those that fall to `rank` of `world` are what was written.
+    def verified(self, folder: str, rank: int = 0, world: int = 1) -> Path | None:
+        """Where the files of this role are in a recorded folder; those that fall to `rank` of `world` are intact.
 
-        The reference version that the folder names is one of them. The reader waits until all ranks have verified
+        None where the folder was recorded by a job without this role, which then begins with its version 0. The
+        reference version that the folder names is one of them. The reader waits until all ranks have verified
         their files. Raises CheckpointUnreadable, and DamageReported: the coordinator knows of it when that is raised.
         """
-        root = self._place.root
+        root, role = self._place.root, self._place.gang.own.role
         try:
-            expected = expected_checksums(root, folder)
+            expected = expected_checksums(root, folder, role)
             for path in share_of_files({path: size_of(path) for path in expected}, rank, world):
                 verify(path, expected[path])
         except CheckpointDamaged as damage:
             self._report(folder, damage)
             raise
-        return root / folder
+        if not expected and role is not LEADING_ROLE:
+            _LOG.warning("%s was recorded without a part of the %s, which begins anew", root / folder, role.value)
+            return None
+        return root / folder / file_of(role, "")
 
     def _report(self, folder: str, damage: CheckpointDamaged) -> None:
         """Raises DamageReported."""
@@ -197,6 +217,8 @@ class CheckpointStore:
         if folder is None or not (self._place.root / folder).is_dir():
             return
         (self._place.root / folder / RECORDED_MARK).touch()
+        if self._place.gang.own.role is not LEADING_ROLE:
+            return
         try:
             restored = named_references(self._place.root / folder)
         except CheckpointDamaged:

@@ -92,8 +92,9 @@ def _add_request(
 def _add_checkpoint_routes(app: FastAPI, executor: SerialExecutor) -> None:
     @app.get("/v1/checkpoints/attempts/{folder}")
     async def attempt(folder: str, wait: Wait = 0.0) -> Response:
-        reading = partial(executor.coordinator.progress.whole_attempt, folder)
-        return as_json(await executor.await_answer(Topic.CHECKPOINTS, reading, wait))
+        progress = executor.coordinator.progress
+        whole = await executor.await_answer(Topic.CHECKPOINTS, partial(progress.whole_attempt, folder), wait)
+        return as_json(whole or executor.read(partial(progress.attempt, folder)))
 
 
 _LOG = logging.getLogger("rljob.coordinator")

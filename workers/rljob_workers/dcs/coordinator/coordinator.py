@@ -212,6 +212,7 @@ class Coordinator:
         pod = beat.incarnation.key.pod
         return BeatAnswer(
             drain=self.epochs.drains(pod),
+            stops=self.turns.stops(pod.role),
             published=self.weights.published(),
             role_ranks=self.epochs.topology(pod.role).num_ranks,
         )

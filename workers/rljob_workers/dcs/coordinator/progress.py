@@ -6,6 +6,7 @@ The coordinator calls it in its thread. A failure stays until the supervisor ack
 from __future__ import annotations
 
 from rljob_api.names import Epoch, Role, WeightVersion
+from rljob_api.roles import LEADING_ROLE
 from rljob_api.wire.checkpoints import (
     CheckpointAttempt,
     CheckpointBegin,
@@ -99,35 +100,39 @@ class Progress:
     # --- checkpoints in work ---------------------------------------------------------------------------------------
 
     def begin_attempt(self, request: CheckpointBegin) -> None:
-        """The leader has begun a checkpoint; what came before it is over. Twice is once."""
+        """A role has come to a checkpoint. Where the leading one has, what came before it is over. Twice is once."""
         self._ranks.check_incarnation(request.incarnation)
-        known = self._attempt(request.folder)
-        parts = [] if known is None else known.parts
-        attempt = CheckpointAttempt(epoch=request.incarnation.epoch, id=request.id, wanted=request.parts, parts=parts)
+        role = request.incarnation.key.role
+        known = self.attempt(request.folder) or CheckpointAttempt(epoch=request.incarnation.epoch, id=request.id)
+        attempt = known.model_copy(update={"begun": [*(one for one in known.begun if one is not role), role]})
+        if role is not LEADING_ROLE:
+            self._commit([ATTEMPTS.put(request.folder, attempt)])
+            return
+        attempt = attempt.model_copy(update={"wanted": request.parts})
         self._commit([*self._outdated(request), ATTEMPTS.put(request.folder, attempt)])
 
     def take_part(self, request: CheckpointPartRequest) -> CheckpointAttempt:
         """A rank has written its part; the attempt as it is with it. Twice is once."""
         self._ranks.check_incarnation(request.incarnation)
-        known = self._attempt(request.folder) or CheckpointAttempt(epoch=request.incarnation.epoch, id=request.id)
+        known = self.attempt(request.folder) or CheckpointAttempt(epoch=request.incarnation.epoch, id=request.id)
         others = [part for part in known.parts if part.writer != request.part.writer]
         attempt = known.model_copy(update={"parts": [*others, request.part]})
         self._commit([ATTEMPTS.put(request.folder, attempt)])
         return attempt
 
-    def _attempt(self, folder: str) -> CheckpointAttempt | None:
+    def attempt(self, folder: str) -> CheckpointAttempt | None:
         """A checkpoint in work; None for one of which nothing was reported."""
         return self._context.store.get(ATTEMPTS, folder)
 
     def whole_attempt(self, folder: str) -> CheckpointAttempt | None:
         """The attempt once every part of it is there."""
-        attempt = self._attempt(folder)
+        attempt = self.attempt(folder)
         return attempt if attempt is not None and attempt.is_whole else None
 
     def give_up(self, request: CheckpointGiveUp) -> None:
         """Reports whose part is missing; the third time in a row the job fails by that name. Twice is once."""
         self._ranks.check_incarnation(request.incarnation)
-        attempt = self._attempt(request.folder)
+        attempt = self.attempt(request.folder)
         if attempt is None:
             raise not_found(f"checkpoint {request.folder}: it was not begun.")
         if attempt.given_up:

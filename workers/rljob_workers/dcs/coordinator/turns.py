@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from rljob_api.names import Role
+from rljob_api.roles import TRAITS
 from rljob_api.wire.epochs import RestorePoint
 from rljob_api.wire.turns import Turn, TurnAnswer, TurnRequest
 from rljob_workers.dcs.coordinator.context import CoordinatorContext, Topic, bad_request
@@ -81,6 +82,10 @@ class TurnTable:
         """As it is now, to one that has come."""
         self._ranks.check_incarnation(request.incarnation)
         return turn_of(self._taken(), request.rollout, request.roles)
+
+    def stops(self, role: Role) -> bool:
+        """Whether the ranks of a role leave since another role that trains does."""
+        return TRAITS[role].saves and self._taken().stopped
 
     def _taken(self) -> TurnsTaken:
         return turns_of_epoch(self._context.store.value(TURNS), self._epochs.current.restore)

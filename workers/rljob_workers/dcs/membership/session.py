@@ -88,6 +88,8 @@ class RankSession:
         self._work = _Work()
         self._busy: _BusyUntil | None = None
         self._draining = False
+        self.stops = False
+        """Whether the roles that train leave with the version that they have: this rank with them, ordered or not."""
         self._seq_of: Callable[[], int] | None = None
         self._postponed: DcsError | None = None
         """What a beat within a collective would have raised."""
@@ -276,7 +278,7 @@ class RankSession:
 
     def _take_answer(self, answer: BeatAnswer) -> None:
         self._answered_at = self._clock()
-        self._draining = answer.drain
+        self._draining, self.stops = answer.drain, answer.stops
         self._published = answer.published
         self._role_ranks = answer.role_ranks
 
