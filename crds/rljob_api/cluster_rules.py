@@ -10,20 +10,35 @@ from collections.abc import Callable, Iterator, Mapping
 
 from rljob_api.names import Role
 from rljob_api.revision import given
-from rljob_api.roles import FORWARD_ROLES, LEADING_ROLE, SCALED_ROLE, TRAITS, field_name
+from rljob_api.roles import FORWARD_ROLES, LEADING_ROLE, SAVING_ROLES, SCALED_ROLE, TRAITS, field_name
 from rljob_api.rule import Derived, Rule, rules_beside
 from rljob_api.spec import RLJobSpec
-
-_ACTOR = f"roles.{field_name(LEADING_ROLE)}"
-
 
 _ROLLOUT = f"roles.{field_name(SCALED_ROLE)}"
 
 
-def _all_trainers_write(spec: RLJobSpec) -> bool:
-    actor, volume = spec.roles.of(LEADING_ROLE), spec.checkpoint.volume
-    assert actor is not None, "every job has a trainer"
-    return actor.replicas == 1 or volume.claim_name is not None or volume.access_mode.value == "ReadWriteMany"
+def _all_its_pods_write(role: Role) -> Callable[[RLJobSpec], bool]:
+    def holds(spec: RLJobSpec) -> bool:
+        given, volume = spec.roles.of(role), spec.checkpoint.volume
+        is_alone = given is None or given.replicas == 1
+        return is_alone or volume.claim_name is not None or volume.access_mode.value == "ReadWriteMany"
+
+    return holds
+
+
+def _volume_for_all(role: Role) -> Rule:
+    """One pod of each role that saves is placed with the volume (`rljob_operator.build.scheduling`)."""
+    name = field_name(role)
+    absent = "" if role is LEADING_ROLE else f"!has(self.roles.{name}) || "  # every job has a leading role
+    return Rule(
+        field="checkpoint.volume.accessMode",
+        holds=_all_its_pods_write(role),
+        sentence=f"{{checkpoint.volume.accessMode}} lets one node mount the volume, but the {name} has "
+        f"{{roles.{name}.replicas}} pods, all of which write checkpoints to it. Give ReadWriteMany and a class of "
+        "storage that all nodes share, or one pod with more gpus or ranksPerPod.",
+        cel=f"{absent}self.roles.{name}.replicas == 1 || has(self.checkpoint.volume.claimName) || "
+        "self.checkpoint.volume.accessMode == 'ReadWriteMany'",
+    )
 
 
 def _has_devices_of_its_own(role: Role) -> Callable[[RLJobSpec], bool]:
@@ -122,17 +137,7 @@ ALWAYS: tuple[Rule, ...] = (
 )
 
 
-UNTIL_BEGUN: tuple[Rule, ...] = (
-    Rule(
-        field="checkpoint.volume.accessMode",
-        holds=_all_trainers_write,
-        sentence=f"{{checkpoint.volume.accessMode}} lets one node mount the volume, but the actor has "
-        f"{{{_ACTOR}.replicas}} pods, all of which write checkpoints to it. Give ReadWriteMany and a class of storage "
-        "that all nodes share, or one pod with more gpus or ranksPerPod.",
-        cel=f"self.{_ACTOR}.replicas == 1 || has(self.checkpoint.volume.claimName) || "
-        "self.checkpoint.volume.accessMode == 'ReadWriteMany'",
-    ),
-)
+UNTIL_BEGUN: tuple[Rule, ...] = tuple(_volume_for_all(role) for role in SAVING_ROLES)
 """Not for a job that has begun: one that was stored before this rule has all its pods on one node, where they stay."""
 
 

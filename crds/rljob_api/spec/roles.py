@@ -245,8 +245,8 @@ class RoleSpec(RuledModel):
     gpu_resource: ResourceName = "nvidia.com/gpu"
     """The resource that `gpus` counts, e.g. amd.com/gpu or nvidia.com/mig-1g.10gb. On a cluster only."""
     share_devices_with: DeviceOwner | None = None
-    """actor: the pods of this role use the actor's devices and need none of their own. For rollout, actorFwd and
-    reference, on one machine only; each must leave the others memory."""
+    """actor: the pods of this role use the actor's devices and need none of their own. For rollout, critic, actorFwd
+    and reference, on one machine only; each must leave the others memory."""
     resources: ResourcesSpec = ResourcesSpec()
     """CPU and memory of each pod. On a cluster only."""
     template: dict[str, Any] = {}

@@ -30,7 +30,9 @@ def by_cel(manifest: dict[str, Any], *, has_begun: bool) -> list[str]:
     return sorted(f"{broken.field.removeprefix('.')}: {broken.sentence}" for broken in broken_rules(own, given, ""))
 
 
+TRAINED_BY_THREE = {"globalBatchSize": 96, "microBatchSize": 1}
 TWO_PODS: dict[str, Any] = {"spec.roles.actor": {"replicas": 2}, "spec.training.microBatchSize": 1}
+CRITIC: dict[str, Any] = {"spec.algorithm.advantage": "Gae", "spec.training": TRAINED_BY_THREE}
 SHARED = {"gpus": 1, "shareDevicesWith": "actor"}
 
 
@@ -46,6 +48,39 @@ SHARED = {"gpus": 1, "shareDevicesWith": "actor"}
                 " share, or one pod with more gpus or ranksPerPod."
             ],
             id="two pods write to a volume of one node",
+        ),
+        pytest.param({**CRITIC, "spec.roles.critic": {}}, [], id="an actor's pod and a critic's write to one volume"),
+        pytest.param(
+            {**CRITIC, "spec.roles.critic": {"replicas": 3}},
+            [
+                "spec.checkpoint.volume.accessMode: ReadWriteOnce lets one node mount the volume, but the critic has 3"
+                " pods, all of which write checkpoints to it. Give ReadWriteMany and a class of storage that all nodes"
+                " share, or one pod with more gpus or ranksPerPod."
+            ],
+            id="three pods of a critic write to a volume of one node",
+        ),
+        pytest.param(
+            {
+                **CRITIC,
+                "spec.roles.critic": {"replicas": 3},
+                "spec.checkpoint": {"volume": {"accessMode": "ReadWriteMany"}},
+            },
+            [],
+            id="three pods of a critic on a volume of all nodes",
+        ),
+        pytest.param(
+            {
+                **CRITIC,
+                "spec.roles.actor": {"gpus": 1},
+                "spec.roles.rollout": {"gpus": 1},
+                "spec.roles.reference": {"gpus": 0},
+                "spec.roles.critic": {},
+            },
+            [
+                "spec.roles.critic: has no gpus, but another role has gpus: its model would be computed on the CPU, and"
+                " on a cluster a device belongs to one pod alone. Give gpus, or gpus: 0 for the CPU."
+            ],
+            id="a critic on the CPU beside an actor on GPUs",
         ),
         pytest.param(
             {**TWO_PODS, "spec.checkpoint": {"volume": {"accessMode": "ReadWriteMany"}}}, [], id="a volume of all nodes"

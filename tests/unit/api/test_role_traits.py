@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rljob_api.names import Role, Scope, Stream
-from rljob_api.roles import LEADING_ROLE, SCALED_ROLE, TICKET_ROLE, TRAITS, Grouping, field_name
+from rljob_api.roles import LEADING_ROLE, SAVING_ROLES, SCALED_ROLE, TICKET_ROLE, TRAITS, Grouping, field_name
 from rljob_api.spec import RLJobSpec
 from rljob_api.spec.restart import RestartTableSpec
 from rljob_api.spec.roles import RolesSpec
@@ -24,9 +24,10 @@ def test_every_role_has_a_row_and_a_field() -> None:
 
 def test_the_texts_of_the_table() -> None:
     assert (LEADING_ROLE, TICKET_ROLE, SCALED_ROLE) == (Role.ACTOR, Role.ROLLOUT, Role.ROLLOUT)
-    assert [role for role in Role if TRAITS[role].saves] == [Role.ACTOR]
+    assert [role for role in Role if TRAITS[role].saves] == [Role.ACTOR, Role.CRITIC]
+    assert SAVING_ROLES[0] is LEADING_ROLE
     assert [role for role in Role if TRAITS[role].has_engines] == [Role.ROLLOUT]
-    assert [role for role in Role if TRAITS[role].grouping is Grouping.GANG] == [Role.ACTOR]
+    assert [role for role in Role if TRAITS[role].grouping is Grouping.GANG] == [Role.ACTOR, Role.CRITIC]
     assert [role for role in Role if not TRAITS[role].loads_model] == [Role.ADVANTAGES]
     assert {role: TRAITS[role].stream for role in Role if TRAITS[role].stream} == {
         Role.ROLLOUT: Stream.POLICY,

@@ -26,6 +26,14 @@ SHAPE: dict[str, st.SearchStrategy[Any]] = {
 }
 SHAPES = st.fixed_dictionaries({}, optional=SHAPE)
 ACTOR = st.fixed_dictionaries({}, optional={**SHAPE, "backend": st.sampled_from(["Flat", "Fsdp", None])})
+CRITIC = st.fixed_dictionaries(
+    {},
+    optional={
+        **SHAPE,
+        "backend": st.sampled_from(["Flat", "Fsdp", "Sim", None]),
+        "modelPath": st.sampled_from(["r", None]),
+    },
+)
 ENGINE = st.fixed_dictionaries(
     {},
     optional={
@@ -105,7 +113,10 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "spec.training.itersPerTrainUpdate": SIZES,
     "spec.training.claimPolicy": st.sampled_from(["Fifo", "Group", "Balanced"]),
     "spec.training.refUpdateInterval": st.sampled_from([1, 5, None]),
+    "spec.algorithm.advantage": st.sampled_from(["Grpo", "Gae"]),
+    "spec.training.criticOnlySteps": st.sampled_from([0, 1, None]),
     "spec.roles.actor": ACTOR,
+    "spec.roles.critic": st.one_of(st.none(), CRITIC),
     "spec.roles.rollout": ROLLOUT,
     "spec.roles.actorFwd": st.one_of(st.none(), SHAPES),
     "spec.roles.reference": st.one_of(st.none(), SHAPES),

@@ -46,6 +46,7 @@ GLOBAL_REFERENCE = make_policy(table={"reference": "Global"})
     [
         pytest.param(make_policy(), Role.ROLLOUT, 0, Scope.GLOBAL, id="a rollout failure restarts the job"),
         pytest.param(make_policy(), Role.ACTOR, 0, Scope.GLOBAL, id="an actor failure restarts the job"),
+        pytest.param(make_policy(), Role.CRITIC, 0, Scope.GLOBAL, id="a critic failure restarts the job"),
         pytest.param(make_policy(), Role.ACTOR_FWD, 0, Scope.GLOBAL, id="an actor_fwd failure restarts the job"),
         pytest.param(make_policy(), Role.REFERENCE, 0, Scope.IN_PLACE, id="a reference failure stays in place"),
         pytest.param(make_policy(), Role.ADVANTAGES, 0, Scope.IN_PLACE, id="an advantages failure stays in place"),

@@ -27,6 +27,7 @@ START = 1_000_000.0
 REPLICAS: Mapping[Role, int] = {
     Role.ROLLOUT: 2,
     Role.ACTOR: 1,
+    Role.CRITIC: 1,
     Role.ACTOR_FWD: 1,
     Role.REFERENCE: 1,
     Role.ADVANTAGES: 1,
