@@ -1,11 +1,32 @@
 """Advantages and loss of a job (`spec.algorithm`): fields and rules. Anyone may import it. Computes nothing."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated
 
 from pydantic import Field, StringConstraints
+from pydantic.alias_generators import to_snake
 
-from rljob_api.rule import Rule, RuledModel
+from rljob_api.rule import Derived, Rule, RuledModel
+
+
+class Loss(StrEnum):
+    """Policy losses that come with the product."""
+
+    PPO_CLIP = "PpoClip"
+    GSPO = "Gspo"
+
+
+DEFAULT_LOSS = Loss.PPO_CLIP
+
+
+CLIP_READ_BY: Mapping[str, frozenset[Loss]] = {
+    "low": frozenset({Loss.PPO_CLIP, Loss.GSPO}),
+    "high": frozenset({Loss.PPO_CLIP, Loss.GSPO}),
+    "dual": frozenset({Loss.PPO_CLIP}),
+}
+"""Field of `clip` -> the losses that read it. A function of the user's reads none: it has bounds of its own."""
+
 
 CLIP: tuple[Rule, ...] = (
     Rule(
@@ -45,7 +66,26 @@ CORRECTION: tuple[Rule, ...] = (
 )
 
 
+def _is_read(field: str) -> Rule:
+    """A bound of `clip` that the loss does not look at would be believed to hold."""
+    losses = sorted(CLIP_READ_BY[field])
+    name = f"has(self.loss) ? self.loss : '{DEFAULT_LOSS}'"
+    return Rule(
+        field=f"clip.{field}",
+        holds=lambda algorithm: getattr(algorithm.clip, to_snake(field)) is None or _loss(algorithm) in losses,
+        sentence=f"{{clip.{field}}} is not read by the loss {{lossInUse}}. Remove it, or set loss to "
+        f"{' or '.join(losses)}.",
+        cel=f"!has(self.clip.{field}) || ({name}) in {[loss.value for loss in losses]}",
+        derived={"lossInUse": Derived(_loss, name)},
+    )
+
+
+def _loss(algorithm: "AlgorithmSpec") -> str:
+    return algorithm.loss or DEFAULT_LOSS
+
+
 ALGORITHM: tuple[Rule, ...] = (
+    *(_is_read(field) for field in CLIP_READ_BY),
     Rule(
         field="correction.kind",
         holds=lambda algorithm: algorithm.proximal != "Rollout" or algorithm.correction.kind == "None",
@@ -68,15 +108,8 @@ class Advantage(StrEnum):
     GRPO = "Grpo"
 
 
-class Loss(StrEnum):
-    """Policy losses that come with the product."""
-
-    PPO_CLIP = "PpoClip"
-    GSPO = "Gspo"
-
-
 class ClipSpec(RuledModel):
-    """Clipping of the policy ratio to [1 - low, 1 + high]."""
+    """Clipping of the policy ratio to [1 - low, 1 + high]. Each loss reads some of these, and refuses the others."""
 
     rules = CLIP
 
@@ -86,7 +119,7 @@ class ClipSpec(RuledModel):
     """Distance of the upper bound from 1 (larger than `low`: clip-higher). Null: 0.28, or 0.0004 with Gspo."""
     dual: float | None = Field(default=None, gt=1, le=1000)
     """c: a token with a negative advantage A has at most the loss -A c, however far its ratio is (dual clip; 3 is
-    usual). Null: no such bound."""
+    usual), with PpoClip. Null: no such bound."""
 
 
 class KlEstimator(StrEnum):

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
+from pydantic.alias_generators import to_camel
 
-from rljob_api.spec.algorithm import Advantage, AlgorithmSpec, Correction, Loss, LossAggregation
+from rljob_api.spec.algorithm import (
+    CLIP_READ_BY,
+    DEFAULT_LOSS,
+    Advantage,
+    AlgorithmSpec,
+    ClipSpec,
+    Correction,
+    Loss,
+    LossAggregation,
+)
 from rljob_workers.algorithms.losses import ClipBounds
 from rljob_workers.scoring.advantages import ADVANTAGES
-from rljob_workers.trainers.objectives import AGGREGATIONS, CORRECTIONS, LOSSES, bounds_of, policy_objective
+from rljob_workers.trainers.objectives import AGGREGATIONS, CORRECTIONS, LOSSES, policy_objective
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "custom-algorithm"
 
@@ -35,7 +46,24 @@ def test_every_name_of_the_api_has_a_row() -> None:
     ],
 )
 def test_bounds_are_the_jobs_or_those_of_the_loss(fields: dict[str, object], bounds: ClipBounds) -> None:
-    assert bounds_of(algorithm(**fields)) == bounds
+    assert parameters(algorithm(**fields)) == {"bounds": bounds}
+
+
+def parameters(spec: AlgorithmSpec) -> dict[str, object]:
+    """What the loss was made with."""
+    loss = LOSSES[spec.loss or DEFAULT_LOSS](spec.clip)
+    return dict(loss.keywords) if isinstance(loss, partial) else {}
+
+
+@pytest.mark.parametrize("loss", Loss)
+def test_a_loss_reads_of_the_clip_what_the_api_says(loss: Loss) -> None:
+    assert set(CLIP_READ_BY) == {to_camel(field) for field in ClipSpec.model_fields}
+    for field, losses in CLIP_READ_BY.items():
+        given = ClipSpec.model_validate({field: 2.5 if field == "dual" else 0.125})
+        makes_a_difference = parameters(AlgorithmSpec(loss=loss)) != parameters(
+            AlgorithmSpec.model_construct(loss=loss, clip=given)
+        )
+        assert makes_a_difference == (loss in losses), field
 
 
 def test_a_function_of_the_users_is_loaded_from_its_folder() -> None:
