@@ -15,6 +15,9 @@ class Loss(StrEnum):
 
     PPO_CLIP = "PpoClip"
     GSPO = "Gspo"
+    CISPO = "Cispo"
+    SAPO = "Sapo"
+    REINFORCE = "Reinforce"
 
 
 DEFAULT_LOSS = Loss.PPO_CLIP
@@ -22,8 +25,10 @@ DEFAULT_LOSS = Loss.PPO_CLIP
 
 CLIP_READ_BY: Mapping[str, frozenset[Loss]] = {
     "low": frozenset({Loss.PPO_CLIP, Loss.GSPO}),
-    "high": frozenset({Loss.PPO_CLIP, Loss.GSPO}),
+    "high": frozenset({Loss.PPO_CLIP, Loss.GSPO, Loss.CISPO}),
     "dual": frozenset({Loss.PPO_CLIP}),
+    "positiveTemperature": frozenset({Loss.SAPO}),
+    "negativeTemperature": frozenset({Loss.SAPO}),
 }
 """Field of `clip` -> the losses that read it. A function of the user's reads none: it has bounds of its own."""
 
@@ -109,17 +114,23 @@ class Advantage(StrEnum):
 
 
 class ClipSpec(RuledModel):
-    """Clipping of the policy ratio to [1 - low, 1 + high]. Each loss reads some of these, and refuses the others."""
+    """Bounds of the policy ratio. Each loss reads some of these; the others are refused."""
 
     rules = CLIP
 
     low: float | None = Field(default=None, gt=0, lt=1)
-    """Distance of the lower bound from 1. Null: 0.2, or 0.0003 with the loss Gspo, whose ratio is a mean."""
+    """Distance of the lower bound from 1, with PpoClip and Gspo. Null: 0.2, or 0.0003 with Gspo, whose ratio is a
+    mean."""
     high: float | None = Field(default=None, gt=0, le=10)
-    """Distance of the upper bound from 1 (larger than `low`: clip-higher). Null: 0.28, or 0.0004 with Gspo."""
+    """Distance of the upper bound from 1 (larger than `low`: clip-higher), with PpoClip, Gspo and Cispo. Null: 0.28, or
+    0.0004 with Gspo, or 4 with Cispo, whose bound takes no gradient away."""
     dual: float | None = Field(default=None, gt=1, le=1000)
     """c: a token with a negative advantage A has at most the loss -A c, however far its ratio is (dual clip; 3 is
     usual), with PpoClip. Null: no such bound."""
+    positive_temperature: float | None = Field(default=None, gt=0, le=1000)
+    """How fast the gradient of a token with an advantage above 0 fades as its ratio leaves 1, with Sapo. Null: 1."""
+    negative_temperature: float | None = Field(default=None, gt=0, le=1000)
+    """The same for the other tokens. Null: 1.05."""
 
 
 class KlEstimator(StrEnum):
@@ -204,8 +215,9 @@ class AlgorithmSpec(RuledModel):
     signature of `rljob_workers.algorithms.grpo.GroupAdvantage`."""
     loss: Annotated[str, _names(Loss)] | None = None
     """PpoClip: the clipped ratio of each token. Gspo: that of each response, for which lossAggregation SequenceMean is
-    meant. Or `package.module:function` with the signature of `rljob_workers.algorithms.losses.PolicyLoss`. Null:
-    PpoClip."""
+    meant. Cispo: the bounded ratio is a weight, and every token keeps a gradient. Sapo: a gate that closes smoothly in
+    the place of the clip. Reinforce: the plain policy gradient, without a ratio. Or `package.module:function` with the
+    signature of `rljob_workers.algorithms.losses.PolicyLoss`. Null: PpoClip."""
     clip: ClipSpec = ClipSpec()
     """How far the policy may move in one step."""
     kl: KlSpec = KlSpec()

@@ -95,9 +95,16 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     ),
     "spec.algorithm.noVariance": st.sampled_from(["Keep", "LeaveOut"]),
     "spec.algorithm.proximal": st.sampled_from(["Actor", "Rollout", "Recompute", None]),
-    "spec.algorithm.loss": st.sampled_from(["PpoClip", "Gspo", "m:own", None]),
+    "spec.algorithm.loss": st.sampled_from(["PpoClip", "Gspo", "Cispo", "Sapo", "Reinforce", "m:own", None]),
     "spec.algorithm.clip": st.fixed_dictionaries(
-        {}, optional={"low": st.just(0.5), "high": st.sampled_from([0.5, None]), "dual": st.sampled_from([1.25, 3.0])}
+        {},
+        optional={
+            "low": st.just(0.5),
+            "high": st.sampled_from([0.5, None]),
+            "dual": st.sampled_from([1.25, 3.0]),
+            "positiveTemperature": st.sampled_from([2.0, None]),
+            "negativeTemperature": st.just(2.0),
+        },
     ),
     "spec.algorithm.correction.kind": st.sampled_from(["None", "Tis", "IcePop"]),
     "spec.training.globalBatchSize": SIZES,

@@ -18,7 +18,7 @@ from rljob_api.spec.algorithm import (
     Loss,
     LossAggregation,
 )
-from rljob_workers.algorithms.losses import ClipBounds
+from rljob_workers.algorithms.losses import ClipBounds, Temperatures
 from rljob_workers.scoring.advantages import ADVANTAGES
 from rljob_workers.trainers.objectives import AGGREGATIONS, CORRECTIONS, LOSSES, policy_objective
 
@@ -37,16 +37,21 @@ def test_every_name_of_the_api_has_a_row() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "bounds"),
+    ("fields", "made_with"),
     [
-        ({}, ClipBounds(0.2, 0.28)),
-        ({"loss": "Gspo"}, ClipBounds(3e-4, 4e-4)),
-        ({"loss": "Gspo", "clip": {"high": 0.1}}, ClipBounds(3e-4, 0.1)),
-        ({"clip": {"low": 0.1, "dual": 3}}, ClipBounds(0.1, 0.28, 3.0)),
+        ({}, {"bounds": ClipBounds(0.2, 0.28)}),
+        ({"loss": "Gspo"}, {"bounds": ClipBounds(3e-4, 4e-4)}),
+        ({"loss": "Gspo", "clip": {"high": 0.1}}, {"bounds": ClipBounds(3e-4, 0.1)}),
+        ({"clip": {"low": 0.1, "dual": 3}}, {"bounds": ClipBounds(0.1, 0.28, 3.0)}),
+        ({"loss": "Cispo"}, {"high": 4.0}),
+        ({"loss": "Cispo", "clip": {"high": 0.28}}, {"high": 0.28}),
+        ({"loss": "Sapo"}, {"temperatures": Temperatures(1.0, 1.05)}),
+        ({"loss": "Sapo", "clip": {"negativeTemperature": 2}}, {"temperatures": Temperatures(1.0, 2.0)}),
+        ({"loss": "Reinforce"}, {}),
     ],
 )
-def test_bounds_are_the_jobs_or_those_of_the_loss(fields: dict[str, object], bounds: ClipBounds) -> None:
-    assert parameters(algorithm(**fields)) == {"bounds": bounds}
+def test_bounds_are_the_jobs_or_those_of_the_loss(fields: dict[str, object], made_with: dict[str, object]) -> None:
+    assert parameters(algorithm(**fields)) == made_with
 
 
 def parameters(spec: AlgorithmSpec) -> dict[str, object]:
@@ -56,7 +61,7 @@ def parameters(spec: AlgorithmSpec) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("loss", Loss)
-def test_a_loss_reads_of_the_clip_what_the_api_says(loss: Loss) -> None:
+def test_a_loss_reads_of_the_clip_what_the_api_states(loss: Loss) -> None:
     assert set(CLIP_READ_BY) == {to_camel(field) for field in ClipSpec.model_fields}
     for field, losses in CLIP_READ_BY.items():
         given = ClipSpec.model_validate({field: 2.5 if field == "dual" else 0.125})

@@ -10,7 +10,7 @@ from rljob_api.spec.algorithm import DEFAULT_LOSS, Correction, KlEstimator, Loss
 from rljob_workers.algorithms.aggregation import sequence_mean, token_mean
 from rljob_workers.algorithms.corrections import ice_pop, truncated_weights
 from rljob_workers.algorithms.kl import k1, k2, k3
-from rljob_workers.algorithms.losses import ClipBounds, gspo, ppo_clip
+from rljob_workers.algorithms.losses import ClipBounds, Temperatures, cispo, gspo, ppo_clip, reinforce, sapo
 from rljob_workers.algorithms.policy import KlTerm, PolicyObjective
 from rljob_workers.user_functions import Signature, load
 
@@ -35,9 +35,17 @@ def bounds_of(clip: ClipSpec, default: ClipBounds = PPO_BOUNDS) -> ClipBounds:
     return ClipBounds(default.low if clip.low is None else clip.low, default.high if clip.high is None else clip.high)
 
 
+def _temperatures(clip: ClipSpec) -> Temperatures:
+    positive, negative = clip.positive_temperature, clip.negative_temperature
+    return Temperatures(1.0 if positive is None else positive, 1.05 if negative is None else negative)
+
+
 LOSSES: Mapping[str, Callable[[ClipSpec], PolicyLoss]] = {
     Loss.PPO_CLIP: lambda clip: partial(ppo_clip, bounds=replace(bounds_of(clip), dual=clip.dual)),
     Loss.GSPO: lambda clip: partial(gspo, bounds=bounds_of(clip, GSPO_BOUNDS)),
+    Loss.CISPO: lambda clip: partial(cispo, high=4.0 if clip.high is None else clip.high),
+    Loss.SAPO: lambda clip: partial(sapo, temperatures=_temperatures(clip)),
+    Loss.REINFORCE: lambda clip: reinforce,  # noqa: ARG005 - one signature
 }
 """What each reads of `clip` the API must know, too: `rljob_api.spec.algorithm.CLIP_READ_BY`."""
 
