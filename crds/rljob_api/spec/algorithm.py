@@ -92,6 +92,13 @@ def _loss(algorithm: "AlgorithmSpec") -> str:
 ALGORITHM: tuple[Rule, ...] = (
     *(_is_read(field) for field in CLIP_READ_BY),
     Rule(
+        field="constantLength",
+        holds=lambda algorithm: algorithm.constant_length is None or algorithm.loss_aggregation == "Constant",
+        sentence="{constantLength} is what lossAggregation Constant divides by, but lossAggregation is "
+        "{lossAggregation}. Set that to Constant or remove constantLength.",
+        cel="!has(self.constantLength) || self.lossAggregation == 'Constant'",
+    ),
+    Rule(
         field="correction.kind",
         holds=lambda algorithm: algorithm.proximal != "Rollout" or algorithm.correction.kind == "None",
         sentence="{correction.kind} compares proximal log-probs with the engine's, which are one with proximal "
@@ -177,10 +184,12 @@ class CorrectionSpec(RuledModel):
 
 
 class LossAggregation(StrEnum):
-    """Over what the loss is averaged: all tokens of the global batch, or samples of token means."""
+    """Over what the loss is averaged: all tokens of the global batch, or samples."""
 
     TOKEN_MEAN = "TokenMean"  # noqa: S105 - a token of text, not a secret
     SEQUENCE_MEAN = "SequenceMean"
+    SEQUENCE_SUM = "SequenceSum"
+    CONSTANT = "Constant"
 
 
 class Truncated(StrEnum):
@@ -231,8 +240,11 @@ class AlgorithmSpec(RuledModel):
     covers staleness and mismatch too (bypass mode). Null: Recompute where there is an actorFwd, else Actor."""
     loss_aggregation: Annotated[str, _names(LossAggregation)] = LossAggregation.TOKEN_MEAN
     """Over what the loss is averaged. TokenMean: all tokens of the global batch. SequenceMean: samples, each by its
-    tokens' mean. Or `package.module:function` with the signature of
-    `rljob_workers.algorithms.aggregation.Aggregation`."""
+    tokens' mean. SequenceSum: samples, each by its tokens' sum. Constant: the same, divided by constantLength (Dr.
+    GRPO). Or `package.module:function` with the signature of `rljob_workers.algorithms.aggregation.Aggregation`."""
+    constant_length: int | None = Field(default=None, ge=1, le=16777216)
+    """Tokens, with lossAggregation Constant: what a sample's sum is divided by, whatever its length. Null:
+    rollout.sampling.maxNewTokens."""
     path: str | None = Field(default=None, min_length=1, max_length=4096)
     """A folder that is searched first for the modules of functions of yours; relative to the manifest."""
     truncated: Truncated = Truncated.KEEP

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 from pydantic.alias_generators import to_camel
 
 from rljob_api.spec.algorithm import (
@@ -19,6 +20,7 @@ from rljob_api.spec.algorithm import (
     LossAggregation,
 )
 from rljob_workers.algorithms.losses import ClipBounds, Temperatures
+from rljob_workers.algorithms.objective import MaskedRows
 from rljob_workers.scoring.advantages import ADVANTAGES
 from rljob_workers.trainers.objectives import AGGREGATIONS, CORRECTIONS, LOSSES, policy_objective
 
@@ -72,7 +74,22 @@ def test_a_loss_reads_of_the_clip_what_the_api_states(loss: Loss) -> None:
 
 
 def test_a_function_of_the_users_is_loaded_from_its_folder() -> None:
-    policy_objective(algorithm(loss="algorithm:cispo", path=str(EXAMPLE)))
+    policy_objective(algorithm(loss="algorithm:cispo", path=str(EXAMPLE)), 8)
+
+
+@pytest.mark.parametrize(
+    ("fields", "normaliser"),
+    [
+        ({}, 5),
+        ({"lossAggregation": "SequenceMean"}, 2),
+        ({"lossAggregation": "SequenceSum"}, 2),
+        ({"lossAggregation": "Constant"}, 2 * 8),
+        ({"lossAggregation": "Constant", "constantLength": 3}, 2 * 3),
+    ],
+)
+def test_the_constant_is_the_jobs_or_its_longest_response(fields: dict[str, object], normaliser: int) -> None:
+    rows = MaskedRows(torch.ones(5), torch.tensor([2, 3]))
+    assert float(policy_objective(algorithm(**fields), 8).weigh(rows).normaliser) == normaliser
 
 
 @pytest.mark.parametrize(
@@ -86,4 +103,4 @@ def test_a_function_of_the_users_is_loaded_from_its_folder() -> None:
 )
 def test_what_cannot_be_loaded_is_named(fields: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        policy_objective(algorithm(path=str(EXAMPLE), **fields))
+        policy_objective(algorithm(path=str(EXAMPLE), **fields), 8)

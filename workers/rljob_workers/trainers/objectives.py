@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rljob_api.spec.algorithm import DEFAULT_LOSS, Correction, KlEstimator, Loss, LossAggregation
-from rljob_workers.algorithms.aggregation import sequence_mean, token_mean
+from rljob_workers.algorithms.aggregation import constant, sequence_mean, sequence_sum, token_mean
 from rljob_workers.algorithms.corrections import ice_pop, truncated_weights
 from rljob_workers.algorithms.kl import k1, k2, k3
 from rljob_workers.algorithms.losses import ClipBounds, Temperatures, cispo, gspo, ppo_clip, reinforce, sapo
@@ -50,10 +50,13 @@ LOSSES: Mapping[str, Callable[[ClipSpec], PolicyLoss]] = {
 """What each reads of `clip` the API must know, too: `rljob_api.spec.algorithm.CLIP_READ_BY`."""
 
 
-AGGREGATIONS: Mapping[str, Aggregation] = {
-    LossAggregation.TOKEN_MEAN: token_mean,
-    LossAggregation.SEQUENCE_MEAN: sequence_mean,
+AGGREGATIONS: Mapping[str, Callable[[int], Aggregation]] = {
+    LossAggregation.TOKEN_MEAN: lambda length: token_mean,  # noqa: ARG005 - one signature
+    LossAggregation.SEQUENCE_MEAN: lambda length: sequence_mean,  # noqa: ARG005
+    LossAggregation.SEQUENCE_SUM: lambda length: sequence_sum,  # noqa: ARG005
+    LossAggregation.CONSTANT: lambda length: partial(constant, length=length),
 }
+"""Each of the length that `constant` divides by."""
 
 
 CORRECTIONS: Mapping[str, Callable[[CorrectionSpec], Correct | None]] = {
@@ -78,12 +81,15 @@ _OWN_CORRECTION = Signature(
 )
 
 
-def policy_objective(algorithm: AlgorithmSpec) -> PolicyObjective:
-    """What the actor minimises. Raises ValueError where a function of the user's cannot be loaded."""
+def policy_objective(algorithm: AlgorithmSpec, max_new_tokens: int) -> PolicyObjective:
+    """What the actor minimises on responses of up to so many tokens.
+
+    Raises ValueError where a function of the user's cannot be loaded.
+    """
     kl = algorithm.kl
     return PolicyObjective(
         _loss(algorithm),
-        _aggregation(algorithm),
+        _aggregation(algorithm, max_new_tokens),
         kl=KlTerm(kl.coefficient, KL[kl.estimator]) if kl.coefficient > 0 else None,
         correct=_correction(algorithm),
     )
@@ -96,10 +102,10 @@ def _loss(algorithm: AlgorithmSpec) -> PolicyLoss:
     return _loaded(algorithm, "loss", name, _OWN_LOSS)  # type: ignore[no-any-return]  # a user's
 
 
-def _aggregation(algorithm: AlgorithmSpec) -> Aggregation:
+def _aggregation(algorithm: AlgorithmSpec, max_new_tokens: int) -> Aggregation:
     name = algorithm.loss_aggregation
     if name in AGGREGATIONS:
-        return AGGREGATIONS[name]
+        return AGGREGATIONS[name](algorithm.constant_length or max_new_tokens)
     return _loaded(algorithm, "lossAggregation", name, _OWN_AGGREGATION)  # type: ignore[no-any-return]  # a user's
 
 
