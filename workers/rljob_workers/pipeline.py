@@ -4,10 +4,9 @@ The coordinator gives the queue its shape from here; the roles take the names of
 role.
 """
 
-from dataclasses import replace
-
 from rljob_api.roles import TRAITS
 from rljob_api.spec import RLJobSpec
+from rljob_api.spec.advantages import Statistics
 from rljob_api.spec.algorithm import NoVariance
 from rljob_api.spec.training import ClaimPolicy
 from rljob_workers.tensors.columns import Column
@@ -37,16 +36,7 @@ REFERENCE_LOG_PROBS = Task(
 )
 
 
-COMPUTE_ADVANTAGES = Task(
-    "compute_advantages_and_returns",
-    TaskKind.FORWARD,
-    (Column.REWARDS, Column.RESPONSE_LENGTHS, Column.VALID),
-    (Column.ADVANTAGES,),
-    ClaimPolicy.GROUP,
-)
-
-
-_FORWARD = (ACTOR_LOG_PROBS, COMPUTE_ADVANTAGES, REFERENCE_LOG_PROBS)
+COMPUTE_ADVANTAGES = "compute_advantages_and_returns"
 
 
 ACTOR_TRAIN = "actor_train"
@@ -57,13 +47,34 @@ def columns_of(spec: RLJobSpec) -> tuple[str, ...]:
     return (*GENERATED, *(column for task in _forward_tasks(spec) for column in task.writes))
 
 
+def compute_advantages(spec: RLJobSpec) -> Task:
+    """The task of the job's estimator: it gets as many rows at once as its statistics are taken over."""
+    algorithm = spec.algorithm
+    traits, leaves_out = algorithm.advantage_traits, algorithm.no_variance is NoVariance.LEAVE_OUT
+    needs, writes = [Column.REWARDS, Column.VALID], [Column.ROW_ADVANTAGES]
+    if traits.is_per_token:
+        needs += [Column.RESPONSE_LENGTHS, Column.LOSS_MASKS, Column.FINISH_REASONS]
+        writes = [Column.ADVANTAGES]
+    if traits.needs_values:
+        needs.append(Column.VALUES)
+        writes.append(Column.RETURNS)
+    if leaves_out:
+        writes.append(Column.HAS_VARIANCE)
+    sees_groups = leaves_out or traits.statistics is Statistics.GROUP
+    policy = ClaimPolicy.GROUP if sees_groups else ClaimPolicy.FIFO
+    return Task(COMPUTE_ADVANTAGES, TaskKind.FORWARD, tuple(needs), tuple(writes), policy)
+
+
 def actor_train(spec: RLJobSpec) -> Task:
     """The actor's task. It waits for nothing that it does not read.
 
     Without actor_fwd it makes its own log-probs (`training.loop.Proximal`). The reference's are read by the KL term:
-    where its coefficient is 0 a reference goes on serving rows as it comes to them, and no task waits for it.
+    where its coefficient is 0 a reference goes on serving rows as it comes to them, and no task waits for it. Values
+    and returns are a critic's.
     """
-    unread = set() if spec.algorithm.kl.coefficient > 0 else {Column.REF_LOG_PROBS}
+    unread = {Column.VALUES, Column.RETURNS}
+    if spec.algorithm.kl.coefficient == 0:
+        unread.add(Column.REF_LOG_PROBS)
     needs = tuple(column for column in columns_of(spec) if column not in unread)
     training = spec.training
     return Task(ACTOR_TRAIN, TaskKind.TRAINING, needs, (), training.claim_policy, training.global_batch_size)
@@ -71,14 +82,8 @@ def actor_train(spec: RLJobSpec) -> Task:
 
 def _forward_tasks(spec: RLJobSpec) -> list[Task]:
     served = {name for role in spec.roles.present() for name in TRAITS[role].tasks}
-    return [_with_choices(task, spec) for task in _FORWARD if task.name in served]
-
-
-def _with_choices(task: Task, spec: RLJobSpec) -> Task:
-    """The task with the columns that it has in some jobs only."""
-    if task is COMPUTE_ADVANTAGES and spec.algorithm.no_variance is NoVariance.LEAVE_OUT:
-        return replace(task, writes=(*task.writes, Column.HAS_VARIANCE))
-    return task
+    tasks = (ACTOR_LOG_PROBS, compute_advantages(spec), REFERENCE_LOG_PROBS)
+    return [task for task in tasks if task.name in served]
 
 
 def queue_shape(spec: RLJobSpec) -> QueueShape:

@@ -8,6 +8,7 @@ from pydantic import Field, StringConstraints
 from pydantic.alias_generators import to_snake
 
 from rljob_api.rule import Derived, Rule, RuledModel
+from rljob_api.spec.advantages import ADVANTAGES, OWN_ADVANTAGE, Advantage, AdvantageTraits
 
 
 class Loss(StrEnum):
@@ -114,12 +115,6 @@ def _names(kinds: type[StrEnum]) -> StringConstraints:
     return StringConstraints(pattern=f"^({'|'.join(kinds)}|{own})$", max_length=256)
 
 
-class Advantage(StrEnum):
-    """How rewards become advantages."""
-
-    GRPO = "Grpo"
-
-
 class ClipSpec(RuledModel):
     """Bounds of the policy ratio. Each loss reads some of these; the others are refused."""
 
@@ -221,7 +216,7 @@ class AlgorithmSpec(RuledModel):
 
     advantage: Annotated[str, _names(Advantage)] = Advantage.GRPO
     """Grpo: (reward - mean of its group) / standard deviation of its group. Or `package.module:function` with the
-    signature of `rljob_workers.algorithms.grpo.GroupAdvantage`."""
+    signature of `rljob_workers.algorithms.advantages.estimator.RowEstimator`."""
     loss: Annotated[str, _names(Loss)] | None = None
     """PpoClip: the clipped ratio of each token. Gspo: that of each response, for which lossAggregation SequenceMean is
     meant. Cispo: the bounded ratio is a weight, and every token keeps a gradient. Sapo: a gate that closes smoothly in
@@ -255,3 +250,8 @@ class AlgorithmSpec(RuledModel):
     """Groups whose valid samples all have one reward, so that Grpo gives them no advantage. Keep: they count in the
     loss like others, and make it smaller where it is a mean. LeaveOut: they are masked, so that neither the loss's
     normaliser, nor its KL term, nor its metrics know them. The metric groups/no_variance counts them either way."""
+
+    @property
+    def advantage_traits(self) -> AdvantageTraits:
+        """What is known of the estimator."""
+        return ADVANTAGES.get(self.advantage, OWN_ADVANTAGE)

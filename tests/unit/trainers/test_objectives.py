@@ -12,7 +12,6 @@ from pydantic.alias_generators import to_camel
 from rljob_api.spec.algorithm import (
     CLIP_READ_BY,
     DEFAULT_LOSS,
-    Advantage,
     AlgorithmSpec,
     ClipSpec,
     Correction,
@@ -21,7 +20,6 @@ from rljob_api.spec.algorithm import (
 )
 from rljob_workers.algorithms.losses import ClipBounds, Temperatures
 from rljob_workers.algorithms.objective import MaskedRows
-from rljob_workers.scoring.advantages import ADVANTAGES
 from rljob_workers.trainers.objectives import AGGREGATIONS, CORRECTIONS, LOSSES, policy_objective
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "custom-algorithm"
@@ -35,7 +33,6 @@ def test_every_name_of_the_api_has_a_row() -> None:
     assert set(LOSSES) == set(Loss)
     assert set(CORRECTIONS) == set(Correction)
     assert set(AGGREGATIONS) == set(LossAggregation)
-    assert set(ADVANTAGES) == set(Advantage)
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def test_the_actor_waits_for_what_somebody_writes_and_it_reads(
 def test_groups_are_left_out_by_a_column_that_only_such_jobs_have(no_variance: str, is_there: bool) -> None:
     shape = pipeline.queue_shape(spec_with({}, algorithm={"noVariance": no_variance}))
     for task, fields in ((task.name, {*task.writes, *task.needs}) for task in shape.tasks):
-        reads_or_writes = task in (pipeline.ACTOR_TRAIN, pipeline.COMPUTE_ADVANTAGES.name)
+        reads_or_writes = task in (pipeline.ACTOR_TRAIN, pipeline.COMPUTE_ADVANTAGES)
         assert (Column.HAS_VARIANCE in fields) == (is_there and reads_or_writes)
 
 
