@@ -22,7 +22,8 @@ import torch
 
 from rljob_api.manifest import load_manifest
 from rljob_api.wire.identity import WeightId
-from rljob_workers.algorithms.grpo import broadcast_to_tokens, group_normalised
+from rljob_workers.algorithms.advantages.estimator import broadcast_to_tokens
+from rljob_workers.algorithms.advantages.group import group_normalised
 from rljob_workers.algorithms.objective import Output
 from rljob_workers.engines.torch_engine.decoder import fuse_weights, geometry_of
 from rljob_workers.engines.torch_engine.requests import Batch, PromptGroup

@@ -66,7 +66,7 @@ def test_a_forward_pass_stays_on_its_device(fake: FakeTensorMode, longest: int, 
         decoder = Decoder(CONFIG, storage=torch.float32, compute=torch.bfloat16, head_dtype=head_dtype, device=CUDA)
         new_log_probs = decoder.log_probs(tokens.values, plan, 1.3)
         assert (new_log_probs.device, new_log_probs.shape) == (CUDA, (part.last_token,))
-        objective, columns = policy_objective(SPEC.algorithm), rows.between(part, CUDA)
+        objective, columns = policy_objective(SPEC.algorithm, longest), rows.between(part, CUDA)
         masked = MaskedRows(columns[Column.LOSS_MASKS], columns[Column.RESPONSE_LENGTHS])
         sums = objective.loss(Outputs(new_log_probs), columns, masked, objective.weigh(masked).weights)
         totals = StepTotals(objective.metrics, 0, 1)

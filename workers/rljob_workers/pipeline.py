@@ -4,10 +4,12 @@ The coordinator gives the queue its shape from here; the roles take the names of
 role.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from rljob_api.roles import TRAITS
 from rljob_api.spec import RLJobSpec
+from rljob_api.spec.advantages import Statistics
 from rljob_api.spec.algorithm import NoVariance
 from rljob_api.spec.training import ClaimPolicy
 from rljob_workers.tensors.columns import Column
@@ -37,19 +39,32 @@ REFERENCE_LOG_PROBS = Task(
 )
 
 
-COMPUTE_ADVANTAGES = Task(
-    "compute_advantages_and_returns",
-    TaskKind.FORWARD,
-    (Column.REWARDS, Column.RESPONSE_LENGTHS, Column.VALID),
-    (Column.ADVANTAGES,),
-    ClaimPolicy.GROUP,
-)
+CRITIC_VALUES = Task("critic_values", TaskKind.FORWARD, (Column.TOKENS, Column.RESPONSE_LENGTHS), (Column.VALUES,))
 
 
-_FORWARD = (ACTOR_LOG_PROBS, COMPUTE_ADVANTAGES, REFERENCE_LOG_PROBS)
+COMPUTE_ADVANTAGES = "compute_advantages_and_returns"
 
 
 ACTOR_TRAIN = "actor_train"
+
+
+CRITIC_TRAIN = Task(
+    "critic_train",
+    TaskKind.TRAINING,
+    (
+        Column.TOKENS,
+        Column.RESPONSE_LENGTHS,
+        Column.LOSS_MASKS,
+        Column.REWARDS,
+        Column.VALID,
+        Column.FINISH_REASONS,
+        Column.VERSION_SPANS,
+        Column.VALUES,
+        Column.RETURNS,
+    ),
+    publishes=False,
+)
+"""The critic's; of a job it has the job's claim policy and steps (`critic_train`)."""
 
 
 def columns_of(spec: RLJobSpec) -> tuple[str, ...]:
@@ -57,28 +72,53 @@ def columns_of(spec: RLJobSpec) -> tuple[str, ...]:
     return (*GENERATED, *(column for task in _forward_tasks(spec) for column in task.writes))
 
 
+def compute_advantages(spec: RLJobSpec) -> Task:
+    """The task of the job's estimator: it gets as many rows at once as its statistics are taken over."""
+    algorithm = spec.algorithm
+    traits, leaves_out = algorithm.advantage_traits, algorithm.no_variance is NoVariance.LEAVE_OUT
+    needs, writes = [Column.REWARDS, Column.VALID], [Column.ROW_ADVANTAGES]
+    if traits.is_per_token:
+        needs += [Column.RESPONSE_LENGTHS, Column.LOSS_MASKS, Column.FINISH_REASONS]
+        writes = [Column.ADVANTAGES]
+    if traits.needs_values:
+        needs.append(Column.VALUES)
+        writes.append(Column.RETURNS)
+    if leaves_out:
+        writes.append(Column.HAS_VARIANCE)
+    sees_groups = leaves_out or traits.statistics is Statistics.GROUP
+    policy = ClaimPolicy.GROUP if sees_groups else ClaimPolicy.FIFO
+    return Task(COMPUTE_ADVANTAGES, TaskKind.FORWARD, tuple(needs), tuple(writes), policy)
+
+
 def actor_train(spec: RLJobSpec) -> Task:
     """The actor's task. It waits for nothing that it does not read.
 
     Without actor_fwd it makes its own log-probs (`training.loop.Proximal`). The reference's are read by the KL term:
-    where its coefficient is 0 a reference goes on serving rows as it comes to them, and no task waits for it.
+    where its coefficient is 0 a reference goes on serving rows as it comes to them, and no task waits for it. Values
+    and returns are a critic's.
     """
-    unread = set() if spec.algorithm.kl.coefficient > 0 else {Column.REF_LOG_PROBS}
+    unread = {Column.VALUES, Column.RETURNS}
+    if spec.algorithm.kl.coefficient == 0:
+        unread.add(Column.REF_LOG_PROBS)
     needs = tuple(column for column in columns_of(spec) if column not in unread)
     training = spec.training
     return Task(ACTOR_TRAIN, TaskKind.TRAINING, needs, (), training.claim_policy, training.global_batch_size)
 
 
-def _forward_tasks(spec: RLJobSpec) -> list[Task]:
+def critic_train(spec: RLJobSpec) -> Task:
+    """The critic's task."""
+    training = spec.training
+    return replace(CRITIC_TRAIN, policy=training.claim_policy, rows_per_step=training.global_batch_size)
+
+
+def _served(spec: RLJobSpec, tasks: Iterable[Task]) -> list[Task]:
+    """Those that a role of the job serves."""
     served = {name for role in spec.roles.present() for name in TRAITS[role].tasks}
-    return [_with_choices(task, spec) for task in _FORWARD if task.name in served]
+    return [task for task in tasks if task.name in served]
 
 
-def _with_choices(task: Task, spec: RLJobSpec) -> Task:
-    """The task with the columns that it has in some jobs only."""
-    if task is COMPUTE_ADVANTAGES and spec.algorithm.no_variance is NoVariance.LEAVE_OUT:
-        return replace(task, writes=(*task.writes, Column.HAS_VARIANCE))
-    return task
+def _forward_tasks(spec: RLJobSpec) -> list[Task]:
+    return _served(spec, (ACTOR_LOG_PROBS, CRITIC_VALUES, compute_advantages(spec), REFERENCE_LOG_PROBS))
 
 
 def queue_shape(spec: RLJobSpec) -> QueueShape:
@@ -92,6 +132,6 @@ def queue_shape(spec: RLJobSpec) -> QueueShape:
         max_prompt_kills=spec.rollout.max_prompt_kills,
         max_attempts=spec.rollout.max_attempts,
         generated_fields=GENERATED,
-        tasks=(*_forward_tasks(spec), actor_train(spec)),
+        tasks=(*_forward_tasks(spec), *_served(spec, (actor_train(spec), critic_train(spec)))),
         kinds=tuple(FieldKind(column.value, column.dtype, column.inner) for column in Column if column in columns),
     )

@@ -19,6 +19,7 @@ from rljob_workers.rollout.loop import run_rollout
 from rljob_workers.scoring.advantages import run_advantages
 from rljob_workers.scoring.forward import run_actor_fwd, run_reference
 from rljob_workers.telemetry.timeline import Timeline
+from rljob_workers.training.critic_loop import run_critic
 from rljob_workers.training.loop import run_actor
 from rljob_workers.transfer_queue.client import TransferQueueClient
 
@@ -46,6 +47,7 @@ def main(context: RankContext) -> int:
 _LOOPS: dict[Role, Callable[[RankParts], None]] = {
     Role.ROLLOUT: run_rollout,
     Role.ACTOR: run_actor,
+    Role.CRITIC: run_critic,
     Role.ACTOR_FWD: run_actor_fwd,
     Role.REFERENCE: run_reference,
     Role.ADVANTAGES: run_advantages,

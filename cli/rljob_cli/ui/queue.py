@@ -47,6 +47,8 @@ def _headlines(stats: QueueStats) -> Iterator[str]:
         f"{stats.job}: epoch {stats.epoch}, lineage {stats.lineage}, seq {stats.seq}; published version"
         f" {stats.published}, recorded {recorded}"
     )
+    for task, partitions in _behind(stats):
+        yield f"{task} is behind what is published: it has yet to consume {', '.join(partitions)}"
     held = ", ".join(f"{one.holder} {one.tickets}" for one in stats.holders)
     yield (
         f"tickets: {stats.tickets_in_work} in work" + (f" ({held})" if held else "") + f", {stats.tickets_returned}"
@@ -65,6 +67,21 @@ def _headlines(stats: QueueStats) -> Iterator[str]:
             f" {stats.dropped_unclaimed_rows} generated again"
         )
     yield f"garbage: {stats.garbage_chunks} chunks, {stats.garbage_partitions} partitions"
+
+
+def _behind(stats: QueueStats) -> Iterator[tuple[str, list[str]]]:
+    """Training tasks that do not publish, with the published partitions that they have not consumed."""
+    published = [one for one in stats.partitions if one.rollout_id < stats.published]
+    for task in stats.tasks:
+        if task.kind != "Training" or task.publishes:
+            continue
+        late = [
+            one.partition
+            for one in published
+            if any(rows.task == task.task and rows.unready + rows.ready + rows.claimed for rows in one.tasks)
+        ]
+        if late:
+            yield task.task, late
 
 
 def _rows_table(partitions: Sequence[PartitionStats]) -> Table:

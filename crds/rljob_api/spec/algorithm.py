@@ -1,11 +1,38 @@
 """Advantages and loss of a job (`spec.algorithm`): fields and rules. Anyone may import it. Computes nothing."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated
 
 from pydantic import Field, StringConstraints
+from pydantic.alias_generators import to_snake
 
-from rljob_api.rule import Rule, RuledModel
+from rljob_api.rule import Derived, Rule, RuledModel
+from rljob_api.spec.advantages import ADVANTAGES, OWN_ADVANTAGE, Advantage, AdvantageTraits
+
+
+class Loss(StrEnum):
+    """Policy losses that come with the product."""
+
+    PPO_CLIP = "PpoClip"
+    GSPO = "Gspo"
+    CISPO = "Cispo"
+    SAPO = "Sapo"
+    REINFORCE = "Reinforce"
+
+
+DEFAULT_LOSS = Loss.PPO_CLIP
+
+
+CLIP_READ_BY: Mapping[str, frozenset[Loss]] = {
+    "low": frozenset({Loss.PPO_CLIP, Loss.GSPO}),
+    "high": frozenset({Loss.PPO_CLIP, Loss.GSPO, Loss.CISPO}),
+    "dual": frozenset({Loss.PPO_CLIP}),
+    "positiveTemperature": frozenset({Loss.SAPO}),
+    "negativeTemperature": frozenset({Loss.SAPO}),
+}
+"""Field of `clip` -> the losses that read it. A function of the user's reads none: it has bounds of its own."""
+
 
 CLIP: tuple[Rule, ...] = (
     Rule(
@@ -45,7 +72,33 @@ CORRECTION: tuple[Rule, ...] = (
 )
 
 
+def _is_read(field: str) -> Rule:
+    """A bound of `clip` that the loss does not look at would be believed to hold."""
+    losses = sorted(CLIP_READ_BY[field])
+    name = f"has(self.loss) ? self.loss : '{DEFAULT_LOSS}'"
+    return Rule(
+        field=f"clip.{field}",
+        holds=lambda algorithm: getattr(algorithm.clip, to_snake(field)) is None or _loss(algorithm) in losses,
+        sentence=f"{{clip.{field}}} is not read by the loss {{lossInUse}}. Remove it, or set loss to "
+        f"{' or '.join(losses)}.",
+        cel=f"!has(self.clip.{field}) || ({name}) in {[loss.value for loss in losses]}",
+        derived={"lossInUse": Derived(_loss, name)},
+    )
+
+
+def _loss(algorithm: "AlgorithmSpec") -> str:
+    return algorithm.loss or DEFAULT_LOSS
+
+
 ALGORITHM: tuple[Rule, ...] = (
+    *(_is_read(field) for field in CLIP_READ_BY),
+    Rule(
+        field="constantLength",
+        holds=lambda algorithm: algorithm.constant_length is None or algorithm.loss_aggregation == "Constant",
+        sentence="{constantLength} is what lossAggregation Constant divides by, but lossAggregation is "
+        "{lossAggregation}. Set that to Constant or remove constantLength.",
+        cel="!has(self.constantLength) || self.lossAggregation == 'Constant'",
+    ),
     Rule(
         field="correction.kind",
         holds=lambda algorithm: algorithm.proximal != "Rollout" or algorithm.correction.kind == "None",
@@ -62,32 +115,24 @@ def _names(kinds: type[StrEnum]) -> StringConstraints:
     return StringConstraints(pattern=f"^({'|'.join(kinds)}|{own})$", max_length=256)
 
 
-class Advantage(StrEnum):
-    """How rewards become advantages."""
-
-    GRPO = "Grpo"
-    GAE = "Gae"
-
-
-class Loss(StrEnum):
-    """Policy losses that come with the product."""
-
-    PPO_CLIP = "PpoClip"
-    GSPO = "Gspo"
-
-
 class ClipSpec(RuledModel):
-    """Clipping of the policy ratio to [1 - low, 1 + high]."""
+    """Bounds of the policy ratio. Each loss reads some of these; the others are refused."""
 
     rules = CLIP
 
     low: float | None = Field(default=None, gt=0, lt=1)
-    """Distance of the lower bound from 1. Null: 0.2, or 0.0003 with the loss Gspo, whose ratio is a mean."""
+    """Distance of the lower bound from 1, with PpoClip and Gspo. Null: 0.2, or 0.0003 with Gspo, whose ratio is a
+    mean."""
     high: float | None = Field(default=None, gt=0, le=10)
-    """Distance of the upper bound from 1 (larger than `low`: clip-higher). Null: 0.28, or 0.0004 with Gspo."""
+    """Distance of the upper bound from 1 (larger than `low`: clip-higher), with PpoClip, Gspo and Cispo. Null: 0.28, or
+    0.0004 with Gspo, or 4 with Cispo, whose bound takes no gradient away."""
     dual: float | None = Field(default=None, gt=1, le=1000)
     """c: a token with a negative advantage A has at most the loss -A c, however far its ratio is (dual clip; 3 is
-    usual). Null: no such bound."""
+    usual), with PpoClip. Null: no such bound."""
+    positive_temperature: float | None = Field(default=None, gt=0, le=1000)
+    """How fast the gradient of a token with an advantage above 0 fades as its ratio leaves 1, with Sapo. Null: 1."""
+    negative_temperature: float | None = Field(default=None, gt=0, le=1000)
+    """The same for the other tokens. Null: 1.05."""
 
 
 class KlEstimator(StrEnum):
@@ -134,10 +179,12 @@ class CorrectionSpec(RuledModel):
 
 
 class LossAggregation(StrEnum):
-    """Over what the loss is averaged: all tokens of the global batch, or samples of token means."""
+    """Over what the loss is averaged: all tokens of the global batch, or samples."""
 
     TOKEN_MEAN = "TokenMean"  # noqa: S105 - a token of text, not a secret
     SEQUENCE_MEAN = "SequenceMean"
+    SEQUENCE_SUM = "SequenceSum"
+    CONSTANT = "Constant"
 
 
 class Truncated(StrEnum):
@@ -169,11 +216,12 @@ class AlgorithmSpec(RuledModel):
 
     advantage: Annotated[str, _names(Advantage)] = Advantage.GRPO
     """Grpo: (reward - mean of its group) / standard deviation of its group. Or `package.module:function` with the
-    signature of `rljob_workers.algorithms.grpo.GroupAdvantage`."""
+    signature of `rljob_workers.algorithms.advantages.estimator.RowEstimator`."""
     loss: Annotated[str, _names(Loss)] | None = None
     """PpoClip: the clipped ratio of each token. Gspo: that of each response, for which lossAggregation SequenceMean is
-    meant. Or `package.module:function` with the signature of `rljob_workers.algorithms.losses.PolicyLoss`. Null:
-    PpoClip."""
+    meant. Cispo: the bounded ratio is a weight, and every token keeps a gradient. Sapo: a gate that closes smoothly in
+    the place of the clip. Reinforce: the plain policy gradient, without a ratio. Or `package.module:function` with the
+    signature of `rljob_workers.algorithms.losses.PolicyLoss`. Null: PpoClip."""
     clip: ClipSpec = ClipSpec()
     """How far the policy may move in one step."""
     kl: KlSpec = KlSpec()
@@ -187,8 +235,11 @@ class AlgorithmSpec(RuledModel):
     covers staleness and mismatch too (bypass mode). Null: Recompute where there is an actorFwd, else Actor."""
     loss_aggregation: Annotated[str, _names(LossAggregation)] = LossAggregation.TOKEN_MEAN
     """Over what the loss is averaged. TokenMean: all tokens of the global batch. SequenceMean: samples, each by its
-    tokens' mean. Or `package.module:function` with the signature of
-    `rljob_workers.algorithms.aggregation.Aggregation`."""
+    tokens' mean. SequenceSum: samples, each by its tokens' sum. Constant: the same, divided by constantLength (Dr.
+    GRPO). Or `package.module:function` with the signature of `rljob_workers.algorithms.aggregation.Aggregation`."""
+    constant_length: int | None = Field(default=None, ge=1, le=16777216)
+    """Tokens, with lossAggregation Constant: what a sample's sum is divided by, whatever its length. Null:
+    rollout.sampling.maxNewTokens."""
     path: str | None = Field(default=None, min_length=1, max_length=4096)
     """A folder that is searched first for the modules of functions of yours; relative to the manifest."""
     truncated: Truncated = Truncated.KEEP
@@ -201,6 +252,6 @@ class AlgorithmSpec(RuledModel):
     normaliser, nor its KL term, nor its metrics know them. The metric groups/no_variance counts them either way."""
 
     @property
-    def needs_values(self) -> bool:
-        """Whether advantages are made of a critic's values."""
-        return self.advantage == Advantage.GAE
+    def advantage_traits(self) -> AdvantageTraits:
+        """What is known of the estimator."""
+        return ADVANTAGES.get(self.advantage, OWN_ADVANTAGE)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rljob_api.roles import SAVING_ROLES, field_name
 from rljob_api.rule import Derived, Rule
+from rljob_api.spec.advantages import ADVANTAGES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,20 +102,23 @@ def _has_backend_of_actor(job: RLJobSpec) -> bool:
     return critic is None or critic.backend is None or (critic.backend == "Sim") == (job.trainer_backend == "Sim")
 
 
+_WITH_VALUES = f"[{', '.join(repr(str(name)) for name, traits in ADVANTAGES.items() if traits.needs_values)}]"
+
+
 CRITIC: tuple[Rule, ...] = (
     Rule(
         field="roles.critic",
-        holds=lambda job: job.roles.critic is None or job.algorithm.needs_values,
+        holds=lambda job: job.roles.critic is None or job.algorithm.advantage_traits.needs_values,
         sentence="is a role whose values algorithm.advantage {algorithm.advantage} does not read. Set advantage to "
         "Gae, or remove roles.critic.",
-        cel="!has(self.roles.critic) || self.algorithm.advantage == 'Gae'",
+        cel=f"!has(self.roles.critic) || self.algorithm.advantage in {_WITH_VALUES}",
     ),
     Rule(
         field="algorithm.advantage",
-        holds=lambda job: job.roles.critic is not None or not job.algorithm.needs_values,
+        holds=lambda job: job.roles.critic is not None or not job.algorithm.advantage_traits.needs_values,
         sentence="{algorithm.advantage} needs the role critic, which is absent. Add roles.critic (as {} for one "
         "replica), or choose another advantage.",
-        cel="has(self.roles.critic) || self.algorithm.advantage != 'Gae'",
+        cel=f"has(self.roles.critic) || !(self.algorithm.advantage in {_WITH_VALUES})",
     ),
     Rule(
         field="training.criticOnlySteps",

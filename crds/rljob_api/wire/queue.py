@@ -79,6 +79,8 @@ class TaskStats(WireModel):
     task: str
     kind: str
     """Forward | Training."""
+    publishes: bool = False
+    """A training task from whose steps published versions follow; one that does not may be behind them."""
     leases: int
     rows_claimed: int
     rows_ready: int

@@ -134,7 +134,7 @@ def _plain(size: Size, spec: RLJobSpec, tokenizer: Any, blob: Path) -> Pass:
     model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)  # type: ignore[no-untyped-call]
     model.load_state_dict(read_blob(blob), strict=False)
     model.tie_weights()
-    objective = policy_objective(spec.algorithm)
+    objective = policy_objective(spec.algorithm, spec.rollout.sampling.max_new_tokens)
 
     def run(rows: TrainRows) -> None:
         for start in range(0, len(rows.response_lengths), size.micro_batch):

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from rljob_workers import pipeline
-from rljob_workers.transfer_queue.types import Task
 
 from .job import RunningJob, at_leisure, kill, make_simulated, stop
 
@@ -15,10 +14,10 @@ ROWS = 32
 """Of a partition, by `make_simulated`."""
 
 
-def rows_done(job: RunningJob, rollout_id: int, task: Task) -> int:
+def rows_done(job: RunningJob, rollout_id: int, task: str) -> int:
     """Of a partition. What someone asked for before the last call of this is carried out by now."""
     with job.control() as control:
-        return int(control.hget(f"p:{rollout_id}:done", task.name) or 0)
+        return int(control.hget(f"p:{rollout_id}:done", task) or 0)
 
 
 def stop_between_partitions(job: RunningJob) -> int:
@@ -31,7 +30,7 @@ def stop_between_partitions(job: RunningJob) -> int:
     def stopped() -> bool:
         stop(pid)
         following = len(job.metrics())
-        are_made = rows_done(job, following, pipeline.ACTOR_LOG_PROBS) == ROWS
+        are_made = rows_done(job, following, pipeline.ACTOR_LOG_PROBS.name) == ROWS
         is_begun = rows_done(job, following, pipeline.COMPUTE_ADVANTAGES) > 0
         if is_begun:
             os.kill(pid, signal.SIGCONT)

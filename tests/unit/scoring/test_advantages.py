@@ -5,14 +5,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_workers.algorithms.grpo import group_normalised
-from rljob_workers.scoring.advantages import advantages, has_variance
+from rljob_workers.algorithms.advantages.group import group_normalised
+from rljob_workers.estimators import JobEstimator
+from rljob_workers.scoring.advantages import advantages
 from rljob_workers.tensors.columns import Column
 from tests.unit.training.batches import make_batch
 
 REWARDS = [[0.0, 1.0, 0.5], [1.0, 1.0, 1.0], [0.25, -2.0, 3.0], [0.0, 0.0, 1.0]]
 GROUPS = [7, 2, 5, 0]
 NUM_SAMPLES = 3
+GRPO = JobEstimator(group_normalised, None, finds_variance=False)
+GRPO_WITH_VARIANCE = JobEstimator(group_normalised, None, finds_variance=True)
 
 
 @given(st.permutations(range(len(GROUPS) * NUM_SAMPLES)))
@@ -23,25 +26,23 @@ def test_every_row_gets_the_advantage_of_its_place_in_its_own_group(order: list[
     rewards_of_groups = torch.tensor(REWARDS)
     expected = group_normalised(rewards_of_groups, torch.ones_like(rewards_of_groups, dtype=torch.bool)).flatten()
 
-    column = advantages(make_batch(groups, rewards, lengths), NUM_SAMPLES, group_normalised)[Column.ADVANTAGES]
+    column = advantages(make_batch(groups, rewards, lengths), NUM_SAMPLES, GRPO)[Column.ROW_ADVANTAGES]
 
-    assert column.lengths.tolist() == lengths
+    assert column.lengths.tolist() == [1] * len(order)
     assert column.values.dtype == torch.float32
-    for values, row in zip(column.rows(), order, strict=True):
-        torch.testing.assert_close(values, expected[row].expand(len(values)))
+    torch.testing.assert_close(column.values, expected[order])
 
 
 def test_a_row_without_a_response_has_no_advantage_and_still_counts_for_its_group() -> None:
-    column = advantages(make_batch([4, 4], [1.0, 0.0], [2, 0]), 2, group_normalised)[Column.ADVANTAGES]
-    assert column.lengths.tolist() == [2, 0]
-    torch.testing.assert_close(column.values, torch.full((2,), 2**-0.5), atol=1e-4, rtol=0)
+    column = advantages(make_batch([4, 4], [1.0, 0.0], [2, 0]), 2, GRPO)[Column.ROW_ADVANTAGES]
+    torch.testing.assert_close(column.values, torch.tensor([2**-0.5, -(2**-0.5)]), atol=1e-4, rtol=0)
 
 
 def test_a_sample_that_could_not_be_scored_moves_no_other() -> None:
-    whole = advantages(make_batch([4, 4], [1.0, 0.5], [2, 1]), 2, group_normalised)[Column.ADVANTAGES]
+    whole = advantages(make_batch([4, 4], [1.0, 0.5], [2, 1]), 2, GRPO)[Column.ROW_ADVANTAGES]
     with_hole = make_batch([4, 4, 4], [1.0, 0.0, 0.5], [2, 3, 1], valid=[1, 0, 1])
-    holed = advantages(with_hole, 3, group_normalised)[Column.ADVANTAGES]
-    assert [row.tolist() for row in holed.rows()] == [whole.row(0).tolist(), [0.0] * 3, whole.row(1).tolist()]
+    holed = advantages(with_hole, 3, GRPO)[Column.ROW_ADVANTAGES]
+    assert holed.values.tolist() == [float(whole.values[0]), 0.0, float(whole.values[1])]
 
 
 @pytest.mark.parametrize(
@@ -62,6 +63,6 @@ def test_a_group_has_variance_where_its_valid_rewards_differ(
     rows = [row for pair in zip(zip([5] * 3, rewards, valid, strict=True), others[:3], strict=True) for row in pair]
     groups, all_rewards, all_valid = zip(*rows, *others[3:], strict=True)
     batch = make_batch(groups, all_rewards, [1] * 9, valid=all_valid)
-    found = has_variance(batch, 3)[Column.HAS_VARIANCE].values
+    found = advantages(batch, 3, GRPO_WITH_VARIANCE)[Column.HAS_VARIANCE].values
     assert found.dtype == torch.uint8
     assert found.tolist() == [{5: expected, 2: 0, 9: 1}[group] for group in groups]

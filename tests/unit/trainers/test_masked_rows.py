@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rljob_workers.algorithms.aggregation import Aggregation, sequence_mean, token_mean
+from rljob_workers.algorithms.aggregation import Aggregation, constant, sequence_mean, token_mean
 from rljob_workers.algorithms.losses import masks_of_rows
 from rljob_workers.algorithms.metric_totals import StepTotals, values_of
 from rljob_workers.algorithms.objective import MaskedRows, Objective, Outputs
@@ -135,7 +136,7 @@ def masked(rows: TrainRows, retained: list[bool], poison: float) -> TrainRows:
     )
 
 
-@pytest.mark.parametrize("aggregate", [token_mean, sequence_mean])
+@pytest.mark.parametrize("aggregate", [token_mean, sequence_mean, partial(constant, length=5)])
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 1000),

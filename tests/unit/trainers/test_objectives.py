@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
+from pydantic.alias_generators import to_camel
 
-from rljob_api.spec.algorithm import Advantage, AlgorithmSpec, Correction, Loss, LossAggregation
-from rljob_workers.algorithms.losses import ClipBounds
-from rljob_workers.scoring.advantages import ADVANTAGES
-from rljob_workers.trainers.objectives import AGGREGATIONS, CORRECTIONS, LOSSES, bounds_of, policy_objective
+from rljob_api.spec.algorithm import (
+    CLIP_READ_BY,
+    DEFAULT_LOSS,
+    AlgorithmSpec,
+    ClipSpec,
+    Correction,
+    Loss,
+    LossAggregation,
+)
+from rljob_workers.algorithms.losses import ClipBounds, Temperatures
+from rljob_workers.algorithms.objective import MaskedRows
+from rljob_workers.trainers.objectives import AGGREGATIONS, CORRECTIONS, LOSSES, policy_objective
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "custom-algorithm"
 
@@ -22,24 +33,60 @@ def test_every_name_of_the_api_has_a_row() -> None:
     assert set(LOSSES) == set(Loss)
     assert set(CORRECTIONS) == set(Correction)
     assert set(AGGREGATIONS) == set(LossAggregation)
-    assert set(ADVANTAGES) == set(Advantage)
 
 
 @pytest.mark.parametrize(
-    ("fields", "bounds"),
+    ("fields", "made_with"),
     [
-        ({}, ClipBounds(0.2, 0.28)),
-        ({"loss": "Gspo"}, ClipBounds(3e-4, 4e-4)),
-        ({"loss": "Gspo", "clip": {"high": 0.1}}, ClipBounds(3e-4, 0.1)),
-        ({"clip": {"low": 0.1, "dual": 3}}, ClipBounds(0.1, 0.28, 3.0)),
+        ({}, {"bounds": ClipBounds(0.2, 0.28)}),
+        ({"loss": "Gspo"}, {"bounds": ClipBounds(3e-4, 4e-4)}),
+        ({"loss": "Gspo", "clip": {"high": 0.1}}, {"bounds": ClipBounds(3e-4, 0.1)}),
+        ({"clip": {"low": 0.1, "dual": 3}}, {"bounds": ClipBounds(0.1, 0.28, 3.0)}),
+        ({"loss": "Cispo"}, {"high": 4.0}),
+        ({"loss": "Cispo", "clip": {"high": 0.28}}, {"high": 0.28}),
+        ({"loss": "Sapo"}, {"temperatures": Temperatures(1.0, 1.05)}),
+        ({"loss": "Sapo", "clip": {"negativeTemperature": 2}}, {"temperatures": Temperatures(1.0, 2.0)}),
+        ({"loss": "Reinforce"}, {}),
     ],
 )
-def test_bounds_are_the_jobs_or_those_of_the_loss(fields: dict[str, object], bounds: ClipBounds) -> None:
-    assert bounds_of(algorithm(**fields)) == bounds
+def test_bounds_are_the_jobs_or_those_of_the_loss(fields: dict[str, object], made_with: dict[str, object]) -> None:
+    assert parameters(algorithm(**fields)) == made_with
+
+
+def parameters(spec: AlgorithmSpec) -> dict[str, object]:
+    """What the loss was made with."""
+    loss = LOSSES[spec.loss or DEFAULT_LOSS](spec.clip)
+    return dict(loss.keywords) if isinstance(loss, partial) else {}
+
+
+@pytest.mark.parametrize("loss", Loss)
+def test_a_loss_reads_of_the_clip_what_the_api_states(loss: Loss) -> None:
+    assert set(CLIP_READ_BY) == {to_camel(field) for field in ClipSpec.model_fields}
+    for field, losses in CLIP_READ_BY.items():
+        given = ClipSpec.model_validate({field: 2.5 if field == "dual" else 0.125})
+        makes_a_difference = parameters(AlgorithmSpec(loss=loss)) != parameters(
+            AlgorithmSpec.model_construct(loss=loss, clip=given)
+        )
+        assert makes_a_difference == (loss in losses), field
 
 
 def test_a_function_of_the_users_is_loaded_from_its_folder() -> None:
-    policy_objective(algorithm(loss="algorithm:cispo", path=str(EXAMPLE)))
+    policy_objective(algorithm(loss="algorithm:cispo", path=str(EXAMPLE)), 8)
+
+
+@pytest.mark.parametrize(
+    ("fields", "normaliser"),
+    [
+        ({}, 5),
+        ({"lossAggregation": "SequenceMean"}, 2),
+        ({"lossAggregation": "SequenceSum"}, 2),
+        ({"lossAggregation": "Constant"}, 2 * 8),
+        ({"lossAggregation": "Constant", "constantLength": 3}, 2 * 3),
+    ],
+)
+def test_the_constant_is_the_jobs_or_its_longest_response(fields: dict[str, object], normaliser: int) -> None:
+    rows = MaskedRows(torch.ones(5), torch.tensor([2, 3]))
+    assert float(policy_objective(algorithm(**fields), 8).weigh(rows).normaliser) == normaliser
 
 
 @pytest.mark.parametrize(
@@ -53,4 +100,4 @@ def test_a_function_of_the_users_is_loaded_from_its_folder() -> None:
 )
 def test_what_cannot_be_loaded_is_named(fields: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        policy_objective(algorithm(path=str(EXAMPLE), **fields))
+        policy_objective(algorithm(path=str(EXAMPLE), **fields), 8)

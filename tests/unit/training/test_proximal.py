@@ -29,7 +29,9 @@ from rljob_workers.trainers import build_forward_model, build_trainer
 from rljob_workers.trainers.base import ForwardModel, Trainer, TrainRows
 from rljob_workers.trainers.data_parallel import SingleRank
 from rljob_workers.trainers.mesh import data_parallel
+from rljob_workers.training.gang_loop import GangParts
 from rljob_workers.training.loop import ActorConfig, ActorLoop, Proximal, proximal_of
+from rljob_workers.training.turns import OwnTurns
 from rljob_workers.transfer_queue.dataset import Slicing
 from rljob_workers.transfer_queue.types import Batch, Claim, TaskKind
 from tests.train_rows import replaced
@@ -89,7 +91,7 @@ def test_the_actor_waits_for_what_somebody_writes_and_it_reads(
 def test_groups_are_left_out_by_a_column_that_only_such_jobs_have(no_variance: str, is_there: bool) -> None:
     shape = pipeline.queue_shape(spec_with({}, algorithm={"noVariance": no_variance}))
     for task, fields in ((task.name, {*task.writes, *task.needs}) for task in shape.tasks):
-        reads_or_writes = task in (pipeline.ACTOR_TRAIN, pipeline.COMPUTE_ADVANTAGES.name)
+        reads_or_writes = task in (pipeline.ACTOR_TRAIN, pipeline.COMPUTE_ADVANTAGES)
         assert (Column.HAS_VARIANCE in fields) == (is_there and reads_or_writes)
 
 
@@ -104,6 +106,8 @@ class Queue:
     folder: Path
     losses: list[float] = field(default_factory=list)
     is_over: bool = False
+    stops: bool = False
+    version: int = 0
     counters: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     welcome: Any = field(default_factory=lambda: SimpleNamespace(restore=SimpleNamespace(version=0)))
 
@@ -120,12 +124,18 @@ class Queue:
     ready = pulse
 
     def begin(self) -> None:
-        self.publish(RolloutId(-1))
+        pass
 
-    def publish(self, rollout_id: RolloutId) -> None:
-        """Actor_fwd has version r + 1 from now on."""
+    def reach(self, version: int) -> None:
+        self.version = version
+
+    def stage(self) -> None:
+        pass
+
+    def publish(self) -> None:
+        """Actor_fwd has the version reached from now on."""
         if self.forward is not None:
-            path = self.folder / f"v{rollout_id + 1}.safetensors"
+            path = self.folder / f"v{self.version}.safetensors"
             write_blob(path, self.trainer.stage_weights())
             self.forward.load(Folder(path))
 
@@ -172,10 +182,12 @@ def trained(folder: Path, spec: RLJobSpec) -> torch.Tensor:
     forward = build_forward_model(spec, tokenizer) if spec.roles.actor_fwd else None
     queue: Any = Queue(trainer, forward, [make_rows(r) for r in range(ROLLOUTS)], slicing.rows_per_slice, folder)
     config = ActorConfig(
-        ROLLOUTS, training.epochs_per_rollout, slicing, proximal_of(spec), TEMPERATURE, spec.algorithm.truncated
+        ROLLOUTS, training.epochs_per_rollout, 0, proximal_of(spec), TEMPERATURE, spec.algorithm.truncated
     )
+    exports: Any = SimpleNamespace(begin=queue.publish, publish=queue.publish)
     with closing(Timeline(Path(os.devnull), "actor-0")) as timeline:
-        ActorLoop(config, queue, queue, trainer, data_parallel(SingleRank()), queue, None, timeline).run()
+        gang = GangParts(queue, queue, trainer, data_parallel(SingleRank()), OwnTurns(SingleRank()), timeline)
+        ActorLoop(config, gang, slicing, queue, exports, None).run()
     return torch.cat([weight.flatten() for weight in trainer.stage_weights().values()])
 
 

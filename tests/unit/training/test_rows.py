@@ -13,12 +13,15 @@ from rljob_api.spec.algorithm import Truncated
 from rljob_api.wire.identity import Incarnation, RankKey
 from rljob_workers.algorithms.metric_totals import Total
 from rljob_workers.algorithms.objective import Reduction
-from rljob_workers.scoring.advantages import has_variance
+from rljob_workers.algorithms.advantages.group import group_normalised
+from rljob_workers.estimators import JobEstimator
+from rljob_workers.scoring.advantages import advantages
 from rljob_workers.tensors.columns import Column
+from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers.base import OptimizerStepResult
 from rljob_workers.trainers.data_parallel import SingleRank
 from rljob_workers.trainers.mesh import data_parallel
-from rljob_workers.training.loop import loss_masks
+from rljob_workers.training.loop import loss_masks, train_rows
 from rljob_workers.training.step_metrics import FACTS, RolloutTally, row_metrics, slice_facts
 from rljob_workers.transfer_queue.types import Batch
 from tests.unit.training.batches import make_batch
@@ -77,13 +80,28 @@ def test_groups_without_variance_are_masked_and_the_others_are_as_without_them(
     """Masked rows are as if they were not there, in loss, gradient and metrics: `trainers/test_masked_rows.py`."""
     groups = [row // 3 for row in order]
     batch = make_batch(groups, [rewards[row] for row in order], [1 + row % 3 for row in order], valid=valid)
-    of_rows = has_variance(batch, 3)
+    of_rows = advantages(batch, 3, JobEstimator(group_normalised, None, finds_variance=True))
     differing = {group for group in groups if len({r for g, r, v in seen(batch) if g == group and v}) > 1}
     masks = loss_masks(replace(batch, columns={**batch.columns, **of_rows}), Truncated.KEEP)
     untouched = loss_masks(batch, Truncated.KEEP)
     for row, group in enumerate(groups):
         expected = untouched.row(row) if group in differing else torch.zeros_like(untouched.row(row))
         assert torch.equal(masks.row(row), expected)
+
+
+def test_every_token_gets_the_advantage_of_its_row() -> None:
+    """As if the role had given it to each: the trainer gets the same columns."""
+    batch = make_batch([0, 0, 1], [0.0] * 3, [2, 0, 3])
+    of_rows = Jagged.scalars(torch.tensor([0.5, -1.0, 2.0]))
+    of_tokens = Jagged.from_rows([torch.full((2,), 0.5), torch.empty(0), torch.full((3,), 2.0)])
+    found, expected = (
+        train_rows(replace(batch, columns={**batch.columns, name: column}), Truncated.KEEP)
+        for name, column in ((Column.ROW_ADVANTAGES, of_rows), (Column.ADVANTAGES, of_tokens))
+    )
+    assert found.columns.keys() == expected.columns.keys()
+    for name in (Column.ADVANTAGES, Column.LOSS_MASKS):
+        assert torch.equal(found.columns[name].values, expected.columns[name].values)
+        assert torch.equal(found.columns[name].offsets, expected.columns[name].offsets)
 
 
 def seen(batch: Batch) -> list[tuple[int, float, int]]:

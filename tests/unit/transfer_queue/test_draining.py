@@ -42,6 +42,7 @@ def make_stats(*partitions: PartitionStats, leases: tuple[LeaseStats, ...] = (),
         return TaskStats(
             task=name,
             kind=kind,
+            publishes=name == TRAIN,
             leases=sum(one.task == name for one in leases),
             rows_claimed=sum(row.claimed for row in found),
             rows_ready=sum(row.ready for row in found),

@@ -19,7 +19,8 @@ class TokenLosses:
     ratio: torch.Tensor
     """New over proximal policy, as the loss weighs it."""
     is_clipped: torch.Tensor
-    """1.0 where a clip decides the loss: with `ppo_clip` and `gspo` the token has no gradient then."""
+    """1.0 where a bound decides the loss. With `ppo_clip` and `gspo` the token has no gradient then, with `cispo` the
+    largest that the bound leaves it."""
 
 
 PolicyLoss: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, MaskedRows], TokenLosses]
@@ -81,6 +82,78 @@ def gspo(
     of_row = rows.spread(rows.means(log_ratio.detach()))
     own = new_log_probs - new_log_probs.detach()
     return clipped(ratio_of(of_row + own), advantages, bounds)
+
+
+def cispo(
+    new_log_probs: torch.Tensor,
+    log_probs: torch.Tensor,
+    advantages: torch.Tensor,
+    rows: MaskedRows,  # noqa: ARG001 -- one signature
+    *,
+    high: float,
+) -> TokenLosses:
+    """CISPO: the ratio is a weight that is bounded from above, so that no token loses its gradient.
+
+    Formula: loss = -sg(min(ratio, 1 + high)) A log pi_new, ratio = exp(new - old) as in `ppo_clip`. Its gradient is
+    that of the unclipped ratio up to the bound. There is no lower bound: the paper switches its own off.
+    `high`: the paper gives no value; Khatri et al. 2025 (ScaleRL, arXiv:2510.13786) bound the ratio near 5.
+    Shapes: all [tokens] -> [tokens].
+    Source: MiniMax 2025, MiniMax-M1, arXiv:2506.13585, equations 4 and 5.
+    """
+    ratio = ratio_of(new_log_probs.detach() - log_probs)
+    weight = ratio.clamp(max=1.0 + high)
+    return TokenLosses(-weight * advantages * new_log_probs, ratio, (ratio > weight).to(ratio.dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class Temperatures:
+    """How fast SAPO's gate closes as the ratio leaves 1; towards 0 it stays open."""
+
+    positive: float
+    """Of tokens with an advantage above 0."""
+    negative: float
+    """Of the others. Larger than `positive` in the paper: what pushes a token down pushes all others up."""
+
+
+def sapo(
+    new_log_probs: torch.Tensor,
+    log_probs: torch.Tensor,
+    advantages: torch.Tensor,
+    rows: MaskedRows,  # noqa: ARG001 -- one signature
+    *,
+    temperatures: Temperatures,
+) -> TokenLosses:
+    """Soft adaptive policy optimisation: a gate that closes smoothly stands where PPO clips.
+
+    Formula: loss = -A sigmoid(tau (ratio - 1)) 4 / tau, ratio = exp(new - old) as in `ppo_clip`, tau that of the
+    advantage's sign. Its gradient is that of the unclipped ratio times 4 p (1 - p), p = sigmoid(tau (ratio - 1)):
+    1 at ratio 1, and towards 0 on both sides, whatever the sign. Its objective is the mean over sequences:
+    lossAggregation SequenceMean.
+    Shapes: all [tokens] -> [tokens].
+    Source: Gao et al. 2025, arXiv:2511.20347, section 3.
+    """
+    ratio = ratio_of(new_log_probs - log_probs)
+    tau = torch.where(advantages > 0, temperatures.positive, temperatures.negative).to(ratio.dtype)
+    gate = torch.sigmoid(tau * (ratio - 1.0)) * (4.0 / tau)
+    return TokenLosses(-advantages * gate, ratio.detach(), torch.zeros_like(ratio.detach()))
+
+
+def reinforce(
+    new_log_probs: torch.Tensor,
+    log_probs: torch.Tensor,
+    advantages: torch.Tensor,
+    rows: MaskedRows,  # noqa: ARG001 -- one signature
+) -> TokenLosses:
+    """The plain policy gradient: no ratio, and no bound.
+
+    Formula: loss = -A log pi_new. At ratio 1 its gradient is that of `ppo_clip`; what several optimizer steps within a
+    rollout move is not corrected. The ratio is reported all the same.
+    Shapes: all [tokens] -> [tokens].
+    Source: Williams 1992, "Simple Statistical Gradient-Following Algorithms for Connectionist Reinforcement Learning",
+    Machine Learning 8.
+    """
+    ratio = ratio_of(new_log_probs.detach() - log_probs)
+    return TokenLosses(-advantages * new_log_probs, ratio, torch.zeros_like(ratio))
 
 
 def clipped(ratio: torch.Tensor, advantages: torch.Tensor, bounds: ClipBounds) -> TokenLosses:

@@ -50,6 +50,8 @@ class Column(StrEnum):
     """Of the proximal policy: version r for rows of `train_r`."""
     REF_LOG_PROBS = "ref_log_probs", Over.RESPONSE, "float32"
     ADVANTAGES = "advantages", Over.RESPONSE, "float32"
+    ROW_ADVANTAGES = "row_advantages", Over.ROW, "float32"
+    """The advantage of all tokens of the row, where they have one: the trainer's rank makes ADVANTAGES of it."""
     HAS_VARIANCE = "has_variance", Over.ROW, "uint8"
     """0 where the valid rewards of the row's group are all equal; only in jobs that leave such groups out."""
     VALUES = "values", Over.RESPONSE, "float32"

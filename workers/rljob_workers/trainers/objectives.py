@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from rljob_api.spec.algorithm import Correction, KlEstimator, Loss, LossAggregation
-from rljob_workers.algorithms.aggregation import sequence_mean, token_mean
+from rljob_api.spec.algorithm import DEFAULT_LOSS, Correction, KlEstimator, Loss, LossAggregation
+from rljob_workers.algorithms.aggregation import constant, sequence_mean, sequence_sum, token_mean
 from rljob_workers.algorithms.corrections import ice_pop, truncated_weights
 from rljob_workers.algorithms.kl import k1, k2, k3
-from rljob_workers.algorithms.losses import ClipBounds, gspo, ppo_clip
+from rljob_workers.algorithms.losses import ClipBounds, Temperatures, cispo, gspo, ppo_clip, reinforce, sapo
 from rljob_workers.algorithms.policy import KlTerm, PolicyObjective
 from rljob_workers.user_functions import Signature, load
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from rljob_api.spec.algorithm import AlgorithmSpec, CorrectionSpec
+    from rljob_api.spec.algorithm import AlgorithmSpec, ClipSpec, CorrectionSpec
     from rljob_workers.algorithms.aggregation import Aggregation
     from rljob_workers.algorithms.corrections import Correction as Correct
     from rljob_workers.algorithms.kl import KlEstimate
@@ -25,20 +26,37 @@ if TYPE_CHECKING:
 KL: Mapping[KlEstimator, KlEstimate] = {KlEstimator.K1: k1, KlEstimator.K2: k2, KlEstimator.K3: k3}
 
 
-LOSSES: Mapping[str, Callable[[ClipBounds], PolicyLoss]] = {
-    Loss.PPO_CLIP: lambda bounds: partial(ppo_clip, bounds=bounds),
-    Loss.GSPO: lambda bounds: partial(gspo, bounds=bounds),
+PPO_BOUNDS, GSPO_BOUNDS = ClipBounds(0.2, 0.28), ClipBounds(3e-4, 4e-4)
+"""Where the job gives none: those of DAPO and of GSPO's paper."""
+
+
+def bounds_of(clip: ClipSpec, default: ClipBounds = PPO_BOUNDS) -> ClipBounds:
+    """The job's, or those of `default`; without a dual clip."""
+    return ClipBounds(default.low if clip.low is None else clip.low, default.high if clip.high is None else clip.high)
+
+
+def _temperatures(clip: ClipSpec) -> Temperatures:
+    positive, negative = clip.positive_temperature, clip.negative_temperature
+    return Temperatures(1.0 if positive is None else positive, 1.05 if negative is None else negative)
+
+
+LOSSES: Mapping[str, Callable[[ClipSpec], PolicyLoss]] = {
+    Loss.PPO_CLIP: lambda clip: partial(ppo_clip, bounds=replace(bounds_of(clip), dual=clip.dual)),
+    Loss.GSPO: lambda clip: partial(gspo, bounds=bounds_of(clip, GSPO_BOUNDS)),
+    Loss.CISPO: lambda clip: partial(cispo, high=4.0 if clip.high is None else clip.high),
+    Loss.SAPO: lambda clip: partial(sapo, temperatures=_temperatures(clip)),
+    Loss.REINFORCE: lambda clip: reinforce,  # noqa: ARG005 - one signature
 }
+"""What each reads of `clip` the API must know, too: `rljob_api.spec.algorithm.CLIP_READ_BY`."""
 
 
-_BOUNDS: Mapping[str, tuple[float, float]] = {Loss.GSPO: (3e-4, 4e-4)}
-"""Where they are not those of PPO, as in the loss's own paper."""
-
-
-AGGREGATIONS: Mapping[str, Aggregation] = {
-    LossAggregation.TOKEN_MEAN: token_mean,
-    LossAggregation.SEQUENCE_MEAN: sequence_mean,
+AGGREGATIONS: Mapping[str, Callable[[int], Aggregation]] = {
+    LossAggregation.TOKEN_MEAN: lambda length: token_mean,  # noqa: ARG005 - one signature
+    LossAggregation.SEQUENCE_MEAN: lambda length: sequence_mean,  # noqa: ARG005
+    LossAggregation.SEQUENCE_SUM: lambda length: sequence_sum,  # noqa: ARG005
+    LossAggregation.CONSTANT: lambda length: partial(constant, length=length),
 }
+"""Each of the length that `constant` divides by."""
 
 
 CORRECTIONS: Mapping[str, Callable[[CorrectionSpec], Correct | None]] = {
@@ -48,13 +66,6 @@ CORRECTIONS: Mapping[str, Callable[[CorrectionSpec], Correct | None]] = {
         ice_pop, floor=0.5 if spec.floor is None else spec.floor, cap=5.0 if spec.cap is None else spec.cap
     ),
 }
-
-
-def bounds_of(algorithm: AlgorithmSpec) -> ClipBounds:
-    """The job's, or those that its loss has by default."""
-    clip = algorithm.clip
-    low, high = _BOUNDS.get(algorithm.loss or Loss.PPO_CLIP, (0.2, 0.28))
-    return ClipBounds(low if clip.low is None else clip.low, high if clip.high is None else clip.high, clip.dual)
 
 
 _OWN_LOSS = Signature(
@@ -70,28 +81,31 @@ _OWN_CORRECTION = Signature(
 )
 
 
-def policy_objective(algorithm: AlgorithmSpec) -> PolicyObjective:
-    """What the actor minimises. Raises ValueError where a function of the user's cannot be loaded."""
+def policy_objective(algorithm: AlgorithmSpec, max_new_tokens: int) -> PolicyObjective:
+    """What the actor minimises on responses of up to so many tokens.
+
+    Raises ValueError where a function of the user's cannot be loaded.
+    """
     kl = algorithm.kl
     return PolicyObjective(
         _loss(algorithm),
-        _aggregation(algorithm),
+        _aggregation(algorithm, max_new_tokens),
         kl=KlTerm(kl.coefficient, KL[kl.estimator]) if kl.coefficient > 0 else None,
         correct=_correction(algorithm),
     )
 
 
 def _loss(algorithm: AlgorithmSpec) -> PolicyLoss:
-    name = algorithm.loss or Loss.PPO_CLIP
+    name = algorithm.loss or DEFAULT_LOSS
     if name in LOSSES:
-        return LOSSES[name](bounds_of(algorithm))
+        return LOSSES[name](algorithm.clip)
     return _loaded(algorithm, "loss", name, _OWN_LOSS)  # type: ignore[no-any-return]  # a user's
 
 
-def _aggregation(algorithm: AlgorithmSpec) -> Aggregation:
+def _aggregation(algorithm: AlgorithmSpec, max_new_tokens: int) -> Aggregation:
     name = algorithm.loss_aggregation
     if name in AGGREGATIONS:
-        return AGGREGATIONS[name]
+        return AGGREGATIONS[name](algorithm.constant_length or max_new_tokens)
     return _loaded(algorithm, "lossAggregation", name, _OWN_AGGREGATION)  # type: ignore[no-any-return]  # a user's
 
 

@@ -52,7 +52,7 @@ def trainer_config(spec: RLJobSpec) -> TrainerConfig:
         dtype=torch_dtype(spec.model.dtype),
         limits=micro_batch_limits(spec.training),
         temperature=spec.rollout.sampling.temperature,
-        objective=policy_objective(spec.algorithm),
+        objective=policy_objective(spec.algorithm, spec.rollout.sampling.max_new_tokens),
         optimizer=optimizer_config(spec.training.optimizer, total_steps(spec)),
         max_skipped_steps=spec.training.max_skipped_steps,
         norm_multiple=10.0 if spec.training.norm_multiple is None else spec.training.norm_multiple,

@@ -43,7 +43,7 @@ class CriticLoop(GangLoop):
 
     def __init__(self, rank: RankParts, gang: GangParts, saves: Saves) -> None:
         spec = rank.spec
-        super().__init__(gang, slicing_of(spec, pipeline.CRITIC_TRAIN, gang.mesh), spec.training.epochs_per_rollout)
+        super().__init__(gang, slicing_of(spec, pipeline.CRITIC_TRAIN.name, gang.mesh), spec.training.epochs_per_rollout)
         self._num_rollouts = spec.rollout.num_rollouts
         self._truncated = spec.algorithm.truncated
         self._saves = saves

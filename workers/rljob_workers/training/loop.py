@@ -17,6 +17,7 @@ from rljob_api.names import RolloutId, WeightVersion
 from rljob_api.spec import RLJobSpec
 from rljob_api.spec.algorithm import ProximalPolicy, Truncated
 from rljob_workers import pipeline
+from rljob_workers.algorithms.advantages.estimator import broadcast_to_tokens
 from rljob_workers.algorithms.losses import masks_of_rows
 from rljob_workers.algorithms.objective import Output
 from rljob_workers.dcs.checkpoints.store import build_checkpoint_store
@@ -210,9 +211,13 @@ class ActorLoop(GangLoop):
 def train_rows(batch: Batch, truncated: Truncated, log_probs: Jagged | None = None) -> TrainRows:
     """The batch as a trainer takes it; `log_probs` are the proximal ones where they are no column of it.
 
-    Rows that nothing may be learnt from stay in it, masked: what ranks are dealt is fixed.
+    Rows that nothing may be learnt from stay in it, masked: what ranks are dealt is fixed. Of what has one advantage a
+    row each token gets it: an objective knows those of tokens alone.
     """
     columns = {column: batch.columns[column] for column in Column if column in batch.columns}
+    if (of_rows := columns.pop(Column.ROW_ADVANTAGES, None)) is not None:
+        lengths = columns[Column.RESPONSE_LENGTHS].values
+        columns[Column.ADVANTAGES] = Jagged.from_lengths(broadcast_to_tokens(of_rows.values, lengths), lengths)
     if log_probs is not None:
         columns.setdefault(Column.LOG_PROBS, log_probs)
     columns[Column.LOSS_MASKS] = loss_masks(batch, truncated)

@@ -74,7 +74,8 @@ class GenerationSampler:
         cuts = [len(row) - length for row, length in zip(rows, lengths, strict=True)]
         texts = self._decode([part for row, cut in zip(rows, cuts, strict=True) for part in (row[:cut], row[cut:])])
         for number, place in enumerate(places):
-            advantages = columns[Column.ADVANTAGES].row(place)
+            of_rows = Column.ROW_ADVANTAGES in columns
+            advantages = columns[Column.ROW_ADVANTAGES if of_rows else Column.ADVANTAGES].row(place)
             yield LoggedGeneration(
                 rollout=rollout_id,
                 epoch=epoch,

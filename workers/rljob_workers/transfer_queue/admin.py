@@ -233,7 +233,7 @@ class QueueAdmin:
         )
 
     def publish(self, incarnation: Incarnation, weight: WeightId, call_id: str) -> None:
-        """Moves the published version on; raises Incomplete while train_{version - 1} has rows to train."""
+        """Moves the published version on; raises Incomplete while train_{version - 1} has rows for its task."""
         self._calls.change(
             "publish",
             incarnation.epoch,
@@ -247,7 +247,10 @@ class QueueAdmin:
     def record(
         self, incarnation: Incarnation, weight: WeightId, folder: str, checksums: dict[str, str], call_id: str
     ) -> CheckpointRecord:
-        """Compare-and-set of the recorded checkpoint in the current epoch; c only grows."""
+        """Compare-and-set of the recorded checkpoint in the current epoch; c only grows.
+
+        Raises Incomplete while some training task has rows below the version to consume.
+        """
         reply = self._calls.change(
             "record",
             incarnation.epoch,
@@ -288,7 +291,7 @@ class QueueAdmin:
         )
 
     def published(self) -> WeightVersion:
-        """The version that capacity counts from."""
+        """The newest one; capacity counts from the first rollout that some training task has not consumed."""
         reply = self._calls.read("stats", waiting="the coordinator reads the queue's counts")
         return WeightVersion(reply[5])
 

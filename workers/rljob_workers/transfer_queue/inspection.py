@@ -17,7 +17,7 @@ from rljob_api.wire.queue import LeaseStats, PartitionStats, QueueStats, TaskRow
 from rljob_workers.transfer_queue.admin_calls import AdminCalls, Named
 from rljob_workers.transfer_queue.control.connection import Argument
 from rljob_workers.transfer_queue.row_format import ChunkRef, parse_chunk
-from rljob_workers.transfer_queue.types import Task
+from rljob_workers.transfer_queue.types import Task, TaskKind
 from rljob_workers.transfer_queue.units import UnitFigures
 
 ROWS_AT_ONCE = 16384
@@ -191,6 +191,7 @@ def _task_stats(task: Task, partitions: Sequence[PartitionStats], leases: Sequen
         kind=task.kind.value,
         leases=sum(lease.task == task.name for lease in leases),
         rows_claimed=sum(row.claimed for row in rows),
+        publishes=task.kind is TaskKind.TRAINING and task.publishes,
         rows_ready=sum(row.ready for row in rows),
         batches=sum(row.batches for row in rows),
     )
@@ -260,11 +261,12 @@ MAX_LEASES = 3
 def drain_blockers(stats: QueueStats) -> list[str]:
     """What is issued and neither consumed nor back, in a sentence each; empty once nothing can move any more.
 
-    Rows move without new tickets as long as a rank has them (tickets, leases, batches), and in the partition that is
-    trained next: its forward tasks have the weights that they need, and if it is whole it will be trained. Rows behind
-    an incomplete partition wait for weights that no training will make before tickets are given again.
+    Rows move without new tickets as long as a rank has them (tickets, leases, batches), in partitions that are
+    published and that some training task has yet to consume, and in the partition that is trained next: its forward
+    tasks have the weights that they need, and if it is whole it will be trained. Rows behind an incomplete partition
+    wait for weights that no training will make before tickets are given again.
     """
-    return [*_tickets(stats), *_claimed(stats), *_next_partition(stats)]
+    return [*_tickets(stats), *_claimed(stats), *_published(stats), *_next_partition(stats)]
 
 
 def retained_by_drain(stats: QueueStats) -> list[str]:
@@ -299,27 +301,50 @@ def _by(leases: Sequence[LeaseStats]) -> str:
     return f" ({', '.join([*named, *more])})"
 
 
+def _published(stats: QueueStats) -> Iterator[str]:
+    """What training tasks that do not publish are behind with."""
+    training = _training(stats)
+    for partition in stats.partitions:
+        if partition.rollout_id < stats.published:
+            for rows in _behind(partition, training):
+                yield f"{partition.partition} is published and {_consumed(rows)}"
+
+
 def _next_partition(stats: QueueStats) -> Iterator[str]:
     found = next((one for one in stats.partitions if one.rollout_id == stats.published), None)
     if found is None:
         return
-    training = {task.task for task in stats.tasks if task.kind == "Training"}
+    training = _training(stats)
     for rows in found.tasks:
         if rows.ready and rows.task not in training:
             yield f"{rows.ready} rows of {found.partition} are ready for {rows.task}, and nobody has claimed them"
     if _is_whole(found):
-        yield from _untrained(found, training)
+        publishing = {task.task for task in stats.tasks if task.publishes}
+        yield from _untrained(found, training, publishing)
+
+
+def _training(stats: QueueStats) -> set[str]:
+    return {task.task for task in stats.tasks if task.kind == "Training"}
+
+
+def _behind(partition: PartitionStats, training: set[str]) -> list[TaskRows]:
+    return [rows for rows in partition.tasks if rows.task in training and rows.unready + rows.ready + rows.claimed]
+
+
+def _consumed(rows: TaskRows) -> str:
+    total = rows.unready + rows.ready + rows.claimed + rows.done
+    return f"{rows.task} has consumed {rows.done} of its {total} rows"
 
 
 def _is_whole(partition: PartitionStats) -> bool:
     return not (partition.groups_missing or partition.groups_returned or partition.groups_issued)
 
 
-def _untrained(partition: PartitionStats, training: set[str]) -> Iterator[str]:
-    tasks = [rows for rows in partition.tasks if rows.task in training]
-    behind = [rows for rows in tasks if rows.unready or rows.ready or rows.claimed]
+def _untrained(partition: PartitionStats, training: set[str], publishing: set[str]) -> Iterator[str]:
+    behind = _behind(partition, training)
     for rows in behind:
-        total = rows.unready + rows.ready + rows.claimed + rows.done
-        yield f"{partition.partition} is whole and {rows.task} has consumed {rows.done} of its {total} rows"
-    if tasks and not behind:
-        yield f"{partition.partition} is trained and its weights are not published yet"
+        yield f"{partition.partition} is whole and {_consumed(rows)}"
+    done = {rows.task for rows in partition.tasks} - {rows.task for rows in behind}
+    for task in sorted(publishing & done):
+        by = f" by {task}" if behind else ""
+        yield f"{partition.partition} is trained{by} and its weights are not published yet"

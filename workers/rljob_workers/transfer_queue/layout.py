@@ -29,8 +29,13 @@ def layout_table(shape: QueueShape) -> bytes:
             "fields": [[field, kinds.get(field)] for field in shape.fields],
             "tasks": [[task.name, task.kind, task.policy, sorted(task.needs), task.writes] for task in shape.tasks],
             **({"steps": shape.steps} if shape.steps else {}),
+            **({"publishes": _publisher(shape)} if len(shape.training_tasks) > 1 else {}),
         }
     )
+
+
+def _publisher(shape: QueueShape) -> str:
+    return next(task.name for task in shape.training_tasks if task.publishes)
 
 
 def layout_digest(table: bytes) -> str:
@@ -122,6 +127,8 @@ def layout_change(stored: StoredLayout, shape: QueueShape) -> LayoutChange | Non
     parts = [f"{', '.join(came)} to be computed"] if came else []
     parts += [f"{', '.join(went)} of before dropped"] if went else []
     parts += ["other optimizer steps of a rollout"] if before.steps != after.steps else []
+    if None not in (before.publishes, after.publishes) and before.publishes != after.publishes:
+        parts.append(f"{after.publishes} publishes, no longer {before.publishes}")
     return LayoutChange("; ".join(parts) or "other tasks read the same fields", remapping)
 
 
@@ -136,6 +143,8 @@ class _Table:
     """Name -> policy, needs, writes."""
     steps: dict[str, int]
     """Name -> rows of an optimizer step, where it makes several of a partition."""
+    publishes: str | None
+    """Name of the training task that does, where there are several."""
 
     @classmethod
     def parse(cls, table: bytes) -> _Table:
@@ -147,6 +156,7 @@ class _Table:
             dict(read["fields"]),
             tasks,
             read.get("steps", {}),
+            read.get("publishes"),
         )
 
     def place(self, field: str) -> int:

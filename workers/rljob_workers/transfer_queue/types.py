@@ -61,6 +61,9 @@ class Task:
     rows_per_step: int | None = None
     """Rows of a training task's optimizer step: which rows it has is fixed before any is generated. None: it has all of
     a partition, in the order in which they become ready."""
+    publishes: bool = True
+    """Of training tasks, one does: version r + 1 can be published once it has consumed train_r, however far the others
+    are behind. Capacity and records wait for all of them."""
 
     def __post_init__(self) -> None:
         if self.kind is TaskKind.FORWARD and self.rows_per_step is not None:
@@ -113,6 +116,15 @@ class QueueShape:
             )
         for task in self.tasks:
             self._require_whole_steps(task)
+        self._require_one_publisher()
+
+    def _require_one_publisher(self) -> None:
+        names = [task.name for task in self.training_tasks if task.publishes]
+        if self.training_tasks and len(names) != 1:
+            raise ValueError(
+                f"TransferQueue: {len(names)} training tasks publish ({', '.join(names) or 'none'}), and exactly one must."
+                " Set `publishes` of the others to False."
+            )
 
     def _require_whole_steps(self, task: Task) -> None:
         if task.rows_per_step is None:
@@ -127,6 +139,11 @@ class QueueShape:
                 f"task {task.name}: optimizer steps of {task.rows_per_step} rows are no whole groups of"
                 f" {self.samples_per_prompt}. Use a multiple, or policy Balanced."
             )
+
+    @property
+    def training_tasks(self) -> tuple[Task, ...]:
+        """Each consumes every row."""
+        return tuple(task for task in self.tasks if task.kind is TaskKind.TRAINING)
 
     @property
     def steps(self) -> dict[str, int]:

@@ -1,8 +1,8 @@
 """One checkpoint from begin to record: the files of each rank, and what the leader makes of all of them.
 
 Runs in the writer thread of `checkpoints.store`. The order is the contract: every rank writes and syncs its files and
-reports them; the leader writes the checksums of all, syncs, renames, records their digest, and only then deletes. Ranks of several
-roles write into one folder, so that there is no record of one role without the other.
+reports them; the leader writes the checksums of all, syncs, renames, records their digest, and only then deletes. Ranks
+of several roles write into one folder, so that there is no record of one role without the other.
 """
 
 from __future__ import annotations

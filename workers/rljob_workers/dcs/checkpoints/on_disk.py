@@ -150,9 +150,9 @@ REFERENCE_PATTERN = "reference*.json"
 
 
 def file_of(role: Role, name: str) -> str:
-    """Where a role's file `name` is in a checkpoint's folder: the leading role's are at its top, where they always were.
+    """Where a role's file `name` is in a checkpoint's folder: one of the leading role is at its top.
 
-    Those of another role are in a folder of its own, `critic/`, which is a folder of Hugging Face's like the whole.
+    Those of another role are in a folder of its own, `critic/`, a folder of Hugging Face's as the whole is one.
     """
     return name if role is LEADING_ROLE else f"{role.value}/{name}"
 

@@ -1,6 +1,7 @@
 """Checkpoints: written beside while training goes on, a part by each rank, recorded, pruned only after that.
 
-Used by every rank of a role that saves; all of them write into one folder. What one checkpoint takes is `checkpoint_attempt`'s.
+Used by every rank of a role that saves; all of them write into one folder. What one checkpoint takes is
+`checkpoints.attempt`'s.
 
     store.write(weight, share, tensors, state, tickets)   returns at once; waits only for the one that is due before it
     store.wait()                                          until this rank's parts are written; on the leader: recorded

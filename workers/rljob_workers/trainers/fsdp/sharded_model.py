@@ -175,15 +175,20 @@ def _wide_head(head: torch.nn.Linear, dtype: torch.dtype, hidden: torch.Tensor) 
 def _score_hidden_states(
     model: PreTrainedModel, inputs: ModelInputs, temperature: float, *, head_dtype: torch.dtype | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    hidden = model.base_model(**_arguments(inputs)).last_hidden_state.flatten(0, 1)
     return chunked_log_probs(
-        hidden[inputs.predicting],
+        predicting_states(model, inputs),
         _head(model),
         inputs.targets,
         temperature=temperature,
         softcap=getattr(model.config, "final_logit_softcapping", None),
         head_dtype=head_dtype,
     )
+
+
+def predicting_states(model: PreTrainedModel, inputs: ModelInputs) -> torch.Tensor:
+    """What the head sees at the token before each response token, [responses, width]."""
+    hidden: torch.Tensor = model.base_model(**_arguments(inputs)).last_hidden_state
+    return hidden.flatten(0, 1)[inputs.predicting]
 
 
 def _head(model: PreTrainedModel) -> torch.Tensor:
@@ -238,13 +243,17 @@ def model_config(described: Mapping[str, Any]) -> PretrainedConfig:
 
 
 def build_sharded(config: PretrainedConfig, options: ModelOptions, mesh: DeviceMesh) -> PreTrainedModel:
+    """A policy of which each rank holds its shard."""
+    return shard(_made(config, options), options, mesh, SCORE)
+
+
+def shard(model: PreTrainedModel, options: ModelOptions, mesh: DeviceMesh, method: str) -> PreTrainedModel:
     """Each rank's shard of every parameter: layer by layer, and all that is in no layer as one group.
 
-    The embedding, the head (which may be the same tensor) and the last norm are gathered for a whole pass.
+    The embedding, the head (which may be the same tensor) and the last norm are gathered for a whole pass of `method`.
     """
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 
-    model = _made(config, options)
     policy = MixedPrecisionPolicy()
     if options.compute != options.storage:
         policy = MixedPrecisionPolicy(param_dtype=options.compute, reduce_dtype=options.storage)
@@ -252,7 +261,7 @@ def build_sharded(config: PretrainedConfig, options: ModelOptions, mesh: DeviceM
         fully_shard(layer, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
     _give_memory(model, options)
-    register_fsdp_forward_method(model, SCORE)
+    register_fsdp_forward_method(model, method)
     return model
 
 
@@ -273,7 +282,15 @@ def build_whole(config: PretrainedConfig, options: ModelOptions) -> PreTrainedMo
 
 
 def _made(config: PretrainedConfig, options: ModelOptions) -> PreTrainedModel:
-    """A model on the meta device."""
+    """A policy on the meta device."""
+    model = causal_model(config, options)
+    bind_layout(model)
+    bind_score(model, options.head_dtype, is_known_family=config.model_type in FAMILIES)
+    return model
+
+
+def causal_model(config: PretrainedConfig, options: ModelOptions) -> PreTrainedModel:
+    """Transformers' causal language model, on the meta device, that computes as `options` say."""
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM
 
     problem = family_problem(config.to_dict())
@@ -296,8 +313,6 @@ def _made(config: PretrainedConfig, options: ModelOptions) -> PreTrainedModel:
     model.eval()  # type: ignore[no-untyped-call]
     if options.activation_checkpointing:
         _checkpoint_activations(model)
-    bind_layout(model)
-    bind_score(model, options.head_dtype, is_known_family=config.model_type in FAMILIES)
     return model
 
 

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 _LAYOUT = "rljob_stored_layout"
 
 
+PASSED_OVER = "_keys_to_ignore_on_load_unexpected"
+"""Where a model of transformers has patterns of the names of stored tensors that it does not read."""
+
+
 _EXPERT_AXES = 3
 
 
@@ -246,7 +250,7 @@ def _is_not_read(model: PreTrainedModel, stored: str) -> bool:
     layout = layout_of(model)
     if any(stored in layout.shapes(name) for name in _tied_names(model)):
         return True
-    passed_over = getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()
+    passed_over = getattr(model, PASSED_OVER, None) or ()
     return any(re.search(pattern, stored) for pattern in passed_over)
 
 

@@ -17,6 +17,7 @@ _PARTS = (
     "state",
     "ready",
     "rows",
+    "training",
     "tickets",
     "puts",
     "deal",
@@ -71,7 +72,7 @@ def _task_table(task: Task, bits: dict[str, int], num_rows: int) -> str:
     step_rows = task.rows_per_step or num_rows
     return (
         f"{{name={_quoted(task.name)},steps={num_rows // step_rows},step_rows={step_rows},kind='{kind}',"
-        f"policy='{task.policy.value}',needs={_mask(task.needs, bits)},"
+        f"publishes={str(task.publishes).lower()},policy='{task.policy.value}',needs={_mask(task.needs, bits)},"
         f"writes={_mask(task.writes, bits)},need_fields={_names(task.needs)},write_fields={_names(task.writes)}}}"
     )
 

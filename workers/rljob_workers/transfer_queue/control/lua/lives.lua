@@ -122,17 +122,6 @@ admin_call('beats', function(args)
   return {}, changed
 end)
 
-local function is_trained(r)
-  if redis.call('ZSCORE', PARTITIONS, r) == false then return false, 'no row of it was generated' end
-  for _, task in ipairs(SHAPE.tasks) do
-    local done = tonumber(redis.call('HGET', key(r, 'done'), task.name) or '0')
-    if task.kind == 'Training' and done < SHAPE.rows then
-      return false, done .. ' of ' .. SHAPE.rows .. ' rows are consumed by ' .. task.name
-    end
-  end
-  return true
-end
-
 -- Epoch and incarnation of the publisher, lineage, version, call id.
 admin_call('publish', function(args)
   local lineage, version, published = args[3], tonumber(args[4]), meta_number('published')
@@ -142,8 +131,8 @@ admin_call('publish', function(args)
     refuse('DEAD', 'lineage ' .. lineage .. ' is not the current one (' .. (meta('lineage') or 'none') .. ')')
   end
   if version == published + 1 then
-    local trained, why = is_trained(published)
-    if not trained then refuse('INCOMPLETE', 'version ' .. version .. ' cannot be published: train_' .. published .. ': ' .. why) end
+    local why = training.missing_to_publish(published)
+    if why then refuse('INCOMPLETE', 'version ' .. version .. ' cannot be published: train_' .. published .. ': ' .. why) end
   elseif version ~= published or version ~= meta_number('restored') then
     refuse('INCOMPLETE', 'version ' .. version .. ' cannot be published after version ' .. published)
   end
@@ -183,6 +172,10 @@ admin_call('record', function(args)
   end
   if meta('record') and version <= meta_number('recorded') then
     refuse('INCOMPLETE', 'version ' .. version .. ' is not newer than the recorded version ' .. meta_number('recorded'))
+  end
+  local first = training.first()
+  if version > first then
+    refuse('INCOMPLETE', 'version ' .. version .. ' cannot be recorded: train_' .. first .. ': ' .. training.missing_to_record(first))
   end
   local record = '{"id":{"lineage":' .. args[3] .. ',"version":' .. version .. '},"epoch":' .. args[1] .. ',"folder":' .. args[5]
     .. ',"checksums":' .. args[6] .. ',"ancestry":' .. ancestry_json() .. '}'

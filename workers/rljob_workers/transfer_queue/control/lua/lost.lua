@@ -39,14 +39,20 @@ local function settle(r)
   end)
 end
 
-local function lose_group(r, group, g, lost, published, report)
+-- `first`: the first partition that is not done with. In one that is published and not done with, all rows of the task that
+-- publishes are consumed: a group that lost what was generated is not generated anew, since that task trained on other rows.
+local function lose_group(r, group, g, lost, first, report)
   local masks = group_masks(r, group)
   local bad, all = bad_rows(r, group, lost, masks)
   if all == 0 then return false end
   if bit.band(all, SHAPE.generated_bits) == 0 then
-    drop_from_group(r, group, masks, bad)
-    report.recomputed = report.recomputed + 1
-  elseif r < published then
+    if training.outlives_weights(r, group, bad) then
+      report.restart = report.restart + 1
+    else
+      drop_from_group(r, group, masks, bad)
+      report.recomputed = report.recomputed + 1
+    end
+  elseif r < first then
     mark_absent(r, group, g)
     report.absent = report.absent + 1
   elseif training_touched(r, group) then
@@ -58,22 +64,22 @@ local function lose_group(r, group, g, lost, published, report)
   return true
 end
 
-local function lose_partition(r, published, report)
+local function lose_partition(r, first, report)
   local lost, touched = lost_chunks(r, {}), false
   if next(lost) == nil then return end
   end_leases(function(lease) return lease.r == r end)
   for _, name in ipairs(redis.call('HKEYS', key(r, 'groups'))) do
     local g = load_group(r, tonumber(name))
-    if g.state == 'p' then touched = lose_group(r, tonumber(name), g, lost, published, report) or touched end
+    if g.state == 'p' then touched = lose_group(r, tonumber(name), g, lost, first, report) or touched end
   end
   if touched then settle(r) end
 end
 
--- What the losses in these partitions mean: `first`, then groups recomputed, reissued, absent, and in training.
-local function lose_partitions(partitions, first)
-  local report, published = {recomputed = 0, absent = 0, reissued = 0, restart = 0}, meta_number('published')
-  for _, r in ipairs(partitions) do lose_partition(tonumber(r), published, report) end
-  return {first, report.recomputed, report.reissued, report.absent, report.restart}
+-- What the losses in these partitions mean: `head`, then groups recomputed, reissued, absent, and in training.
+local function lose_partitions(partitions, head)
+  local report, first = {recomputed = 0, absent = 0, reissued = 0, restart = 0}, training.first()
+  for _, r in ipairs(partitions) do lose_partition(tonumber(r), first, report) end
+  return {head, report.recomputed, report.reissued, report.absent, report.restart}
 end
 
 -- Storage unit, least generation: its generation rises, and what it held in earlier ones is lost.

@@ -61,8 +61,7 @@ end)
 
 read_call('ticket_table', function()
   local draws, kills = {}, {}
-  local published = meta_number('published')
-  for _, r in ipairs(redis.call('ZRANGE', PARTITIONS, published, '+inf', 'BYSCORE')) do
+  for _, r in ipairs(redis.call('ZRANGE', PARTITIONS, training.first(), '+inf', 'BYSCORE')) do
     for _, group in ipairs(redis.call('HKEYS', key(r, 'groups'))) do
       local g = load_group(tonumber(r), tonumber(group))
       local draw = {group_place(tonumber(r), tonumber(group)), g.prompt}

@@ -17,10 +17,9 @@ local function note_dropped(kind, r, groups)
   return {packed}, true
 end
 
--- Rows of published partitions are kept for a restore only: the oldest such partition goes.
+-- Rows of partitions that are done with are kept for a restore only: the oldest such partition goes.
 admin_call('drop_retained', function()
-  local published = meta_number('published')
-  for _, r in ipairs(redis.call('ZRANGE', PARTITIONS, meta_number('recorded'), '(' .. published, 'BYSCORE')) do
+  for _, r in ipairs(redis.call('ZRANGE', PARTITIONS, meta_number('recorded'), '(' .. training.first(), 'BYSCORE')) do
     local dropped = 0
     for _, name in ipairs(redis.call('HKEYS', key(r, 'groups'))) do
       local g = load_group(r, tonumber(name))

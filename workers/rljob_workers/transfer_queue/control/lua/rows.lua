@@ -266,6 +266,8 @@ local function count_done(r, task, number)
   if redis.call('HINCRBY', key(r, 'done'), task.name, number) == SHAPE.rows then
     redis.call('ZADD', 'q:finished:' .. task.name, r, r)
     wake(task.name)
+    -- What is published frees capacity once those that are behind have consumed it.
+    if task.kind == 'Training' and not task.publishes then wake('tickets') end
   end
 end
 

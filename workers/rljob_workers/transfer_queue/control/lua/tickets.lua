@@ -44,9 +44,9 @@ local function forget_ticket(t)
   redis.call('SREM', tickets_of(t.owner), t.id)
 end
 
--- Groups issued in partitions >= the published version: derived from the places, never counted up and down.
+-- Groups issued in partitions that are not done with: derived from the places, never counted up and down.
 local function groups_issued()
-  local first, next_place = meta_number('published') * SHAPE.batch, meta_number('next')
+  local first, next_place = training.first() * SHAPE.batch, meta_number('next')
   return math.max(next_place - first, 0) - redis.call('ZCOUNT', OPEN, first, '+inf')
 end
 

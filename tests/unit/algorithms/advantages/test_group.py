@@ -5,7 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_workers.algorithms.grpo import broadcast_to_tokens, group_normalised
+from rljob_workers.algorithms.advantages.estimator import broadcast_to_tokens
+from rljob_workers.algorithms.advantages.group import group_normalised
 
 
 def all_valid(rewards: torch.Tensor) -> torch.Tensor:

@@ -1,13 +1,6 @@
 """Group-relative advantages: a sample is measured against the other samples of its prompt."""
 
-from collections.abc import Callable
-from typing import TypeAlias
-
 import torch
-
-GroupAdvantage: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""(rewards, valid) -> advantages, all [groups, samples]; `valid` is bool: where it is False the reward may be anything,
-and the advantage counts nowhere."""
 
 
 def group_normalised(rewards: torch.Tensor, valid: torch.Tensor, *, epsilon: float = 1e-6) -> torch.Tensor:
@@ -34,11 +27,3 @@ def group_normalised(rewards: torch.Tensor, valid: torch.Tensor, *, epsilon: flo
     lowest = torch.where(valid, rewards, torch.inf).amin(1, keepdim=True)
     highest = torch.where(valid, rewards, -torch.inf).amax(1, keepdim=True)
     return (centred / (deviation + epsilon)).masked_fill(lowest >= highest, 0.0)
-
-
-def broadcast_to_tokens(advantages: torch.Tensor, response_lengths: torch.Tensor) -> torch.Tensor:
-    """Gives every response token its sample's advantage.
-
-    Shapes: advantages [rows], response_lengths [rows] int64 -> [sum(response_lengths)], rows back to back.
-    """
-    return advantages.repeat_interleave(response_lengths)

@@ -1,0 +1,87 @@
+"""From a job's `algorithm` to its estimator of advantages, by a table for each kind, and the columns that it gives.
+
+For what computes advantages: the role of that name, and the rollout. Knows no queue and no batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from rljob_api.spec.advantages import Advantage
+from rljob_api.spec.algorithm import NoVariance
+from rljob_workers.algorithms.advantages.group import group_normalised
+from rljob_workers.tensors.columns import Column
+from rljob_workers.user_functions import Signature, load
+
+if TYPE_CHECKING:
+    from rljob_api.spec.algorithm import AlgorithmSpec
+    from rljob_workers.algorithms.advantages.estimator import RowEstimator, TokenEstimator
+
+ROW_ESTIMATORS: Mapping[str, RowEstimator] = {Advantage.GRPO: group_normalised}
+
+
+TOKEN_ESTIMATORS: Mapping[str, Callable[[AlgorithmSpec], TokenEstimator]] = {}
+
+
+_OWN = Signature(2, "rewards, valid", "def advantages(rewards, valid): return ...")
+
+
+@dataclass(frozen=True, slots=True)
+class JobEstimator:
+    """The job's estimator, of one kind or the other, with what else is found in the rewards of groups."""
+
+    of_rows: RowEstimator | None
+    of_tokens: TokenEstimator | None
+    finds_variance: bool
+
+    @property
+    def reads_groups(self) -> bool:
+        """Whether there are columns of whole groups."""
+        return self.of_rows is not None or self.finds_variance
+
+    def of_groups(self, rewards: torch.Tensor, valid: torch.Tensor) -> dict[Column, torch.Tensor]:
+        """What rewards alone give, of whole groups: both [groups, samples] -> columns of [rows].
+
+        Raises ValueError where a user's function does not give [groups, samples] finite numbers.
+        """
+        found = {}
+        if self.of_rows is not None:
+            found[Column.ROW_ADVANTAGES] = _checked(self.of_rows(rewards, valid), rewards)
+        if self.finds_variance:
+            found[Column.HAS_VARIANCE] = has_variance(rewards, valid)
+        return found
+
+
+def estimator_of(algorithm: AlgorithmSpec) -> JobEstimator:
+    """The job's. Raises ValueError where a function of the user's cannot be loaded."""
+    name, finds_variance = algorithm.advantage, algorithm.no_variance is NoVariance.LEAVE_OUT
+    if algorithm.advantage_traits.is_per_token:
+        return JobEstimator(None, TOKEN_ESTIMATORS[name](algorithm), finds_variance)
+    if name in ROW_ESTIMATORS:
+        return JobEstimator(ROW_ESTIMATORS[name], None, finds_variance)
+    own = load("algorithm.advantage", name, "algorithm.path", algorithm.path, _OWN)
+    return JobEstimator(own, None, finds_variance)
+
+
+def has_variance(rewards: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
+    """1 for rows of groups whose valid rewards differ: both [groups, samples] -> [rows] uint8.
+
+    A group of one valid sample, or of none, has no variance.
+    """
+    lowest = rewards.masked_fill(~valid, torch.inf).amin(1)
+    highest = rewards.masked_fill(~valid, -torch.inf).amax(1)
+    return (lowest < highest).to(torch.uint8).repeat_interleave(rewards.shape[1])
+
+
+def _checked(found: torch.Tensor, rewards: torch.Tensor) -> torch.Tensor:
+    """[groups, samples] -> [rows] float32."""
+    if found.shape != rewards.shape or not bool(found.isfinite().all()):
+        raise ValueError(
+            f"algorithm.advantage: the function gave {list(found.shape)} for rewards {list(rewards.shape)}, or what is"
+            " not finite. Return one finite number for each reward."
+        )
+    return found.float().flatten()
