@@ -130,7 +130,11 @@ class Notice(WireModel):
 
 
 class StepReport(WireModel):
-    """`POST /v1/steps`, by global rank 0 of the actor after publishing version step + 1."""
+    """`POST /v1/steps`, by global rank 0 of each role that trains; of the actor after publishing version step + 1.
+
+    The step is trained when all have reported it. What is reported of it then is the actor's, with the metrics of all:
+    other roles report 0 for what is not in their metrics.
+    """
 
     incarnation: Incarnation = Field(alias="life")
     step: int

@@ -50,12 +50,12 @@ def rests(status: RLJobStatus) -> bool:
 
 
 def is_draining(status: RLJobStatus) -> bool:
-    """Whether the actor was ordered to save before everything stops."""
+    """Whether what trains was ordered to save before everything stops."""
     return find(status, ConditionType.INTERRUPTED) is not None or is_suspending(status)
 
 
 def is_suspending(status: RLJobStatus) -> bool:
-    """Whether the actor was ordered to save before the job is suspended."""
+    """Whether what trains was ordered to save before the job is suspended."""
     condition = find(status, ConditionType.SUSPENDED)
     return condition is not None and condition.status == "False" and condition.reason == Reason.DRAINING
 

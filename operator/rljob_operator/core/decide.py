@@ -13,7 +13,7 @@ from rljob_operator.core.causes import Causes, causes_of
 from rljob_operator.core.conditions import is_draining, is_true, rests, terminal
 from rljob_operator.core.decision import Decision, RestartGlobal, Step, Suspend, Verdict
 from rljob_operator.core.derived_status import with_derived
-from rljob_operator.core.drain import actor_saves_first, drain, drained_at, stopping
+from rljob_operator.core.drain import drain, drained_at, saves_first, stopping
 from rljob_operator.core.ends import ending, ends_at, is_over, limited
 from rljob_operator.core.gang_release import given_back, released_at
 from rljob_operator.core.infrastructure import counted, due_at, forgotten, restarts
@@ -61,7 +61,7 @@ def next_turn_at(observed: Observed, status: RLJobStatus, now: float) -> float:
 
 def _interval(observed: Observed, status: RLJobStatus, now: float) -> float:
     coordinator = observed.coordinator
-    if actor_saves_first(observed, status, now):
+    if saves_first(observed, status, now):
         return POLL_INTERVAL_SECONDS
     if observed.on_cluster and _waits_for_a_pod(observed, status):
         return OPENING_INTERVAL_SECONDS

@@ -78,7 +78,7 @@ class RestartInPlace:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """The actor saves; nothing is restarted any more."""
+    """What trains saves; nothing is restarted any more."""
 
     before: ConditionType = ConditionType.INTERRUPTED
     """What comes after it: Interrupted or Suspended."""

@@ -1,12 +1,14 @@
-"""Draining: the actor saves before an interruption, a suspension, or a restart that a graceful termination announced.
+"""Draining: what trains saves before an interruption, a suspension, or a restart that a graceful termination announced.
 
 Node drains, preemptions and deletions arrive as SIGTERM, and the pod's launcher drains. Before such a restart opens a
-new epoch, which fences the old one, the actor is ordered to save, whichever pod leaves. Pure.
+new epoch, which fences the old one, the roles that save are ordered to, whichever pod leaves: the actor, and a critic
+beside it, which leave at one version. Pure.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
-from rljob_api.roles import TRAITS
+from rljob_api.names import Role
+from rljob_api.roles import SAVING_ROLES, TRAITS, field_name
 from rljob_api.status import ConditionType, RLJobStatus
 from rljob_api.times import seconds
 from rljob_api.wire.epochs import DesiredState, PodPhase
@@ -20,12 +22,30 @@ from rljob_operator.core.observed import Observed, PodFact
 from rljob_operator.core.reasons import Reason
 
 DRAIN_LIMIT_SECONDS = 60.0
-"""An actor that has not saved by then, and has not announced that it needs longer for its bytes, is stopped; its last
+"""A trainer that has not saved by then, and has not announced that it needs longer for its bytes, is stopped; the last
 recorded checkpoint is what the job resumes from. Its launcher kills it after stallTimeoutSeconds."""
 
 
+def saving_roles(status: RLJobStatus) -> tuple[Role, ...]:
+    """Roles of the job that save, the leading one first."""
+    present = {role.name for role in status.roles}
+    return tuple(role for role in SAVING_ROLES if role in present)
+
+
+def saves(status: RLJobStatus) -> str:
+    """Who saves, as a sentence begins: "the actor saves"."""
+    roles = saving_roles(status)
+    return f"{named(roles)} {'save' if len(roles) > 1 else 'saves'}"
+
+
+def named(roles: Collection[Role]) -> str:
+    """Roles as the subject of a sentence."""
+    names = [field_name(role) for role in SAVING_ROLES if role in roles]
+    return f"the {names[0]}" if len(names) == 1 else " and ".join(names)
+
+
 def drain(observed: Observed, status: RLJobStatus, now: float) -> Drain | Interrupt | Suspend | None:
-    """Draining while an actor still has something to save, then the interruption or the suspension."""
+    """Draining while a trainer still has something to save, then the interruption or the suspension."""
     if not stopping(observed, status):
         return None
     if observed.interrupted_at is not None:
@@ -38,13 +58,13 @@ def drain(observed: Observed, status: RLJobStatus, now: float) -> Drain | Interr
 def stopping(observed: Observed, status: RLJobStatus) -> bool:
     """Whether the job is on its way to an interruption or suspension.
 
-    A drain that was begun is finished: the actor has its order already.
+    A drain that was begun is finished: those that save have their order already.
     """
     return observed.interrupted_at is not None or observed.request.suspend or is_draining(status)
 
 
 def drained_at(observed: Observed, status: RLJobStatus) -> float | None:
-    """When draining ends, unless the actor announces more; None while nothing drains."""
+    """When draining ends, unless a trainer announces more; None while nothing drains."""
     if observed.interrupted_at is not None:
         return observed.interrupted_at + DRAIN_LIMIT_SECONDS
     return _suspending_since(status, 0.0) + DRAIN_LIMIT_SECONDS if is_suspending(status) else None
@@ -67,27 +87,31 @@ def _suspending_since(status: RLJobStatus, now: float) -> float:
 
 
 def _drained(observed: Observed, status: RLJobStatus, now: float, since: float) -> str | None:
-    """Why the drain is over; None while an actor saves."""
-    saving = _saving(observed, status)
+    """Why the drain is over; None while a trainer saves."""
+    by_role = _saving(observed, status)
+    saving = [rank for ranks in by_role.values() for rank in ranks]
     if not has_time(saving, now - since):
-        return f"the actor had not saved after {now - since:.0f} s"
+        return f"{named(by_role or saving_roles(status))} had not saved after {now - since:.0f} s"
     return None if saving or _may_be_saving_unseen(observed, status) else "stopped"
 
 
 def _may_be_saving_unseen(observed: Observed, status: RLJobStatus) -> bool:
-    """A coordinator that does not answer for a moment, or is new, must not cost what the actor has trained."""
+    """A coordinator that does not answer for a moment, or is new, must not cost what was trained."""
     savers = [(key, pod) for key, pod in pods(status) if TRAITS[key.role].saves]
     unseen = any(pod.ready and not is_known(observed, key, pod) for key, pod in savers)
     return unseen and status.restart.opened == status.restart.epoch
 
 
-def _saving(observed: Observed, status: RLJobStatus) -> list[RankObservation]:
-    """Ranks of an actor of the current epoch that are at work: one that has only started holds nothing new."""
+def _saving(observed: Observed, status: RLJobStatus) -> dict[Role, list[RankObservation]]:
+    """Ranks of the current epoch that are at work, of each role that saves and has any."""
     if observed.coordinator is None or observed.coordinator.epoch != status.restart.epoch:
-        return []
-    savers = [(key, pod) for key, pod in pods(status) if TRAITS[key.role].saves]
-    seen = [observed.observations.get((key, pod.incarnation)) for key, pod in savers]
-    return [rank for pod in seen if pod is not None for rank in at_work(pod, status.restart.epoch)]
+        return {}
+    found: dict[Role, list[RankObservation]] = {}
+    for key, pod in pods(status):
+        seen = observed.observations.get((key, pod.incarnation))
+        if TRAITS[key.role].saves and seen is not None and (ranks := at_work(seen, status.restart.epoch)):
+            found.setdefault(key.role, []).extend(ranks)
+    return found
 
 
 POLL_SECONDS = 3.0
@@ -95,8 +119,8 @@ POLL_SECONDS = 3.0
 
 
 STUCK_SECONDS = 5.0
-"""An actor that has begun to train on a rollout and waits for its other rows cannot leave: one that still waits by then
-has no rollout left to make them. One that saves announces it, and is waited for."""
+"""A trainer that has begun to train on a rollout and waits for its other rows cannot leave: if all still wait by then,
+they have no rollout left to make them. One that saves announces it, and is waited for."""
 
 
 _ANNOUNCED = (Reason.POD_EVICTED, Reason.POD_PREEMPTED, Reason.POD_DELETED, Reason.GANG_RELEASED)
@@ -111,8 +135,8 @@ def is_terminating_gracefully(observed: Observed, key: PodKey, fact: PodFact | N
     return seen is not None and _polls(seen)
 
 
-def actor_saves_first(observed: Observed, status: RLJobStatus, now: float) -> bool:
-    """Whether the epoch that is decided waits for the actor, which saves in the old one."""
+def saves_first(observed: Observed, status: RLJobStatus, now: float) -> bool:
+    """Whether the epoch that is decided waits for those who save, in the old one."""
     coordinator, restart = observed.coordinator, status.restart
     if coordinator is None or coordinator.desired is None or restart.reason not in _ANNOUNCED:
         return False

@@ -24,7 +24,7 @@ from rljob_operator.core.decision import (
     SetDesired,
     Stop,
 )
-from rljob_operator.core.drain import actor_saves_first, saving
+from rljob_operator.core.drain import saves_first, saving
 from rljob_operator.core.ends import deleted_at, is_over
 from rljob_operator.core.membership import pods
 from rljob_operator.core.observed import Observed, PodState, pod_uid
@@ -39,11 +39,11 @@ def orders(observed: Observed, status: RLJobStatus, now: float) -> tuple[Action,
         return (*_acknowledgements(observed), end)
     if is_true(status, ConditionType.SUSPENDED):
         return _acknowledgements(observed)
-    saves_first = actor_saves_first(observed, status, now)
-    replaces = terminal(status) is None and not is_draining(status) and not saves_first
+    waits = saves_first(observed, status, now)
+    replaces = terminal(status) is None and not is_draining(status) and not waits
     return (
         *_acknowledgements(observed),
-        *_epoch_and_desired(observed, status, now, saves_first=saves_first),
+        *_epoch_and_desired(observed, status, now, waits=waits),
         *(_replacements(observed, status) if replaces else ()),
         *_marks(observed, status),
     )
@@ -75,13 +75,13 @@ def _pod_phase(status: RLJobStatus, role: Role, pod: PodStatus) -> PodPhase:
     return PodPhase.DRAIN if saves or pod.draining else PodPhase.RUN
 
 
-def _epoch_and_desired(observed: Observed, status: RLJobStatus, now: float, *, saves_first: bool) -> Iterator[Action]:
+def _epoch_and_desired(observed: Observed, status: RLJobStatus, now: float, *, waits: bool) -> Iterator[Action]:
     coordinator = observed.open_coordinator
     if coordinator is None:
         return
     restart = status.restart
     if coordinator.epoch < restart.epoch:
-        if coordinator.desired is not None and saves_first:
+        if coordinator.desired is not None and waits:
             last = saving(coordinator.desired)
             if last != coordinator.desired:
                 yield SetDesired(last)

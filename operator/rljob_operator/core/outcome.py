@@ -23,6 +23,7 @@ from rljob_operator.core.decision import (
     Verdict,
     decision_id,
 )
+from rljob_operator.core.drain import saves
 from rljob_operator.core.membership import resized, with_pods, without_incarnation
 from rljob_operator.core.notices import end_of, restarts_in
 from rljob_operator.core.observed import Observed
@@ -209,7 +210,7 @@ def _draining(status: RLJobStatus, before: ConditionType, now: float) -> Step:
     if is_draining(status):
         return status, ()
     kind = "interrupted" if before is ConditionType.INTERRUPTED else "suspended"
-    event = Event(now, Reason.DRAINING, f"{kind}: the actor saves, then everything stops")
+    event = Event(now, Reason.DRAINING, f"{kind}: {saves(status)}, then everything stops")
     reason, message = event.reason, event.message
     status = without(status, (before,))  # its time is the beginning of this drain
     return with_condition(status, before, now, true=False, reason=reason, message=message), (event,)

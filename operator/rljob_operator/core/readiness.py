@@ -23,7 +23,7 @@ from rljob_operator.core.conditions import (
     with_unknown,
 )
 from rljob_operator.core.decision import Event, Fail, Step
-from rljob_operator.core.drain import actor_saves_first, stopping
+from rljob_operator.core.drain import saves, saves_first, stopping
 from rljob_operator.core.infrastructure import down, is_away
 from rljob_operator.core.membership import all_ready, pods, remaining
 from rljob_operator.core.observed import Blocker, NoContact, Observed, PodState
@@ -42,8 +42,8 @@ def held(observed: Observed, status: RLJobStatus, now: float) -> Blocker | None:
         delay = until - (status.restart.decided_at or 0.0)
         sentence = f"it is opened {round(delay, 1):g} s after it was decided (restartPolicy.backoff)"
         return Blocker(Reason.BACKING_OFF, sentence)
-    if actor_saves_first(observed, status, now):
-        return Blocker(Reason.DRAINING, "the actor saves first")
+    if saves_first(observed, status, now):
+        return Blocker(Reason.DRAINING, f"{saves(status)} first")
     if observed.request.outdated:
         return Blocker(Reason.PODS_LEAVING, "pods of an older template are still there")
     members = {key for key, _ in pods(status)}

@@ -151,7 +151,7 @@ class Reason(StrEnum):
     OBJECT_REFUSED = "ObjectRefused"
     """The API server does not take an object of the job: a quota, an admission webhook."""
     DRAINING = "Draining"
-    """The job was interrupted or is to be suspended: the actor saves before everything stops."""
+    """The job was interrupted or is to be suspended: what trains saves before everything stops."""
     SUSPENDED = "Suspended"
     """The user suspended the job: nothing runs, and it goes on from its checkpoint when that is taken back."""
     INTERRUPTED = "Interrupted"

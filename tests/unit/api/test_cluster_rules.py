@@ -30,9 +30,8 @@ def by_cel(manifest: dict[str, Any], *, has_begun: bool) -> list[str]:
     return sorted(f"{broken.field.removeprefix('.')}: {broken.sentence}" for broken in broken_rules(own, given, ""))
 
 
-TRAINED_BY_THREE = {"globalBatchSize": 96, "microBatchSize": 1}
 TWO_PODS: dict[str, Any] = {"spec.roles.actor": {"replicas": 2}, "spec.training.microBatchSize": 1}
-CRITIC: dict[str, Any] = {"spec.algorithm.advantage": "Gae", "spec.training": TRAINED_BY_THREE}
+CRITIC: dict[str, Any] = {"spec.algorithm.advantage": "Gae"}
 SHARED = {"gpus": 1, "shareDevicesWith": "actor"}
 
 
@@ -51,22 +50,22 @@ SHARED = {"gpus": 1, "shareDevicesWith": "actor"}
         ),
         pytest.param({**CRITIC, "spec.roles.critic": {}}, [], id="an actor's pod and a critic's write to one volume"),
         pytest.param(
-            {**CRITIC, "spec.roles.critic": {"replicas": 3}},
+            {**CRITIC, "spec.roles.critic": {"replicas": 4}},
             [
-                "spec.checkpoint.volume.accessMode: ReadWriteOnce lets one node mount the volume, but the critic has 3"
+                "spec.checkpoint.volume.accessMode: ReadWriteOnce lets one node mount the volume, but the critic has 4"
                 " pods, all of which write checkpoints to it. Give ReadWriteMany and a class of storage that all nodes"
                 " share, or one pod with more gpus or ranksPerPod."
             ],
-            id="three pods of a critic write to a volume of one node",
+            id="four pods of a critic write to a volume of one node",
         ),
         pytest.param(
             {
                 **CRITIC,
-                "spec.roles.critic": {"replicas": 3},
+                "spec.roles.critic": {"replicas": 4},
                 "spec.checkpoint": {"volume": {"accessMode": "ReadWriteMany"}},
             },
             [],
-            id="three pods of a critic on a volume of all nodes",
+            id="four pods of a critic on a volume of all nodes",
         ),
         pytest.param(
             {
@@ -199,11 +198,17 @@ VOLUME = st.fixed_dictionaries(
     replicas=st.integers(1, 3),
     roles=st.fixed_dictionaries({name: st.one_of(st.none(), ROLE) for name in ("actorFwd", "reference")}),
     rollout=ROLE,
+    critic=st.one_of(st.none(), st.integers(1, 3)),
     volume=VOLUME,
     has_begun=st.booleans(),
 )
 def test_python_and_cel_state_the_same(
-    replicas: int, roles: dict[str, Any], rollout: dict[str, Any], volume: dict[str, Any], has_begun: bool
+    replicas: int,
+    roles: dict[str, Any],
+    rollout: dict[str, Any],
+    critic: int | None,
+    volume: dict[str, Any],
+    has_begun: bool,
 ) -> None:
     manifest = changed(
         {
@@ -217,4 +222,7 @@ def test_python_and_cel_state_the_same(
     named = {name: role for name, role in {**roles, "rollout": rollout}.items() if role is not None}
     given = {name: {**role, "gpus": 1} for name, role in named.items()}
     manifest["spec"]["roles"] = {**roles, **given, "actor": {"replicas": replicas, "gpus": 1}}
+    if critic is not None:
+        manifest["spec"]["algorithm"]["advantage"] = "Gae"
+        manifest["spec"]["roles"]["critic"] = {"replicas": critic}
     assert by_python(manifest, has_begun=has_begun) == by_cel(manifest, has_begun=has_begun)

@@ -311,7 +311,8 @@ def test_a_suspended_job_saves_first_and_goes_on_in_a_new_epoch() -> None:
     decision = world.turn()
     assert decision.status.phase is Phase.DRAINING
     (order,) = actions_of(decision, SetDesired)
-    assert {pod.pod.role for pod in order.desired.pods if pod.phase is PodPhase.DRAIN} == {Role.ACTOR}
+    assert {pod.pod.role for pod in order.desired.pods if pod.phase is PodPhase.DRAIN} == {Role.ACTOR, Role.CRITIC}
+    assert decision.events[-1].message == "suspended: actor and critic save, then everything stops"
     decision = world.turn()
     assert decision.status.phase is Phase.SUSPENDED
     assert decision.status.active_seconds == pytest.approx(world.now - began)

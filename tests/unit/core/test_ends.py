@@ -247,21 +247,23 @@ def test_a_run_that_is_started_again_has_shown_nothing_yet() -> None:
     assert resumed.restart.proven_revision == "r1"
 
 
-def test_an_interrupted_job_lets_the_actor_save_first_and_restarts_nothing() -> None:
+def test_an_interrupted_job_lets_what_trains_save_first_and_restarts_nothing() -> None:
     observed = replace(make_running(), interrupted_at=NOW)
     decision = decide(with_failures(observed, make_failure(observed.status, key(Role.ROLLOUT))), NOW)
     assert decision.status.phase is Phase.DRAINING
     (order,) = actions_of(decision, SetDesired)
     reported = {pod.pod.role: pod.phase for pod in order.desired.pods}
-    assert reported.pop(Role.ACTOR) is PodPhase.DRAIN
+    assert (reported.pop(Role.ACTOR), reported.pop(Role.CRITIC)) == (PodPhase.DRAIN, PodPhase.DRAIN)
     assert set(reported.values()) == {PodPhase.RUN}
     assert not actions_of(decision, RaiseEpoch)
 
 
-def test_an_interrupted_job_stops_once_the_actor_has_saved() -> None:
+def test_an_interrupted_job_stops_once_all_that_trains_has_saved() -> None:
     observed = replace(make_running(), interrupted_at=NOW)
     observed = replace(observed, status=decide(observed, NOW).status)
-    saved = with_pod(observed, key(Role.ACTOR), exit_code=0)
+    one = with_pod(observed, key(Role.ACTOR), exit_code=0)
+    assert decide(one, NOW + 1).status.phase is Phase.DRAINING
+    saved = with_pod(one, key(Role.CRITIC), exit_code=0)
     assert decide(saved, NOW + 1).status.phase is Phase.INTERRUPTED
     assert phases(saved, NOW + 1) == {PodPhase.DONE}
 
@@ -307,7 +309,10 @@ def test_an_actor_that_does_not_save_in_time_is_not_waited_for() -> None:
     observed = replace(make_running(), interrupted_at=NOW)
     decision = decide(observed, NOW + DRAIN_LIMIT_SECONDS)
     assert decision.status.phase is Phase.INTERRUPTED
-    assert decision.events[-1].message == "the actor had not saved after 60 s"
+    assert decision.events[-1].message == "actor and critic had not saved after 60 s"
+    for saved, late in ((Role.CRITIC, "actor"), (Role.ACTOR, "critic")):
+        decision = decide(with_pod(observed, key(saved), exit_code=0), NOW + DRAIN_LIMIT_SECONDS)
+        assert decision.events[-1].message == f"the {late} had not saved after 60 s"
 
 
 def test_an_actor_that_states_how_long_it_saves_is_waited_for() -> None:
@@ -315,7 +320,8 @@ def test_an_actor_that_states_how_long_it_saves_is_waited_for() -> None:
     observed = replace(make_running(), interrupted_at=NOW)
     late = NOW + DRAIN_LIMIT_SECONDS + 100
     for age, phase in ((5.0, Phase.DRAINING), (401.0, Phase.INTERRUPTED)):
-        saving = with_pod(observed, key(Role.ACTOR), age=age, busy=Busy(what="saving the last version", seconds=400))
+        alone = with_pod(observed, key(Role.CRITIC), exit_code=0)
+        saving = with_pod(alone, key(Role.ACTOR), age=age, busy=Busy(what="saving the last version", seconds=400))
         decision = decide(saving, late)
         assert decision.status.phase is phase
     assert decision.events[-1].message == "the actor had not saved after 160 s"

@@ -1,4 +1,4 @@
-"""A pod that is taken away with a word before: the actor saves in the old epoch, then the next one is opened."""
+"""A pod that is taken away with a word before: what trains saves in the old epoch, then the next one is opened."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from rljob_api.wire.epochs import PodPhase
 from rljob_operator.core import PodEnding, PodState
 from rljob_operator.core.drain import DRAIN_LIMIT_SECONDS, STUCK_SECONDS
 from tests.unit.core.cluster import Cluster, make_cluster
-from tests.unit.core.worlds import make_policy
+from tests.unit.core.worlds import REPLICAS, WITHOUT_CRITIC, make_policy
 
 GRACE = 90.0
 ANNOUNCED = [PodEnding.EVICTED, PodEnding.PREEMPTED, PodEnding.DELETED]
@@ -21,16 +21,27 @@ def phase_of(cluster: Cluster, role: Role) -> PodPhase:
 
 
 @pytest.mark.parametrize("ending", ANNOUNCED)
-@pytest.mark.parametrize("role", [Role.ROLLOUT, Role.ACTOR])
-def test_the_actor_saves_before_the_next_epoch_is_opened(role: Role, ending: PodEnding) -> None:
-    cluster = make_cluster()
-    cluster.pod(Role.ACTOR).deaf = role is Role.ROLLOUT  # it saves for a while
+@pytest.mark.parametrize("role", [Role.ROLLOUT, Role.ACTOR, Role.CRITIC])
+@pytest.mark.parametrize(
+    ("replicas", "sentence"),
+    [
+        pytest.param(WITHOUT_CRITIC, "the actor saves first", id="an actor alone"),
+        pytest.param(REPLICAS, "actor and critic save first", id="actor and critic"),
+    ],
+)
+def test_what_trains_saves_before_the_next_epoch_is_opened(
+    role: Role, ending: PodEnding, replicas: dict[Role, int], sentence: str
+) -> None:
+    if role not in replicas:
+        return
+    cluster = make_cluster(replicas=dict(replicas))
+    cluster.pod(Role.ACTOR).deaf = role is not Role.ACTOR  # it saves for a while
     cluster.end(cluster.pod(role), ending, grace=GRACE)
     decided = cluster.turn()
     assert cluster.status.restart.epoch == 2
-    assert (cluster.epoch, phase_of(cluster, Role.ACTOR)) == (1, PodPhase.DRAIN)
-    assert phase_of(cluster, Role.REFERENCE) is PodPhase.RUN
-    assert "the actor saves first" in cluster.message(ConditionType.READY)
+    drained = {role for role in replicas if phase_of(cluster, role) is PodPhase.DRAIN}
+    assert (cluster.epoch, drained) == (1, {Role.ACTOR, Role.CRITIC} & set(replicas))
+    assert sentence in cluster.message(ConditionType.READY)
     assert [event.reason.value for event in decided.events if event.scope is Scope.GLOBAL] != []
     assert cluster.status.restart.counted_towards_max == 0
     for pod in cluster.pods:
@@ -42,8 +53,21 @@ def test_the_actor_saves_before_the_next_epoch_is_opened(role: Role, ending: Pod
     assert phase_of(cluster, Role.ACTOR) is PodPhase.RUN
 
 
-def test_an_actor_that_waits_for_rows_that_no_rollout_makes_is_not_waited_for() -> None:
+def test_a_critic_that_trains_still_is_waited_for_and_one_that_waits_as_the_actor_does_is_not() -> None:
     cluster = make_cluster()
+    actor, critic = cluster.pod(Role.ACTOR), cluster.pod(Role.CRITIC)
+    actor.deaf, actor.waiting, critic.deaf = True, "the turn of train_7", True
+    cluster.end(cluster.pod(Role.ROLLOUT), PodEnding.EVICTED, grace=GRACE)
+    cluster.turn()
+    cluster.turn(STUCK_SECONDS)
+    assert cluster.epoch == 1
+    critic.waiting = "rows of train_7"
+    cluster.turn()
+    assert cluster.epoch == 2
+
+
+def test_an_actor_that_waits_for_rows_that_no_rollout_makes_is_not_waited_for() -> None:
+    cluster = make_cluster(replicas=dict(WITHOUT_CRITIC))
     actor = cluster.pod(Role.ACTOR)
     actor.deaf, actor.waiting = True, "rows of train_7"
     cluster.end(cluster.pod(Role.ROLLOUT), PodEnding.EVICTED, grace=GRACE)
@@ -66,7 +90,7 @@ def test_no_actor_is_waited_for_longer_than_before_a_suspension() -> None:
 
 
 def test_an_actor_that_states_how_long_it_saves_is_waited_for() -> None:
-    cluster = make_cluster()
+    cluster = make_cluster(replicas=dict(WITHOUT_CRITIC))
     actor = cluster.pod(Role.ACTOR)
     actor.deaf, actor.busy_seconds, actor.waiting = True, 300.0, "the checkpoint in flight"
     cluster.end(cluster.pod(Role.ROLLOUT), PodEnding.EVICTED, grace=1000.0)
@@ -80,7 +104,7 @@ def test_an_actor_that_states_how_long_it_saves_is_waited_for() -> None:
 
 
 def test_an_actor_that_is_gone_with_its_node_is_not_waited_for() -> None:
-    cluster = make_cluster()
+    cluster = make_cluster(replicas=dict(WITHOUT_CRITIC))
     actor = cluster.pod(Role.ACTOR)
     actor.deaf, actor.silent = True, 20.0
     cluster.end(actor, PodEnding.DELETED, grace=GRACE)

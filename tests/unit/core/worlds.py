@@ -32,6 +32,7 @@ REPLICAS: Mapping[Role, int] = {
     Role.REFERENCE: 1,
     Role.ADVANTAGES: 1,
 }
+WITHOUT_CRITIC = {role: count for role, count in REPLICAS.items() if role is not Role.CRITIC}
 KEYS = tuple(PodKey(role=role, replica=n) for role, count in REPLICAS.items() for n in range(count))
 
 

@@ -63,7 +63,7 @@ def add_requests(app: FastAPI, executor: SerialExecutor) -> None:
     when_open("PUT", "/v1/desired", DesiredState, coordinator.order)
     when_open("POST", "/v1/ranks", RankHello, coordinator.register_rank)
     when_open("POST", "/v1/notices", Notice, progress.take_notice)
-    when_open("POST", "/v1/steps", StepReport, progress.report_step)
+    when_open("POST", "/v1/steps", StepReport, coordinator.steps.report)
     when_open("POST", "/v1/weights/parts", PartRequest, coordinator.weights.take_part)
     when_open("POST", "/v1/weights/sources", SourceRequest, coordinator.weights.add_source)
     when_open("POST", "/v1/checkpoints/begin", CheckpointBegin, progress.begin_attempt)

@@ -34,6 +34,7 @@ from rljob_workers.dcs.coordinator.records import RankEntry
 from rljob_workers.dcs.coordinator.rendezvous import RendezvousTable
 from rljob_workers.dcs.coordinator.restoring import Restoring, SavedFolder
 from rljob_workers.dcs.coordinator.server_gate import OpeningPatience, ServerGate
+from rljob_workers.dcs.coordinator.steps import Steps
 from rljob_workers.dcs.coordinator.turns import TurnTable
 from rljob_workers.dcs.coordinator.weights import Weights
 from rljob_workers.transfer_queue.admin import SetAside
@@ -52,6 +53,7 @@ class Coordinator:
         self.launchers = Launchers(context, self.epochs, self.ranks)
         self.weights = Weights(context, self.epochs, self.ranks)
         self.progress = Progress(context, self.epochs, self.ranks)
+        self.steps = Steps(context, self.epochs, self.ranks)
         self.restoring = Restoring(context, self.epochs, self.ranks, self.progress, self._saved)
         self.rendezvous = RendezvousTable(context, self.epochs, self.ranks)
         self.turns = TurnTable(context, self.epochs, self.ranks)

@@ -29,6 +29,7 @@ from rljob_workers.dcs.coordinator.records import (
     RANKS,
     RECORD,
     RENDEZVOUS,
+    STEP_PARTS,
     TAKEN,
     Change,
     Derived,
@@ -260,10 +261,14 @@ class Epochs:
         return LAST_STEP.put(report)
 
     def _forget_after(self, opened: OpenEpoch) -> list[Change]:
-        """What an epoch's end voids: its incarnations, its rendezvous, steps at or after the restored version."""
+        """What an epoch's end voids: its incarnations, its rendezvous, steps at or after the restored version.
+
+        No record has a step that a part of the roles has reported.
+        """
         store = self._context.store
         changes = [RANKS.drop(field) for field in store.rows(RANKS)]
         changes += [RENDEZVOUS.drop(field) for field in store.rows(RENDEZVOUS)]
+        changes += [STEP_PARTS.drop(field) for field in store.rows(STEP_PARTS)]
         last = self.last_step
         if last is not None and last.version > opened.restore.version:
             changes.append(LAST_STEP.drop())

@@ -1,4 +1,4 @@
-"""What the job has reached and what failed: steps, checkpoints in work and recorded, failures.
+"""What the job has saved and what failed: checkpoints in work and recorded, notices, failures.
 
 The coordinator calls it in its thread. A failure stays until the supervisor acknowledges it. Touches no file.
 """
@@ -19,12 +19,11 @@ from rljob_api.wire.epochs import RestorePoint
 from rljob_api.wire.failures import Failure, FailureAcknowledgement, FailureKind
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.observation import EventKind
-from rljob_api.wire.ranks import Notice, NoticeKind, StepReport
+from rljob_api.wire.ranks import Notice, NoticeKind
 from rljob_workers.dcs.coordinator.context import CoordinatorContext, Topic, not_found
 from rljob_workers.dcs.coordinator.epochs import Epochs
 from rljob_workers.dcs.coordinator.rank_incarnations import RankIncarnations
 from rljob_workers.dcs.coordinator.records import ACKNOWLEDGED, ATTEMPTS, FAILURES, GIVEN_UP, RECORD, Change
-from rljob_workers.dcs.membership.counters import PASSED_OVER
 
 NOTICED = {
     NoticeKind.WRONG_WEIGHTS: EventKind.WRONG_WEIGHTS,
@@ -44,29 +43,14 @@ MOST_GIVEN_UP = 3
 
 
 class Progress:
-    """Steps, checkpoints in work and recorded, failures."""
+    """Checkpoints in work and recorded, failures."""
 
     def __init__(self, context: CoordinatorContext, epochs: Epochs, ranks: RankIncarnations) -> None:
         self._context = context
         self._epochs = epochs
         self._ranks = ranks
 
-    # --- steps and records -----------------------------------------------------------------------------------------
-
-    def report_step(self, report: StepReport) -> None:
-        """Takes a trained step in. The same step of the same epoch twice is one."""
-        self._ranks.check_incarnation(report.incarnation)
-        last = self._epochs.last_step
-        if last is not None and last.step > report.step and last.incarnation.epoch == report.incarnation.epoch:
-            return
-        passed_over = {PASSED_OVER: self._ranks.demand.prompts_passed_over}
-        report = report.model_copy(update={"metrics": {**report.metrics, **passed_over}})
-        message = f"Step {report.step} was trained: reward {report.reward:.4f}, loss {report.loss:.4f}."
-        event = self._context.event(EventKind.STEP_TRAINED, report.incarnation.epoch, message)
-        change = self._epochs.note_step(report)
-        event = event.model_copy(update={"step": report})
-        self._ranks.demand.step_ended(report.step)
-        self._context.emit_once("step", f"{report.incarnation.epoch}:{report.step}", event, change)
+    # --- notices and records ---------------------------------------------------------------------------------------
 
     def take_notice(self, notice: Notice) -> None:
         """Emits it. Twice is once where it was sent again: nothing else of its kind was emitted meanwhile."""

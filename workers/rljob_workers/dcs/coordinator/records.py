@@ -242,6 +242,10 @@ RENDEZVOUS = Table("rendezvous", Rendezvous)
 """Group -> address."""
 
 
+STEP_PARTS = Table("step_parts", StepReport)
+"""Step and role -> its report, while another role that trains has not reported the step."""
+
+
 MARKS = Table("marks", str)
 """Mark of an event -> the value that it was last emitted for, so that it is emitted once."""
 
@@ -258,6 +262,7 @@ TABLES: tuple[Table[Any], ...] = (
     ATTEMPTS,
     DAMAGED,
     RENDEZVOUS,
+    STEP_PARTS,
     MARKS,
 )
 
