@@ -20,14 +20,16 @@ from rljob_workers.gangs.leading import leader_of_checkpoints
 from rljob_workers.gangs.rendezvous import form_group
 from rljob_workers.gangs.shared_claims import SharedClaims
 from rljob_workers.models.tokenizers import build_tokenizer
+from rljob_workers.models.value_head import critic_files
 from rljob_workers.rank_loop import Draining, RankParts, RowServer, idle_until_ordered
 from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
-from rljob_workers.trainers import build_critic, build_critic_mesh, critic_files, load_critic_version_0
+from rljob_workers.trainers import build_critic, load_critic_version_0
 from rljob_workers.trainers.base import TrainRows
 from rljob_workers.trainers.data_parallel import RankVote, agree
-from rljob_workers.trainers.mesh import Mesh
+from rljob_workers.trainers.mesh import Mesh, data_parallel
 from rljob_workers.trainers.row_shares import score_shared
+from rljob_workers.trainers.settings import CriticSettings
 from rljob_workers.training.gang_loop import GangLoop, GangParts, slicing_of
 from rljob_workers.training.loop import loss_masks
 from rljob_workers.training.reporting import CriticReports
@@ -113,6 +115,8 @@ class CriticLoop(GangLoop):
     def account(self, pass_index: int, part: TrainingSlice) -> None:
         """Audit first, then the commit, as the actor does."""
         facts = self.gang.mesh.gather(slice_facts(part.batch), "what the ranks trained on")
+        if pass_index == 0:
+            self.tally.facts.extend(facts)
         if self._reports is None:
             return
         self._reports.audit.append(self.rollout_id, pass_index, facts)
@@ -144,18 +148,19 @@ def run_critic(rank: RankParts) -> None:
     with rank.loading("building the model", _first_folder(spec), restored, restored):
         tokenizer = build_tokenizer(spec.model)
         group = form_group(context, session)
-        mesh = build_critic_mesh(spec, group)
-        trainer = build_critic(spec, tokenizer, group)
+        mesh = data_parallel(group)
+        settings = CriticSettings.of(spec)
+        trainer = build_critic(settings, spec, tokenizer, group)
         store = build_checkpoint_store(
             context,
             session,
-            critic_files(spec, tokenizer),
+            critic_files(settings.of_its_model(spec).model, tokenizer),
             leader=leader_of_checkpoints(context, session, group),
             share=trainer.weight_share,
         )
         folder = None if restore.folder is None else store.verified(restore.folder, group.rank, group.world)
         if folder is None:
-            load_critic_version_0(trainer, spec, tokenizer, Path(context.endpoints.weights_dir))
+            load_critic_version_0(trainer, settings, spec, tokenizer, Path(context.endpoints.weights_dir))
         else:
             # Each rank has verified its share of the files.
             agree(group, RankVote(False, False, 0), f"the critic's files of {restore.folder}")

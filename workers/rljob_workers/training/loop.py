@@ -270,6 +270,7 @@ def run_actor(rank: RankParts) -> None:
             load_version_0(trainer, spec, tokenizer, Path(context.endpoints.weights_dir))
         else:
             folder = store.verified(restore.folder, group.rank, group.world)
+            assert folder is not None, "every record has the policy"
             # Each rank has verified its share of the files.
             agree(group, RankVote(False, False, 0), f"the files of {restore.folder}")
             trainer.restore(folder)

@@ -196,7 +196,7 @@ class Leader:
 
 
 class CriticReports:
-    """What rank 0 of the critic reports: its audit, and its figures of each rollout, which become a part of the step's."""
+    """What rank 0 of the critic reports: its audit, and its figures of each rollout, a part of the step's."""
 
     def __init__(self, rank: RankParts) -> None:
         self.audit = AuditLog.of(rank)
@@ -213,5 +213,6 @@ class CriticReports:
         self.audit.sync()
         now = time.monotonic()
         seconds, self._step_began = now - self._step_began, now
+        report = tally.report(self._session.incarnation, rollout_id, seconds, {})
         metrics = tally.of_critic(seconds, self._timeline.take_seconds())
-        self._session.report_step(critic_report(self._session.incarnation, rollout_id, metrics, seconds))
+        self._session.report_step(report.model_copy(update={"metrics": metrics}))
