@@ -263,6 +263,6 @@ def own_run_volume() -> dict[str, Any]:
 
 
 def checkpoint_volume(job: RLJob) -> dict[str, Any]:
-    """The run folder of actor and coordinator, by the spec; a template patch of the actor may replace it."""
+    """The run folder of actor, critic and coordinator, by the spec; a template patch of the actor may replace it."""
     claim = job.spec.checkpoint.volume.claim_name or cluster.checkpoint_claim_name(job.metadata.name)
     return {"name": RUN, "persistentVolumeClaim": {"claimName": claim}}

@@ -64,8 +64,10 @@ def role_deployment(site: Site, status: RLJobStatus, role: Role, spec: RoleSpec)
 
 
 def _role_pod(site: Site, role: Role, spec: RoleSpec) -> dict[str, Any]:
-    saves = TRAITS[role].saves
-    run = checkpoint_volume(site.job) if saves else own_run_volume()
+    traits = TRAITS[role]
+    # The leading role's own patch makes of it what the others mount.
+    shared = checkpoint_volume(site.job) if traits.leads else run_volume(site.job)
+    run = shared if traits.saves else own_run_volume()
     return {
         # No preStop hook: SIGTERM goes to the launcher, which drains, and no Service has to forget the pod before.
         "terminationGracePeriodSeconds": site.workloads.termination_grace_seconds,

@@ -1,6 +1,6 @@
 """Where pods run: affinity, tolerations of lost nodes, the fields of `spec.scheduling`, and the PodGroup of a gang.
 
-Actor and coordinator share the run volume, on one node if only one may mount it. The scheduler counts all pods of a
+Actor, critic and coordinator share the run volume, on one node if only one may mount it. The scheduler counts all pods of a
 PodGroup, so the group never has more pods than it waits for until the job runs: rollouts beyond the minimum join only
 then (`core.scaling`). A pod that is lost later is placed as soon as it fits. Pure.
 """
@@ -83,7 +83,7 @@ _HEAVIEST = 100
 
 
 def run_volume(job: RLJob) -> dict[str, Any]:
-    """The run volume of the role that leads, its template patch included: the coordinator must mount the same."""
+    """The run volume of the role that leads, its template patch included: all that have it must mount the same."""
     spec = _leader(job).template.get("spec", {})
     patch = [volume for volume in spec.get("volumes", []) if volume["name"] == RUN]
     volumes = patched({"volumes": [checkpoint_volume(job)]}, {"volumes": patch})["volumes"]
@@ -108,26 +108,32 @@ def shares_node(job: RLJob) -> bool:
 def role_placement(site: Site, part: Part) -> dict[str, Any]:
     """In one domain with the other roles' pods, where the spec wants it.
 
-    Those that save with the pods that have the volume, itself among them: the first pod of all may go where it likes.
+    The role that leads with the pods that have the volume, itself among them: its first pod may go where it likes.
+    Others that save follow it, as the coordinator does.
     """
     together = _topology(site)
     if not (has_run_volume(part) and shares_node(site.job)):
         return _affinity(**together)
+    if part.role is not LEADING_ROLE:
+        return _beside_the_leader(site, together)
     volume = _term({LABEL_RUN_VOLUME: site.name}, _HOSTNAME)
     return _affinity(**{**together, "required": [volume, *together.get("required", [])]})
 
 
 def coordinator_placement(site: Site) -> dict[str, Any]:
-    """With the actor, whose GPUs choose the node; what the actor tolerates there, the coordinator tolerates too.
+    """With the actor, where the volume binds both to one node."""
+    return _beside_the_leader(site, {}) if shares_node(site.job) else {}
 
-    It waits until the actor has a node. The other way round the coordinator might sit on a node without a GPU, and the
-    actor could go nowhere.
+
+def _beside_the_leader(site: Site, together: dict[str, list[Any]]) -> dict[str, Any]:
+    """With the actor, whose GPUs choose the node; what the actor tolerates there, the pod tolerates too.
+
+    It waits until the actor has a node. The other way round the pod might sit on a node without a GPU, and the actor
+    could go nowhere.
     """
-    if not shares_node(site.job):
-        return {}
     tolerations = _leader(site.job).template.get("spec", {}).get("tolerations")
     leader = {cluster.LABEL_JOB: site.name, cluster.LABEL_ROLE: LEADING_ROLE.value}
-    near = _affinity(required=[_term(leader, _HOSTNAME)])
+    near = _affinity(**{**together, "required": [_term(leader, _HOSTNAME), *together.get("required", [])]})
     return {**near, **({"tolerations": tolerations} if tolerations else {})}
 
 

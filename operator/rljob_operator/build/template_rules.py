@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rljob_api import cluster
-from rljob_api.roles import LEADING_ROLE, field_name
+from rljob_api.roles import LEADING_ROLE, TRAITS, field_name
 from rljob_api.spec import RLJob
 from rljob_operator.build.containers import JOB, JOB_DIR, RUN, SECRET, STATE, overlap
 from rljob_operator.build.parts import (
@@ -45,7 +45,7 @@ def template_problems(job: RLJob) -> list[str]:
     found += _problems(infrastructure, _INFRASTRUCTURE, (COORDINATOR_CONTAINER, REDIS_CONTAINER))
     found += _torn_apart(job, infrastructure, _INFRASTRUCTURE)
     # Where the templates cannot be read, nothing more is made of them.
-    return found or list(_apart_from_the_actor(job))
+    return found or [*_other_run_volumes(job), *_apart_from_the_actor(job)]
 
 
 def _torn_apart(job: RLJob, template: dict[str, Any], path: str) -> Iterator[str]:
@@ -59,20 +59,42 @@ def _torn_apart(job: RLJob, template: dict[str, Any], path: str) -> Iterator[str
         yield f"{label}: belongs to the operator, since scheduling.gang is given. Remove it."
 
 
-def _apart_from_the_actor(job: RLJob) -> Iterator[str]:
-    """A node that the coordinator is sent to and the actor is not, though both have to be on one."""
-    wanted = _object(_object(job.spec.infrastructure.template, "spec"), "nodeSelector")
-    if not wanted or not shares_node(job):
-        return
-    actor = job.spec.roles.present()[LEADING_ROLE].template
-    has = _object(_object(actor, "spec"), "nodeSelector")
-    for label, value in wanted.items():
-        if label in has and has[label] != value:
+def _other_run_volumes(job: RLJob) -> Iterator[str]:
+    """A run volume of its own, where the parts of one checkpoint lie in one folder."""
+    for path, who, template in _beside_the_actor(job):
+        names = [volume["name"] for volume in _object(template, "spec").get("volumes", [])]
+        if RUN in names:
             yield (
-                f"{_INFRASTRUCTURE}.spec.nodeSelector.{label}: {_shown(value)} is where the actor is not (its template"
-                f" has {_shown(has[label])}), and checkpoint.volume.accessMode ReadWriteOnce keeps the coordinator on"
-                " the actor's node. Give ReadWriteMany and a class of storage that all nodes share, or leave this out."
+                f"{path}.spec.volumes[{RUN}]: the {who} writes to the folder that the actor writes to. Give the volume"
+                f" in roles.{field_name(LEADING_ROLE)}.template, for both."
             )
+
+
+def _apart_from_the_actor(job: RLJob) -> Iterator[str]:
+    """A node that a pod is sent to and the actor is not, though both have to be on one."""
+    if not shares_node(job):
+        return
+    actor = _node_selector(job.spec.roles.present()[LEADING_ROLE].template)
+    for path, who, template in _beside_the_actor(job):
+        for label, value in _node_selector(template).items():
+            if label in actor and actor[label] != value:
+                yield (
+                    f"{path}.spec.nodeSelector.{label}: {_shown(value)} is where the actor is not (its template has"
+                    f" {_shown(actor[label])}), and checkpoint.volume.accessMode ReadWriteOnce keeps the {who} on the"
+                    " actor's node. Give ReadWriteMany and a class of storage that all nodes share, or leave this out."
+                )
+
+
+def _beside_the_actor(job: RLJob) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Of each that mounts the run volume too: where its template stands, what it is called, and the template."""
+    yield _INFRASTRUCTURE, "coordinator", job.spec.infrastructure.template
+    for role, spec in job.spec.roles.present().items():
+        if TRAITS[role].saves and role is not LEADING_ROLE:
+            yield f"roles.{field_name(role)}.template", field_name(role), spec.template
+
+
+def _node_selector(template: dict[str, Any]) -> dict[str, Any]:
+    return _object(_object(template, "spec"), "nodeSelector")
 
 
 def _object(value: dict[str, Any], key: str) -> dict[str, Any]:
@@ -95,7 +117,7 @@ def _problems(template: dict[str, Any], path: str, own: tuple[str, ...]) -> Iter
             yield f"{path}.{key}: there is no such field. Give metadata or spec, as in a pod template."
     yield from _metadata(template.get("metadata", {}), f"{path}.metadata")
     spec = template.get("spec", {})
-    # The run volume is actor's and coordinator's together: the actor's template may give both another one.
+    # The run volume is that of all who save and the coordinator: the actor's template may give them another one.
     others = (RUN,) if len(own) > 1 else ()
     yield from _volumes(spec, f"{path}.spec", (*_OWN_VOLUMES, *others))
     yield from _containers(spec, f"{path}.spec", own)

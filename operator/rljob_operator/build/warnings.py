@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from rljob_api import cluster
-from rljob_api.roles import field_name
+from rljob_api.roles import SAVING_ROLES, field_name
 from rljob_api.spec import RLJob
 from rljob_api.spec.queue import PersistenceKind
 from rljob_operator.build.parts import Manifest, part_of
@@ -34,8 +34,10 @@ def _checkpoint_volume(job: RLJob) -> str | None:
             " checkpoints with it. Use storage that all nodes share."
         )
     if shares_node(job):
+        savers = [field_name(role) for role in SAVING_ROLES if job.spec.roles.of(role) is not None]
+        who = ", ".join(savers).capitalize()
         return (
-            "checkpoint.volume.accessMode: ReadWriteOnce is not shared storage. Actor and coordinator share a node, and"
+            f"checkpoint.volume.accessMode: ReadWriteOnce is not shared storage. {who} and coordinator share a node, and"
             " a lost node takes the job down until the volume can be mounted elsewhere (never, where it is the node's"
             " own disk). Give ReadWriteMany and a class of storage that all nodes share."
         )

@@ -37,6 +37,11 @@ def quickstart() -> RLJob:
     return load_manifest(EXAMPLES / "quickstart.yaml")
 
 
+def with_critic(**fields: Any) -> RLJob:
+    """The same with a critic, of these fields."""
+    return changed(quickstart(), algorithm={"advantage": "Gae"}, roles={"critic": fields})
+
+
 def rich() -> RLJob:
     """A job that says something wherever manifests depend on it."""
     return load_manifest(HERE / "rich.yaml")

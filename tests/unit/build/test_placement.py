@@ -1,4 +1,4 @@
-"""Actor and coordinator share the run volume, and a node where only one node may mount it."""
+"""Actor, critic and coordinator share the run volume, and a node where only one node may mount it."""
 
 from typing import Any
 
@@ -6,9 +6,10 @@ import pytest
 
 from rljob_api import cluster
 from rljob_operator.build.scheduling import bounded
-from tests.unit.build.jobs import build, changed, quickstart, rich
+from tests.unit.build.jobs import build, changed, quickstart, rich, with_critic
 
 _ACTOR, _COORDINATOR = "Deployment/quickstart-actor", "Deployment/quickstart-coordinator"
+_CRITIC = "Deployment/quickstart-critic"
 _CLAIM = "PersistentVolumeClaim/quickstart-checkpoints"
 
 
@@ -41,25 +42,49 @@ def test_the_coordinator_tolerates_what_the_actor_tolerates() -> None:
     assert _pod(job, _COORDINATOR)["tolerations"] == bounded(tolerations)
 
 
+def test_a_critic_follows_the_actor_and_the_actor_comes_back_to_where_it_is() -> None:
+    job = with_critic()
+    assert _near(_pod(job, _CRITIC)) == {cluster.LABEL_JOB: "quickstart", cluster.LABEL_ROLE: "actor"}
+    labels = build(job)[_CRITIC]["spec"]["template"]["metadata"]["labels"]
+    assert _near(_pod(job, _ACTOR)).items() <= labels.items()
+    for name in (_ACTOR, _COORDINATOR):
+        assert _pod(job, name) == _pod(quickstart(), name), "a critic moves no other pod"
+
+
+def test_a_critic_tolerates_what_the_actor_tolerates_unless_its_template_says_otherwise() -> None:
+    actors, own = [{"key": "nvidia.com/gpu", "operator": "Exists"}], [{"key": "critics", "operator": "Exists"}]
+    job = changed(with_critic(), roles={"actor": {"template": {"spec": {"tolerations": actors}}}})
+    assert _pod(job, _CRITIC)["tolerations"] == bounded(actors)
+    job = changed(job, roles={"critic": {"template": {"spec": {"tolerations": own}}}})
+    assert _pod(job, _CRITIC)["tolerations"] == bounded(own)
+
+
+def test_a_critic_in_a_domain_follows_the_actor_too() -> None:
+    scheduling = {"topology": {"key": "rack", "rule": "Required"}}
+    pod = _pod(changed(with_critic(), scheduling=scheduling), _CRITIC)
+    terms = pod["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert [term["topologyKey"] for term in terms] == ["kubernetes.io/hostname", "rack"]
+
+
 def test_shared_storage_binds_no_one_to_a_node() -> None:
-    job = changed(quickstart(), checkpoint={"volume": {"accessMode": "ReadWriteMany"}})
-    assert "affinity" not in _pod(job, _ACTOR)
-    assert "affinity" not in _pod(job, _COORDINATOR)
+    job = changed(with_critic(), checkpoint={"volume": {"accessMode": "ReadWriteMany"}})
+    for name in (_ACTOR, _CRITIC, _COORDINATOR):
+        assert "affinity" not in _pod(job, name)
 
 
 @pytest.mark.parametrize("claim", ["mine", pytest.param("quickstart-checkpoints", id="even of that name")])
 def test_a_claim_of_the_users_is_mounted_and_none_is_made(claim: str) -> None:
-    job = changed(quickstart(), checkpoint={"volume": {"claimName": claim}})
+    job = changed(with_critic(), checkpoint={"volume": {"claimName": claim}})
     assert _CLAIM not in build(job)
-    for name in (_ACTOR, _COORDINATOR):
+    for name in (_ACTOR, _CRITIC, _COORDINATOR):
         assert _run_volume(_pod(job, name))["persistentVolumeClaim"] == {"claimName": claim}
 
 
-def test_the_coordinator_mounts_what_the_actors_template_gives() -> None:
+def test_coordinator_and_critic_mount_what_the_actors_template_gives() -> None:
     volume = {"name": "run", "nfs": {"server": "files", "path": "/jobs"}}
-    job = changed(quickstart(), roles={"actor": {"template": {"spec": {"volumes": [volume]}}}})
+    job = changed(with_critic(), roles={"actor": {"template": {"spec": {"volumes": [volume]}}}})
     assert _CLAIM not in build(job)
-    for name in (_ACTOR, _COORDINATOR):
+    for name in (_ACTOR, _CRITIC, _COORDINATOR):
         assert _run_volume(_pod(job, name)) == volume
         assert "affinity" not in _pod(job, name)
 

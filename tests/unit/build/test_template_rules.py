@@ -6,7 +6,7 @@ import pytest
 
 from rljob_operator.build import options_problems, template_problems
 from rljob_operator.options import WorkloadOptions
-from tests.unit.build.jobs import build, changed, quickstart, rich
+from tests.unit.build.jobs import build, changed, quickstart, rich, with_critic
 
 _PATH = "roles.actorFwd.template"
 
@@ -178,6 +178,26 @@ def test_allowed(template: dict[str, Any]) -> None:
     job = changed(quickstart(), roles={"actorFwd": {"template": template}})
     assert template_problems(job) == []
     build(job)
+
+
+def test_a_critic_writes_to_the_actors_volume() -> None:
+    job = with_critic(template={"spec": {"volumes": [{"name": "run", "emptyDir": {}}]}})
+    assert template_problems(job) == [
+        "roles.critic.template.spec.volumes[run]: the critic writes to the folder that the actor writes to. Give the"
+        " volume in roles.actor.template, for both."
+    ]
+
+
+def test_a_critic_is_not_sent_where_the_actor_is_not() -> None:
+    job = with_critic(template={"spec": {"nodeSelector": {"pool": "a100"}}})
+    assert template_problems(job) == []
+    job = changed(job, roles={"actor": {"template": {"spec": {"nodeSelector": {"pool": "h100"}}}}})
+    assert template_problems(job) == [
+        "roles.critic.template.spec.nodeSelector.pool: 'a100' is where the actor is not (its template has 'h100'), and"
+        " checkpoint.volume.accessMode ReadWriteOnce keeps the critic on the actor's node. Give ReadWriteMany and a"
+        " class of storage that all nodes share, or leave this out."
+    ]
+    assert template_problems(changed(job, checkpoint={"volume": {"accessMode": "ReadWriteMany"}})) == []
 
 
 def test_rich_manifest_has_no_problem() -> None:

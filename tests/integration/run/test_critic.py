@@ -1,0 +1,70 @@
+"""Six roles: the critic killed and stopped, drained and resumed; one record has both models, and both are audited."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .job import RunningJob, at_leisure, kill, make_manifest, make_simulated, stop
+
+
+def with_critic(make: Callable[..., dict[str, Any]], folder: Path, **changes: dict[str, Any]) -> dict[str, Any]:
+    """A job of all six roles."""
+    roles = {"reference": {}, "actorFwd": {}, "critic": {}, **changes.pop("roles", {})}
+    algorithm = {"advantage": "Gae", "kl": {"coefficient": 0.001}, **changes.pop("algorithm", {})}
+    return make(folder, roles=roles, algorithm=algorithm, **changes)
+
+
+def folders(job: RunningJob) -> list[Path]:
+    """Of recorded checkpoints, oldest first."""
+    found = [path for path in (job.out / "checkpoints").iterdir() if (path / "RECORDED").exists()]
+    return sorted(found, key=lambda path: int(path.name.split("-")[0]))
+
+
+def assert_whole(job: RunningJob) -> None:
+    """Every record has the parts of both models."""
+    assert folders(job), job.stated()
+    for folder in folders(job):
+        assert list(folder.glob("*.safetensors")), f"{folder} has no policy"
+        assert list((folder / "critic").glob("*.safetensors")), f"{folder} has no critic"
+
+
+def test_a_job_of_six_roles_trains_both_models(tmp_path: Path) -> None:
+    with RunningJob(tmp_path, with_critic(make_manifest, tmp_path, rollout={"numRollouts": 20})) as job:
+        report = job.assert_succeeded()
+        assert report.epochs == 1
+        assert_whole(job)
+        metrics = job.metrics()
+        assert len(metrics) == 20
+        assert {"critic/loss", "critic/explained_variance", "critic/grad_norm"} <= metrics[-1].keys()
+
+
+@pytest.mark.parametrize("role", ["critic", "actor"])
+def test_a_death_of_either_trainer_restarts_both_from_one_record(tmp_path: Path, role: str) -> None:
+    manifest = with_critic(make_simulated, tmp_path, roles={"critic": {"ranksPerPod": 2}})
+    with RunningJob(tmp_path, at_leisure(manifest, tmp_path)) as job:
+        for turn, do in enumerate((kill, stop)):
+            job.wait_for("all to be ready", job.ready)
+            job.wait_for_step(job.step() + 3)
+            epoch = job.epoch()
+            do(job.rank_pid(role))
+            job.wait_for("the next epoch", lambda before=epoch: job.epoch() == before + 1 and job.ready())  # type: ignore[misc] # bound per turn
+            assert job.epoch() == turn + 2
+            assert_whole(job)
+        assert job.assert_succeeded().epochs == 3
+        assert_whole(job)
+
+
+def test_an_interrupted_job_saves_both_and_goes_on(tmp_path: Path) -> None:
+    manifest = with_critic(make_simulated, tmp_path, checkpoint={"everySteps": 1000})
+    with RunningJob(tmp_path, at_leisure(manifest, tmp_path)) as job:
+        job.wait_for_step(4)
+        job.interrupt()
+        assert_whole(job)
+        saved = int(folders(job)[-1].name.split("-")[0])
+        assert saved >= 5, "what was trained is saved"
+        job.start()
+        assert job.assert_succeeded().epochs == 2
+        first = min(line["step"] for line in job.metrics() if line["epoch"] == 2)
+        assert first == saved, "nothing was trained again"
