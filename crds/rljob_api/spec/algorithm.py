@@ -69,6 +69,29 @@ CORRECTION: tuple[Rule, ...] = (
         sentence="{floor} is not below cap, so that no token is left. Give less than cap.",
         cel="!has(self.floor) || !has(self.cap) || self.floor < self.cap",
     ),
+    Rule(
+        field="cap",
+        holds=lambda correction: correction.cap is None or correction.kind != "Untruncated",
+        sentence="{cap} bounds weights, and kind Untruncated does not. Set kind to Tis or IcePop, or remove cap.",
+        cel="!has(self.cap) || self.kind != 'Untruncated'",
+    ),
+    Rule(
+        field="level",
+        holds=lambda correction: correction.level is None or correction.kind in ("Tis", "IcePop", "Untruncated"),
+        sentence="{level} is of the weights that Tis, IcePop and Untruncated give, but kind is {kind}. Set kind to one "
+        "of them or remove level.",
+        cel="!has(self.level) || self.kind in ['Tis', 'IcePop', 'Untruncated']",
+    ),
+)
+
+
+RATIO_MASK: tuple[Rule, ...] = (
+    Rule(
+        field="cap",
+        holds=lambda mask: mask.floor is not None or mask.cap is not None,
+        sentence="neither floor nor cap is given, so that every token stays. Give one of them, or both.",
+        cel="has(self.floor) || has(self.cap)",
+    ),
 )
 
 
@@ -105,6 +128,13 @@ ALGORITHM: tuple[Rule, ...] = (
         sentence="{correction.kind} compares proximal log-probs with the engine's, which are one with proximal "
         "Rollout: every weight would be 1. Set kind to None, or proximal to Actor or Recompute.",
         cel="!has(self.proximal) || self.proximal != 'Rollout' || self.correction.kind == 'None'",
+    ),
+    Rule(
+        field="correction.mask",
+        holds=lambda algorithm: algorithm.proximal != "Rollout" or algorithm.correction.mask is None,
+        sentence="compares proximal log-probs with the engine's, which are one with proximal Rollout: nothing would be "
+        "masked. Remove it, or set proximal to Actor or Recompute.",
+        cel="!has(self.proximal) || self.proximal != 'Rollout' || !has(self.correction.mask)",
     ),
 )
 
@@ -161,21 +191,50 @@ class Correction(StrEnum):
     NONE = "None"
     TIS = "Tis"
     ICE_POP = "IcePop"
+    UNTRUNCATED = "Untruncated"
+
+
+class RatioLevel(StrEnum):
+    """Of what a ratio is taken: a token, or a whole response."""
+
+    TOKEN = "Token"  # noqa: S105 - a token of text, not a secret
+    SEQUENCE = "Sequence"
+    GEOMETRIC_MEAN = "GeometricMean"
+
+
+class RatioMaskSpec(RuledModel):
+    """Tokens that are too far from the engine's policy have no policy loss, whatever their weight."""
+
+    rules = RATIO_MASK
+
+    level: RatioLevel | None = None
+    """Token: by each token's own ratio. Sequence: whole responses, by the product of their tokens' ratios.
+    GeometricMean: whole responses, by its root, which does not grow with the length: bounds lie within some thousandths
+    of 1. Null: Token."""
+    floor: float | None = Field(default=None, gt=0, lt=1)
+    """Smallest ratio, proximal over engine, that stays. Null: no such bound."""
+    cap: float | None = Field(default=None, gt=1, le=1000)
+    """Largest ratio that stays. Null: no such bound."""
 
 
 class CorrectionSpec(RuledModel):
-    """Importance correction for stale or mismatched log-probs."""
+    """Importance correction for stale or mismatched log-probs, by the ratio of proximal and engine's policy."""
 
     rules = CORRECTION
 
     kind: Annotated[str, _names(Correction)] = Correction.TIS
     """Tis: truncated importance sampling, weights up to `cap`. IcePop: tokens whose weight is not between `floor` and
-    `cap` have no gradient. None: rollout log-probs are not looked at. Or `package.module:function` with the signature
-    of `rljob_workers.algorithms.corrections.Correction`."""
+    `cap` have no gradient. Untruncated: the ratio itself (decoupled PPO). None: weights of 1. Or
+    `package.module:function` with the signature of `rljob_workers.algorithms.corrections.Correction`."""
     cap: float | None = Field(default=None, gt=0, le=1000)
-    """Largest importance weight of a token. Null: 2, or 5 with IcePop."""
+    """Largest importance weight, with Tis and IcePop. Null: 2, or 5 with IcePop."""
     floor: float | None = Field(default=None, ge=0, lt=1)
-    """Smallest importance weight of a token, with IcePop. Null: 0.5."""
+    """Smallest importance weight, with IcePop. Null: 0.5."""
+    level: RatioLevel | None = None
+    """Of what the weight is the ratio. Token: of each token. Sequence: of the response, the product of its tokens'
+    ratios. GeometricMean: its root. Null: Token."""
+    mask: RatioMaskSpec | None = None
+    """Tokens or responses that are left out of the policy loss by a ratio, beside the weights. Null: none."""
 
 
 class LossAggregation(StrEnum):

@@ -58,6 +58,7 @@ def test_sums_equal_the_hand_computed_ones() -> None:
         "policy/entropy": -float(NEW.mean()),
         "policy/kl_reference": KL,
         "correction/weight": 1.0,
+        "correction/masked_fraction": 0.0,
         "correction/effective_share": 9 / (3 * (1 + 1.5**2 + 0.25)),
         "mismatch/kl": (0 + 0.5 - 1 - math.log(0.5)) / 2,
         "mismatch/log_prob_gap_max": math.log(2),

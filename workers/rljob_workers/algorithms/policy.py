@@ -66,6 +66,9 @@ CORRECTION_SHARE = Metric(
 )
 
 
+CORRECTION_MASKED = _mean("correction/masked_fraction", "share", "tokens whose importance weight is 0")
+
+
 MISMATCH_KL = Metric(
     "mismatch/kl",
     Reduction.WEIGHTED,
@@ -121,7 +124,7 @@ class PolicyObjective(Objective):
             MISMATCH_KL,
             MISMATCH_GAP,
             STALENESS_KL,
-            *(() if correct is None else (CORRECTION_WEIGHT, CORRECTION_SHARE)),
+            *(() if correct is None else (CORRECTION_WEIGHT, CORRECTION_SHARE, CORRECTION_MASKED)),
             *(() if kl is None else (KL_REFERENCE,)),
         )
 
@@ -155,6 +158,7 @@ class PolicyObjective(Objective):
             correction = self._correct(proximal, engine, rows)
             loss = loss * correction
             metrics[CORRECTION_WEIGHT.name] = metrics[CORRECTION_SHARE.name] = MetricValues(correction)
+            metrics[CORRECTION_MASKED.name] = MetricValues((correction == 0).to(correction.dtype))
         if self._kl is not None:
             kl = self._kl.estimate(new, unmasked(columns[Column.REF_LOG_PROBS]))
             loss = loss + self._kl.coefficient * kl
