@@ -1,6 +1,7 @@
 """Advantages and loss of a job (`spec.algorithm`): fields and rules. Anyone may import it. Computes nothing."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import StrEnum
 from typing import Annotated
 
@@ -8,7 +9,15 @@ from pydantic import Field, StringConstraints
 from pydantic.alias_generators import to_snake
 
 from rljob_api.rule import Derived, Rule, RuledModel
-from rljob_api.spec.advantages import ADVANTAGES, OWN_ADVANTAGE, Advantage, AdvantageTraits
+from rljob_api.spec.advantages import (
+    ADVANTAGES,
+    OWN_ADVANTAGE,
+    Advantage,
+    AdvantageTraits,
+    GaeSpec,
+    Statistics,
+    Whitening,
+)
 
 
 class Loss(StrEnum):
@@ -121,6 +130,12 @@ ALGORITHM: tuple[Rule, ...] = (
         sentence="{constantLength} is what lossAggregation Constant divides by, but lossAggregation is "
         "{lossAggregation}. Set that to Constant or remove constantLength.",
         cel="!has(self.constantLength) || self.lossAggregation == 'Constant'",
+    ),
+    Rule(
+        field="gae",
+        holds=lambda algorithm: algorithm.gae is None or algorithm.advantage == "Gae",
+        sentence="is for the advantage Gae, but advantage is {advantage}. Set advantage to Gae or remove gae.",
+        cel="!has(self.gae) || self.advantage == 'Gae'",
     ),
     Rule(
         field="correction.kind",
@@ -274,8 +289,11 @@ class AlgorithmSpec(RuledModel):
     rules = ALGORITHM
 
     advantage: Annotated[str, _names(Advantage)] = Advantage.GRPO
-    """Grpo: (reward - mean of its group) / standard deviation of its group. Or `package.module:function` with the
+    """Grpo: (reward - mean of its group) / standard deviation of its group. Gae: each token against a critic's values,
+    over the tokens that the model drew. Or `package.module:function` with the
     signature of `rljob_workers.algorithms.advantages.estimator.RowEstimator`."""
+    gae: GaeSpec | None = None
+    """How Gae weighs what comes later. Null: its defaults, where advantage is Gae."""
     loss: Annotated[str, _names(Loss)] | None = None
     """PpoClip: the clipped ratio of each token. Gspo: that of each response, for which lossAggregation SequenceMean is
     meant. Cispo: the bounded ratio is a weight, and every token keeps a gradient. Sapo: a gate that closes smoothly in
@@ -312,5 +330,8 @@ class AlgorithmSpec(RuledModel):
 
     @property
     def advantage_traits(self) -> AdvantageTraits:
-        """What is known of the estimator."""
-        return ADVANTAGES.get(self.advantage, OWN_ADVANTAGE)
+        """What is known of the estimator, as this job uses it."""
+        traits = ADVANTAGES.get(self.advantage, OWN_ADVANTAGE)
+        if self.advantage == Advantage.GAE and (self.gae or GaeSpec()).whiten is Whitening.NONE:
+            return replace(traits, statistics=Statistics.ROW)
+        return traits
