@@ -56,9 +56,17 @@ CLIP: tuple[Rule, ...] = (
 KL: tuple[Rule, ...] = (
     Rule(
         field="estimator",
-        holds=lambda kl: kl.estimator != "K1" or kl.coefficient == 0,
-        sentence="K1 pulls nowhere: the mean of its gradient is 0. Set estimator to K3 or K2.",
-        cel="!has(self.estimator) || self.estimator != 'K1' || !has(self.coefficient) || self.coefficient == 0.0",
+        holds=lambda kl: kl.estimator != "K1" or kl.coefficient == 0 or bool(kl.weighted),
+        sentence="K1 pulls nowhere: the mean of its gradient is 0. Set estimator to K3 or K2, or weighted to true.",
+        cel="!has(self.estimator) || self.estimator != 'K1' || !has(self.coefficient) || self.coefficient == 0.0 || "
+        "(has(self.weighted) && self.weighted)",
+    ),
+    Rule(
+        field="weighted",
+        holds=lambda kl: not kl.weighted or kl.estimator != "K2",
+        sentence="true gives K1 and K3 the gradient of the KL, and K2 another one. Set estimator to K3, or remove "
+        "weighted.",
+        cel="!has(self.weighted) || !self.weighted || self.estimator != 'K2'",
     ),
 )
 
@@ -197,7 +205,10 @@ class KlSpec(RuledModel):
     """Weight of the term; 0 leaves it out."""
     estimator: KlEstimator = KlEstimator.K3
     """K2: half the square of the log ratio. K3: unbiased and never negative. K1, the log ratio itself, has a gradient
-    of mean 0 and is refused in a loss."""
+    of mean 0 and is refused in a loss that is not weighted."""
+    weighted: bool | None = None
+    """Whether the term of a token is multiplied by the ratio of the new policy and that which drew it, as far as the
+    correction goes, so that K3 (and K1) have the gradient of the KL (DeepSeek-V3.2). Null: no."""
 
 
 class Correction(StrEnum):

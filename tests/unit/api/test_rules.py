@@ -95,6 +95,8 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     ),
     "spec.algorithm.noVariance": st.sampled_from(["Keep", "LeaveOut"]),
     "spec.algorithm.proximal": st.sampled_from(["Actor", "Rollout", "Recompute", None]),
+    "spec.algorithm.kl.estimator": st.sampled_from(["K1", "K2", "K3"]),
+    "spec.algorithm.kl.weighted": st.sampled_from([True, False, None]),
     "spec.algorithm.lossAggregation": st.sampled_from(["TokenMean", "Constant", "m:own"]),
     "spec.algorithm.constantLength": st.sampled_from([8, None]),
     "spec.algorithm.loss": st.sampled_from(["PpoClip", "Gspo", "Cispo", "Sapo", "Reinforce", "m:own", None]),

@@ -118,7 +118,7 @@ def policy_objective(algorithm: AlgorithmSpec, max_new_tokens: int) -> PolicyObj
     return PolicyObjective(
         _loss(algorithm),
         _aggregation(algorithm, max_new_tokens),
-        kl=KlTerm(kl.coefficient, KL[kl.estimator]) if kl.coefficient > 0 else None,
+        kl=KlTerm(kl.coefficient, KL[kl.estimator], bool(kl.weighted)) if kl.coefficient > 0 else None,
         correct=correction_of(algorithm),
     )
 
