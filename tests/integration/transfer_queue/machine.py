@@ -166,7 +166,8 @@ class QueueMachine(Producers):
         """As soon as the version is published; refused while a training task is behind it."""
         version = max(self.model.published - behind, self.model.recorded + 1)
         self.calls += 1
-        arguments = (self.trainer.incarnation, self.held_weight(version), "folder", {}, f"r{self.calls}")
+        sums: dict[str, str] = {}
+        arguments = (self.trainer.incarnation, self.held_weight(version), "folder", sums, f"r{self.calls}")
         if version > self.model.first:
             with pytest.raises(Incomplete, match=f"version {version} cannot be recorded: train_{self.model.first}: "):
                 self.admin.record(*arguments)
