@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 
-from rljob_api.spec.advantages import Advantage
+from rljob_api.spec.advantages import Advantage, GaeSpec, Whitening
 from rljob_api.spec.algorithm import NoVariance
+from rljob_workers.algorithms.advantages.gae import gae
 from rljob_workers.algorithms.advantages.group import group_normalised
 from rljob_workers.tensors.columns import Column
 from rljob_workers.user_functions import Signature, load
@@ -24,7 +26,13 @@ if TYPE_CHECKING:
 ROW_ESTIMATORS: Mapping[str, RowEstimator] = {Advantage.GRPO: group_normalised}
 
 
-TOKEN_ESTIMATORS: Mapping[str, Callable[[AlgorithmSpec], TokenEstimator]] = {}
+def _gae(algorithm: AlgorithmSpec) -> TokenEstimator:
+    chosen = algorithm.gae or GaeSpec()
+    whitens = chosen.whiten is Whitening.PARTITION
+    return partial(gae, gamma=chosen.gamma, trace_decay=chosen.lambda_, whitens=whitens)
+
+
+TOKEN_ESTIMATORS: Mapping[str, Callable[[AlgorithmSpec], TokenEstimator]] = {Advantage.GAE: _gae}
 
 
 _OWN = Signature(2, "rewards, valid", "def advantages(rewards, valid): return ...")

@@ -7,11 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 
+from pydantic import Field
+
+from rljob_api.base import ApiModel
+
 
 class Advantage(StrEnum):
     """How rewards become advantages."""
 
     GRPO = "Grpo"
+    GAE = "Gae"
 
 
 class Statistics(Enum):
@@ -35,8 +40,32 @@ class AdvantageTraits:
     """Whether it reads a critic's values, and gives returns to train it on."""
 
 
-ADVANTAGES: Mapping[str, AdvantageTraits] = {Advantage.GRPO: AdvantageTraits()}
+ADVANTAGES: Mapping[str, AdvantageTraits] = {
+    Advantage.GRPO: AdvantageTraits(),
+    Advantage.GAE: AdvantageTraits(Statistics.PARTITION, is_per_token=True, needs_values=True),
+}
 
 
 OWN_ADVANTAGE = AdvantageTraits()
 """Of a function of the user's: whole groups in, one number a sample out."""
+
+
+class Whitening(StrEnum):
+    """Over what advantages get mean 0 and variance 1."""
+
+    NONE = "None"
+    PARTITION = "Partition"
+
+
+class GaeSpec(ApiModel):
+    """Generalised advantage estimation over the tokens that the model drew, by the values of a critic."""
+
+    lambda_: float = Field(default=1.0, alias="lambda", ge=0, le=1)
+    """How much counts what came after the next token, for which the critic has a value. 1: all of it, so that values
+    are a baseline and nothing else. 0: nothing, the next token's value stands for all that comes."""
+    gamma: float = Field(default=1.0, gt=0, le=1)
+    """Discount of each token that the model draws."""
+    whiten: Whitening = Whitening.NONE
+    """None: advantages have the scale of the rewards, and rows are served as they come. Partition: mean 0 and variance
+    1 over all drawn tokens of the rollout, which must be complete first, so that no slice of it is trained on while
+    others are still being generated."""

@@ -1,6 +1,7 @@
 """Advantages and loss of a job (`spec.algorithm`): fields and rules. Anyone may import it. Computes nothing."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import StrEnum
 from typing import Annotated
 
@@ -8,7 +9,15 @@ from pydantic import Field, StringConstraints
 from pydantic.alias_generators import to_snake
 
 from rljob_api.rule import Derived, Rule, RuledModel
-from rljob_api.spec.advantages import ADVANTAGES, OWN_ADVANTAGE, Advantage, AdvantageTraits
+from rljob_api.spec.advantages import (
+    ADVANTAGES,
+    OWN_ADVANTAGE,
+    Advantage,
+    AdvantageTraits,
+    GaeSpec,
+    Statistics,
+    Whitening,
+)
 
 
 class Loss(StrEnum):
@@ -47,9 +56,17 @@ CLIP: tuple[Rule, ...] = (
 KL: tuple[Rule, ...] = (
     Rule(
         field="estimator",
-        holds=lambda kl: kl.estimator != "K1" or kl.coefficient == 0,
-        sentence="K1 pulls nowhere: the mean of its gradient is 0. Set estimator to K3 or K2.",
-        cel="!has(self.estimator) || self.estimator != 'K1' || !has(self.coefficient) || self.coefficient == 0.0",
+        holds=lambda kl: kl.estimator != "K1" or kl.coefficient == 0 or bool(kl.weighted),
+        sentence="K1 pulls nowhere: the mean of its gradient is 0. Set estimator to K3 or K2, or weighted to true.",
+        cel="!has(self.estimator) || self.estimator != 'K1' || !has(self.coefficient) || self.coefficient == 0.0 || "
+        "(has(self.weighted) && self.weighted)",
+    ),
+    Rule(
+        field="weighted",
+        holds=lambda kl: not kl.weighted or kl.estimator != "K2",
+        sentence="true gives K1 and K3 the gradient of the KL, and K2 another one. Set estimator to K3, or remove "
+        "weighted.",
+        cel="!has(self.weighted) || !self.weighted || self.estimator != 'K2'",
     ),
 )
 
@@ -68,6 +85,29 @@ CORRECTION: tuple[Rule, ...] = (
         ),
         sentence="{floor} is not below cap, so that no token is left. Give less than cap.",
         cel="!has(self.floor) || !has(self.cap) || self.floor < self.cap",
+    ),
+    Rule(
+        field="cap",
+        holds=lambda correction: correction.cap is None or correction.kind != "Untruncated",
+        sentence="{cap} bounds weights, and kind Untruncated does not. Set kind to Tis or IcePop, or remove cap.",
+        cel="!has(self.cap) || self.kind != 'Untruncated'",
+    ),
+    Rule(
+        field="level",
+        holds=lambda correction: correction.level is None or correction.kind in ("Tis", "IcePop", "Untruncated"),
+        sentence="{level} is of the weights that Tis, IcePop and Untruncated give, but kind is {kind}. Set kind to one "
+        "of them or remove level.",
+        cel="!has(self.level) || self.kind in ['Tis', 'IcePop', 'Untruncated']",
+    ),
+)
+
+
+RATIO_MASK: tuple[Rule, ...] = (
+    Rule(
+        field="cap",
+        holds=lambda mask: mask.floor is not None or mask.cap is not None,
+        sentence="neither floor nor cap is given, so that every token stays. Give one of them, or both.",
+        cel="has(self.floor) || has(self.cap)",
     ),
 )
 
@@ -100,11 +140,24 @@ ALGORITHM: tuple[Rule, ...] = (
         cel="!has(self.constantLength) || self.lossAggregation == 'Constant'",
     ),
     Rule(
+        field="gae",
+        holds=lambda algorithm: algorithm.gae is None or algorithm.advantage == "Gae",
+        sentence="is for the advantage Gae, but advantage is {advantage}. Set advantage to Gae or remove gae.",
+        cel="!has(self.gae) || self.advantage == 'Gae'",
+    ),
+    Rule(
         field="correction.kind",
         holds=lambda algorithm: algorithm.proximal != "Rollout" or algorithm.correction.kind == "None",
         sentence="{correction.kind} compares proximal log-probs with the engine's, which are one with proximal "
         "Rollout: every weight would be 1. Set kind to None, or proximal to Actor or Recompute.",
         cel="!has(self.proximal) || self.proximal != 'Rollout' || self.correction.kind == 'None'",
+    ),
+    Rule(
+        field="correction.mask",
+        holds=lambda algorithm: algorithm.proximal != "Rollout" or algorithm.correction.mask is None,
+        sentence="compares proximal log-probs with the engine's, which are one with proximal Rollout: nothing would be "
+        "masked. Remove it, or set proximal to Actor or Recompute.",
+        cel="!has(self.proximal) || self.proximal != 'Rollout' || !has(self.correction.mask)",
     ),
 )
 
@@ -152,7 +205,10 @@ class KlSpec(RuledModel):
     """Weight of the term; 0 leaves it out."""
     estimator: KlEstimator = KlEstimator.K3
     """K2: half the square of the log ratio. K3: unbiased and never negative. K1, the log ratio itself, has a gradient
-    of mean 0 and is refused in a loss."""
+    of mean 0 and is refused in a loss that is not weighted."""
+    weighted: bool | None = None
+    """Whether the term of a token is multiplied by the ratio of the new policy and that which drew it, as far as the
+    correction goes, so that K3 (and K1) have the gradient of the KL (DeepSeek-V3.2). Null: no."""
 
 
 class Correction(StrEnum):
@@ -161,21 +217,50 @@ class Correction(StrEnum):
     NONE = "None"
     TIS = "Tis"
     ICE_POP = "IcePop"
+    UNTRUNCATED = "Untruncated"
+
+
+class RatioLevel(StrEnum):
+    """Of what a ratio is taken: a token, or a whole response."""
+
+    TOKEN = "Token"  # noqa: S105 - a token of text, not a secret
+    SEQUENCE = "Sequence"
+    GEOMETRIC_MEAN = "GeometricMean"
+
+
+class RatioMaskSpec(RuledModel):
+    """Tokens that are too far from the engine's policy have no policy loss, whatever their weight."""
+
+    rules = RATIO_MASK
+
+    level: RatioLevel | None = None
+    """Token: by each token's own ratio. Sequence: whole responses, by the product of their tokens' ratios.
+    GeometricMean: whole responses, by its root, which does not grow with the length: bounds lie within some thousandths
+    of 1. Null: Token."""
+    floor: float | None = Field(default=None, gt=0, lt=1)
+    """Smallest ratio, proximal over engine, that stays. Null: no such bound."""
+    cap: float | None = Field(default=None, gt=1, le=1000)
+    """Largest ratio that stays. Null: no such bound."""
 
 
 class CorrectionSpec(RuledModel):
-    """Importance correction for stale or mismatched log-probs."""
+    """Importance correction for stale or mismatched log-probs, by the ratio of proximal and engine's policy."""
 
     rules = CORRECTION
 
     kind: Annotated[str, _names(Correction)] = Correction.TIS
     """Tis: truncated importance sampling, weights up to `cap`. IcePop: tokens whose weight is not between `floor` and
-    `cap` have no gradient. None: rollout log-probs are not looked at. Or `package.module:function` with the signature
-    of `rljob_workers.algorithms.corrections.Correction`."""
+    `cap` have no gradient. Untruncated: the ratio itself (decoupled PPO). None: weights of 1. Or
+    `package.module:function` with the signature of `rljob_workers.algorithms.corrections.Correction`."""
     cap: float | None = Field(default=None, gt=0, le=1000)
-    """Largest importance weight of a token. Null: 2, or 5 with IcePop."""
+    """Largest importance weight, with Tis and IcePop. Null: 2, or 5 with IcePop."""
     floor: float | None = Field(default=None, ge=0, lt=1)
-    """Smallest importance weight of a token, with IcePop. Null: 0.5."""
+    """Smallest importance weight, with IcePop. Null: 0.5."""
+    level: RatioLevel | None = None
+    """Of what the weight is the ratio. Token: of each token. Sequence: of the response, the product of its tokens'
+    ratios. GeometricMean: its root. Null: Token."""
+    mask: RatioMaskSpec | None = None
+    """Tokens or responses that are left out of the policy loss by a ratio, beside the weights. Null: none."""
 
 
 class LossAggregation(StrEnum):
@@ -215,8 +300,11 @@ class AlgorithmSpec(RuledModel):
     rules = ALGORITHM
 
     advantage: Annotated[str, _names(Advantage)] = Advantage.GRPO
-    """Grpo: (reward - mean of its group) / standard deviation of its group. Or `package.module:function` with the
+    """Grpo: (reward - mean of its group) / standard deviation of its group. Gae: each token against a critic's values,
+    over the tokens that the model drew. Or `package.module:function` with the
     signature of `rljob_workers.algorithms.advantages.estimator.RowEstimator`."""
+    gae: GaeSpec | None = None
+    """How Gae weighs what comes later. Null: its defaults, where advantage is Gae."""
     loss: Annotated[str, _names(Loss)] | None = None
     """PpoClip: the clipped ratio of each token. Gspo: that of each response, for which lossAggregation SequenceMean is
     meant. Cispo: the bounded ratio is a weight, and every token keeps a gradient. Sapo: a gate that closes smoothly in
@@ -253,5 +341,8 @@ class AlgorithmSpec(RuledModel):
 
     @property
     def advantage_traits(self) -> AdvantageTraits:
-        """What is known of the estimator."""
-        return ADVANTAGES.get(self.advantage, OWN_ADVANTAGE)
+        """What is known of the estimator, as this job uses it."""
+        traits = ADVANTAGES.get(self.advantage, OWN_ADVANTAGE)
+        if self.advantage == Advantage.GAE and (self.gae or GaeSpec()).whiten is Whitening.NONE:
+            return replace(traits, statistics=Statistics.ROW)
+        return traits

@@ -14,7 +14,7 @@ from rljob_api.wire.observation import ServerState
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.admin import QueueAdmin, QueueAdminTiming
 from rljob_workers.transfer_queue.client import TransferQueueClient
-from rljob_workers.transfer_queue.types import Batch, GroupRows, QueueShape, QueueTiming, Ticket
+from rljob_workers.transfer_queue.types import Batch, GroupRows, QueueShape, QueueTiming, Task, Ticket
 from tests.integration.transfer_queue.proof import breaches
 from tests.integration.transfer_queue.servers import Servers
 from tests.integration.transfer_queue.world import ADVANTAGES, LOG_PROBS, REFERENCE, TRAIN, make_incarnation, make_shape
@@ -126,14 +126,14 @@ class Job:
         value = Jagged.scalars(torch.zeros(len(batch.rows)))
         client.put(batch, {field: value}, weight=made_by or weight(0))
 
-    def train(self, rollout: int) -> None:
-        batch = self.claim_training(rollout)
+    def train(self, rollout: int, task: Task = TRAIN) -> None:
+        batch = self.claim_training(rollout, task)
         assert isinstance(batch, Batch), batch
-        self.actor.commit_training(TRAIN.name, RolloutId(rollout), [0])
+        self.actor.commit_training(task.name, RolloutId(rollout), [0])
 
-    def claim_training(self, rollout: int) -> object:
+    def claim_training(self, rollout: int, task: Task = TRAIN) -> object:
         rows = self.shape.rows_per_partition
-        return self.actor.claim_training(TRAIN.name, RolloutId(rollout), 0, rows, 0, 1, timeout=0)
+        return self.actor.claim_training(task.name, RolloutId(rollout), 0, rows, 0, 1, timeout=0)
 
     def publish(self, version: int, lineage: int = 1) -> None:
         self.admin.publish(self.incarnations[self.actor], weight(version, lineage), f"p{self.epoch}-{version}")

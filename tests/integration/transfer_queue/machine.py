@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 import torch
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
@@ -15,7 +16,7 @@ from rljob_api.names import RolloutId
 from rljob_api.spec.training import ClaimPolicy
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.client import TransferQueueClient
-from rljob_workers.transfer_queue.errors import LeaseLost
+from rljob_workers.transfer_queue.errors import Incomplete, LeaseLost
 from rljob_workers.transfer_queue.types import Batch, Task
 from tests.integration.transfer_queue.members import FIFO, GROUP, INDEX, SHAPE, picked
 from tests.integration.transfer_queue.model import Row
@@ -94,18 +95,22 @@ class QueueMachine(Producers):
 
     # --- the trainer -------------------------------------------------------------------------------------------------
 
-    @precondition(lambda self: self.model.published < SHAPE.num_rollouts)
-    @rule(index=st.integers(0, 1))
-    def claim_training(self, index: int) -> None:
-        r, num_rows = self.model.published, SHAPE.rows_per_partition // 2
-        known = self.trained.get(index)
-        ready = {row for row in self.model.ready(self.train) if row[0] == r}
+    def trains(self, task: Task) -> int:
+        """The partition that the task trains: the critic goes on by itself, the actor when it has published."""
+        return self.model.published if task.publishes else self.model.next_of(task)
+
+    @rule(who=INDEX, index=st.integers(0, 1))
+    def claim_training(self, who: int, index: int) -> None:
+        task = self.training[who % len(self.training)]
+        r, num_rows = self.trains(task), SHAPE.rows_per_partition // 2
+        if r >= SHAPE.num_rollouts:
+            return
+        known = self.trained[task.name].get(index)
+        ready = {row for row in self.model.ready(task) if row[0] == r}
         shares: list[list[Row]] = []
         for rank in range(2):
-            answer = self.trainer.queue.claim_training(
-                self.train.name, RolloutId(r), index, num_rows, rank, 2, timeout=0
-            )
-            there = len(ready) >= num_rows if known is None else self.covers(known[rank])
+            answer = self.trainer.queue.claim_training(task.name, RolloutId(r), index, num_rows, rank, 2, timeout=0)
+            there = len(ready) >= num_rows if known is None else self.covers(task, known[rank])
             assert isinstance(answer, Batch) is there, answer
             if isinstance(answer, Batch):
                 shares.append(self.rows_of(answer))
@@ -116,28 +121,33 @@ class QueueMachine(Producers):
             assert len(set(rows)) == num_rows
             assert set(rows) <= ready
             assert len(shares[0]) == len(shares[1])
-            self.trained[index] = shares
-            self.model.claim(self.train, rows, f"batch {index}")
+            self.trained[task.name][index] = shares
+            self.model.claim(task, rows, f"{task.name} {index}")
 
-    def covers(self, rows: list[Row]) -> bool:
-        return all(self.model.fields[row].issuperset(self.train.needs) for row in rows)
+    def covers(self, task: Task, rows: list[Row]) -> bool:
+        return all(self.model.fields[row].issuperset(task.needs) for row in rows)
 
-    @precondition(lambda self: bool(self.trained))
-    @rule(which=INDEX)
-    def commit_training(self, which: int) -> None:
-        for index in picked(list(self.trained), [which]):
-            self.trainer.queue.commit_training(self.train.name, RolloutId(self.model.published), [index])
-            rows = {row for share in self.trained[index] for row in share}
-            self.model.release([f"batch {index}"])
-            self.model.done[self.train.name] |= rows
+    @precondition(lambda self: any(self.trained.values()))
+    @rule(who=INDEX, which=INDEX)
+    def commit_training(self, who: int, which: int) -> None:
+        task = self.training[who % len(self.training)]
+        r, batches = self.trains(task), self.trained[task.name]
+        for index in picked(list(batches), [which]):
+            self.trainer.queue.commit_training(task.name, RolloutId(r), [index])
+            rows = {row for share in batches[index] for row in share}
+            self.model.release([f"{task.name} {index}"])
+            self.model.done[task.name] |= rows
+        if self.trains(task) != r:
+            batches.clear()
 
-    @precondition(lambda self: bool(self.model.ready(self.train)) and self.model.published < SHAPE.num_rollouts)
-    @rule()
-    def train_all(self) -> None:
+    @precondition(lambda self: any(self.model.ready(task) for task in self.training))
+    @rule(who=INDEX)
+    def train_all(self, who: int) -> None:
         for index in range(2):
-            self.claim_training(index)
-        for place in range(len(self.trained)):
-            self.commit_training(place)
+            self.claim_training(who, index)
+        batches = self.trained[self.training[who % len(self.training)].name]
+        for place in reversed(range(len(batches))):
+            self.commit_training(who, place)
 
     @precondition(lambda self: self.is_trained())
     @rule(records=st.booleans())
@@ -146,19 +156,33 @@ class QueueMachine(Producers):
         self.calls += 1
         self.admin.publish(self.trainer.incarnation, weight, f"p{self.calls}")
         self.model.published += 1
-        self.trained.clear()
+        self.trained[self.train.name].clear()
         if records:
-            self.admin.record(self.trainer.incarnation, weight, "folder", {}, f"r{self.calls}")
-            self.model.retire(self.model.published)
+            self.record(0)
+
+    @precondition(lambda self: self.model.published > self.model.recorded)
+    @rule(behind=st.integers(0, 1))
+    def record(self, behind: int) -> None:
+        """As soon as the version is published; refused while a training task is behind it."""
+        version = max(self.model.published - behind, self.model.recorded + 1)
+        self.calls += 1
+        sums: dict[str, str] = {}
+        arguments = (self.trainer.incarnation, self.held_weight(version), "folder", sums, f"r{self.calls}")
+        if version > self.model.first:
+            with pytest.raises(Incomplete, match=f"version {version} cannot be recorded: train_{self.model.first}: "):
+                self.admin.record(*arguments)
+        else:
+            self.admin.record(*arguments)
+            self.model.retire(version)
 
     @precondition(lambda self: sum(len(member.batches) for member in self.members) < MOST_LEASES)
-    @rule(who=st.integers(2, 3), records=st.booleans())
-    def do_a_step(self, who: int, *, records: bool) -> None:
-        """One whole rollout, as far as no one else has a part of it in work."""
+    @rule(who=st.integers(2, 3), trainers=st.integers(1, 2), records=st.booleans())
+    def do_a_step(self, who: int, trainers: int, *, records: bool) -> None:
+        """One whole rollout, as far as no one else has a part of it in work; the critic may be left behind."""
         self.generate_all(who % 2)
         self.derive_all(who)
-        if self.model.published < SHAPE.num_rollouts:
-            self.train_all()
+        for place in range(min(trainers, len(self.training))):
+            self.train_all(place)
         if self.is_trained():
             self.publish(records=records)
 

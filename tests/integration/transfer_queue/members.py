@@ -30,6 +30,7 @@ from tests.integration.transfer_queue.world import make_incarnation
 FIFO = Task("score", TaskKind.FORWARD, ("tokens",), ("scores",))
 GROUP = Task("rank", TaskKind.FORWARD, ("rewards", "scores"), ("ranks",), ClaimPolicy.GROUP)
 TRAIN = Task("train", TaskKind.TRAINING, ("tokens", "scores", "ranks"))
+CRITIC = Task("critic", TaskKind.TRAINING, ("tokens", "ranks"), publishes=False)
 SHAPE = QueueShape(
     batch_size=4,
     samples_per_prompt=2,
@@ -66,12 +67,15 @@ class Member:
 
 
 class Members(RuleBasedStateMachine):
-    """Two producers, two consumers, one trainer, one coordinator."""
+    """Two producers, two consumers, one trainer, perhaps a critic, one coordinator."""
 
-    def __init__(self, servers: Servers, line: LossyLine, names: Names, dealing: ClaimPolicy) -> None:
+    def __init__(
+        self, servers: Servers, line: LossyLine, names: Names, dealing: ClaimPolicy, critic: Sequence[Task] = ()
+    ) -> None:
         super().__init__()
         self.train = replace(TRAIN, policy=dealing)
-        self.shape = replace(SHAPE, tasks=(FIFO, GROUP, self.train))
+        self.training = (self.train, *critic)
+        self.shape = replace(SHAPE, tasks=(FIFO, GROUP, *self.training))
         names.begin_again()
         self.servers, self.line = servers, line
         servers.wipe()
@@ -82,8 +86,8 @@ class Members(RuleBasedStateMachine):
         self.model = Model(self.shape)
         self.admin = QueueAdmin(self.endpoints, self.shape, timing=QueueAdminTiming(unlisted_seconds=0))
         self.epoch = self.calls = self.steps = self.struck_at = 0
-        self.trained: dict[int, list[list[Row]]] = {}
-        """Batches of the partition that is trained: the rows of each rank."""
+        self.trained: dict[str, dict[int, list[list[Row]]]] = {task.name: {} for task in self.training}
+        """Task -> batches of the partition that it trains: the rows of each rank."""
         self.over: set[str] = set()
         """Leases whose time is over, and that no claim has met yet."""
         self.zombies: list[Member] = []
@@ -112,7 +116,8 @@ class Members(RuleBasedStateMachine):
     def next_epoch(self) -> None:
         self.epoch += 1
         self.over.clear()
-        self.trained.clear()
+        for batches in self.trained.values():
+            batches.clear()
         self.zombies += self.members
         self.model.restore()
         point = self.admin.raise_epoch(Epoch(self.epoch), f"d{self.epoch}", "a rule", None)

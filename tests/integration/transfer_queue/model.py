@@ -75,6 +75,20 @@ class Model:
     def holding(self, task: Task, holder: str) -> set[Row]:
         return {row for row, other in self.held[task.name].items() if other == holder}
 
+    # --- training --------------------------------------------------------------------------------------------------
+
+    def next_of(self, task: Task) -> int:
+        """The first partition that the task has not consumed."""
+        num_rows, r = self.shape.rows_per_partition, self.recorded
+        while all((r, row) in self.done[task.name] for row in range(num_rows)):
+            r += 1
+        return r
+
+    @property
+    def first(self) -> int:
+        """The first partition that some training task has yet to consume, or that is not published."""
+        return min([self.published, *(self.next_of(task) for task in self.shape.training_tasks if not task.publishes)])
+
     # --- groups ----------------------------------------------------------------------------------------------------
 
     def rows_of(self, place: Place) -> list[Row]:
@@ -87,7 +101,7 @@ class Model:
     def next_places(self, version: int, limit: int) -> list[Place]:
         """Lowest first: groups that wait again, and new ones while the capacity lasts."""
         batch, staleness = self.shape.batch_size, self.shape.max_staleness
-        room = batch * (staleness + 1) - sum(1 for r, _ in self.groups if r >= self.published)
+        room = batch * (staleness + 1) - sum(1 for r, _ in self.groups if r >= self.first)
         given: list[Place] = []
         last = min(version + staleness + 1, self.shape.num_rollouts)
         for place in ((r, group) for r in range(self.published, last) for group in range(batch)):
@@ -151,35 +165,50 @@ class Model:
             if any(gone.intersection(self.shape.generated_fields) for gone in fields.values()):
                 needs_restart |= self._lose_group(place)
             else:
-                self._lose_derived(fields)
+                needs_restart |= self._lose_derived(fields)
         return needs_restart
 
     def _lose_group(self, place: Place) -> bool:
         rows = self.rows_of(place)
-        if place[0] < self.published:
+        if place[0] < self.first:
             self.forget([place])
             self.groups[place].state = "absent"
             for task in self.shape.tasks:
                 self.done[task.name].update(rows)
             return False
-        training = [task.name for task in self.shape.tasks if task.kind is TaskKind.TRAINING]
-        if any(row in self.held[task] or row in self.done[task] for task in training for row in rows):
+        if any(self._has_touched(task, row) for task in self.shape.training_tasks for row in rows):
             self.groups[place].made_by = 1 << 30  # no restore keeps it
             return True
         self.forget([place])
         self.groups[place].state = "waiting"
         return False
 
-    def _lose_derived(self, lost: dict[Row, set[str]]) -> None:
-        """With what was made of them; what a Group task wrote goes for the whole group."""
+    def _has_touched(self, task: Task, row: Row) -> bool:
+        return row in self.held[task.name] or row in self.done[task.name]
+
+    def _lose_derived(self, lost: dict[Row, set[str]]) -> bool:
+        """With what was made of them; what a Group task wrote goes for the whole group.
+
+        True where a row's publisher may go on to other weights before another training task has them again.
+        """
         whole = {name for task in self.shape.tasks if task.policy is ClaimPolicy.GROUP for name in task.writes}
         gone = {row: self._with_dependants(fields) for row, fields in lost.items()}
         shared = set().union(*gone.values()) & whole
+        needs_restart = False
         for row, fields in gone.items():
-            self.fields[row] -= self._with_dependants(fields | shared)
+            without = self._with_dependants(fields | shared)
+            needs_restart |= self._is_missed(row, without)
+            self.fields[row] -= without
             for task in self.shape.tasks:
                 if task.kind is TaskKind.FORWARD and not self.fields[row].issuperset(task.writes):
                     self.done[task.name].discard(row)
+        return needs_restart
+
+    def _is_missed(self, row: Row, without: set[str]) -> bool:
+        if not any(task.publishes and self._has_touched(task, row) for task in self.shape.training_tasks):
+            return False
+        others = [task for task in self.shape.training_tasks if not task.publishes]
+        return any(without.intersection(task.needs) and row not in self.done[task.name] for task in others)
 
     def _with_dependants(self, fields: set[str]) -> set[str]:
         gone = set(fields)

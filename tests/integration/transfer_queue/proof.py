@@ -127,8 +127,8 @@ def _groups(control: Control) -> list[str]:
 
 
 def _capacity(control: Control) -> list[str]:
-    """Every place from the published version up to the next one is issued or open, and issued ones fit."""
-    batch, first, end = control.shape.batch_size, control.number("published"), control.number("next")
+    """Every place from the first partition to be consumed on is issued or open, and issued ones fit."""
+    batch, first, end = control.shape.batch_size, _first_to_consume(control), control.number("next")
     places = set(range(first * batch, max(end, first * batch)))
     issued = {r * batch + group for r in control.partitions if r >= first for group in control.groups(r)}
     opened = set(control.places("q:open"))
@@ -139,6 +139,15 @@ def _capacity(control: Control) -> list[str]:
     if len(issued) > capacity:
         found.append(f"{len(issued)} groups are issued, the capacity is {capacity}")
     return found
+
+
+def _first_to_consume(control: Control) -> int:
+    """Of any training task, from the recorded version to the published one."""
+    tasks = [task.name for task in control.shape.tasks if task.kind is TaskKind.TRAINING and not task.publishes]
+    for r in range(control.number("recorded"), control.number("published")):
+        if any(control.string(f"p:{r}:s:{task}").strip(b"d") for task in tasks):
+            return r
+    return control.number("published")
 
 
 def _tickets(control: Control) -> list[str]:

@@ -11,7 +11,7 @@ from rljob_api.names import Epoch, Role
 from rljob_api.wire.observation import ServerState
 from rljob_workers.transfer_queue.admin import QueueAdmin
 from rljob_workers.transfer_queue.admin_calls import Named
-from rljob_workers.transfer_queue.errors import Fenced
+from rljob_workers.transfer_queue.errors import Fenced, Incomplete
 from rljob_workers.transfer_queue.types import Batch, QueueShape, Task
 from tests.integration.transfer_queue.job import Job
 from tests.integration.transfer_queue.world import ADVANTAGES, GENERATED, LOG_PROBS, REFERENCE, TRAIN, make_shape
@@ -72,6 +72,27 @@ def test_rows_go_on_where_other_roles_derive_fields_of_them(make_job: MakeJob, c
     if comes:
         assert unserved(job, REFERENCE, Role.REFERENCE) == 4
     assert (unserved(job, LOG_PROBS, Role.ACTOR_FWD), unserved(job, ADVANTAGES, Role.ADVANTAGES)) == (2, 0)
+
+
+def test_a_critic_comes_and_goes_with_what_was_put(make_job: MakeJob) -> None:
+    """In the middle of a rollout: what the actor had consumed is consumed again, by both."""
+    job = make_job(batch=2)
+    job.step(0)
+    job.record(1)
+    job.put(job.tickets(2, weight(1)), weight(1))
+    job.derive(1, weight(1))
+    job.train(1)
+    restore = job.reopen(make_shape(batch=2, critic=1), 2)
+    assert "other tasks read the same fields" in str(job.admin.adopted_layout)
+    assert (restore.version, restore.kept_groups) == (1, 2)
+    job.train(1)
+    job.publish(2, lineage=2)
+    with pytest.raises(Incomplete, match="train_1: 0 of 4 rows are consumed by critic_train"):
+        job.record(2, lineage=2)
+    assert job.reopen(make_shape(batch=2), 3).kept_groups == 2
+    job.train(1)
+    job.publish(2, lineage=3)
+    job.record(2, lineage=3)
 
 
 def test_fields_of_a_task_that_reads_others_now_are_computed_again(make_job: MakeJob) -> None:

@@ -35,7 +35,7 @@ def test_every_row_is_trained_once_whatever_happens(servers: Servers, block: int
 def run_schedule(servers: Servers, seed: int, *, staleness: int, every_steps: int) -> None:
     random = Random(seed)
     steps = {"step_rows": 2} if seed % 4 == 3 else {}
-    shape = make_shape(staleness=staleness, rollouts=5, batch=2, samples=2, **steps)
+    shape = make_shape(staleness=staleness, rollouts=5, batch=2, samples=2, critic=seed // 6 % 2, **steps)
     world = World(servers, shape, random, every_steps=every_steps)
     # Killing the control Redis costs most of a schedule's time: some schedules do it.
     faults = [strike_replica, strike_forward, strike_job, strike_unit, take_work] + [strike_control, strike_tail] * (
@@ -64,7 +64,8 @@ def run_schedule(servers: Servers, seed: int, *, staleness: int, every_steps: in
 
 
 def assert_once(world: World, seed: int) -> None:
-    wanted = set(itertools.product(range(world.shape.num_rollouts), range(world.shape.rows_per_partition)))
+    tasks = [task.name for task in world.shape.training_tasks]
+    wanted = set(itertools.product(tasks, range(world.shape.num_rollouts), range(world.shape.rows_per_partition)))
     surviving = world.history.surviving()
     assert set(surviving) == wanted, f"seed {seed}: rows are missing"
     assert set(surviving.values()) == {1}, f"seed {seed}: rows were trained twice: {describe(world)}"

@@ -16,8 +16,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from rljob_api.spec.training import ClaimPolicy
+from rljob_workers.transfer_queue.types import Task
 from tests.integration.transfer_queue.lossy import LossyLine
-from tests.integration.transfer_queue.members import Names
+from tests.integration.transfer_queue.members import CRITIC, Names
 from tests.integration.transfer_queue.servers import Servers
 from tests.integration.transfer_queue.struck import StruckMachine
 
@@ -34,16 +35,26 @@ def line(servers: Servers) -> Iterator[LossyLine]:
 
 
 @pytest.mark.timeout(36000)  # all the steps that one asks for
-@pytest.mark.parametrize("dealing", list(ClaimPolicy))
+@pytest.mark.parametrize(
+    ("dealing", "critic"),
+    [
+        *(pytest.param(dealing, (), id=dealing.value) for dealing in ClaimPolicy),
+        pytest.param(ClaimPolicy.BALANCED, (CRITIC,), id="two-trainers"),
+    ],
+)
 def test_the_queue_does_what_the_model_states(
-    servers: Servers, line: LossyLine, monkeypatch: pytest.MonkeyPatch, dealing: ClaimPolicy
+    servers: Servers,
+    line: LossyLine,
+    monkeypatch: pytest.MonkeyPatch,
+    dealing: ClaimPolicy,
+    critic: tuple[Task, ...],
 ) -> None:
     names = Names()
     monkeypatch.setattr(secrets, "token_hex", names)
 
     class Machine(StruckMachine):
         def __init__(self) -> None:
-            super().__init__(servers, line, names, dealing)
+            super().__init__(servers, line, names, dealing, critic)
 
     run_state_machine_as_test(
         Machine,

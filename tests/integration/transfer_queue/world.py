@@ -25,7 +25,7 @@ from rljob_api.wire.observation import ServerState
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.admin import InWork, QueueAdmin, QueueAdminTiming
 from rljob_workers.transfer_queue.client import TransferQueueClient
-from rljob_workers.transfer_queue.errors import Fenced, LeaseLost, TicketLost
+from rljob_workers.transfer_queue.errors import Fenced, Incomplete, LeaseLost, TicketLost
 from rljob_workers.transfer_queue.types import Batch, GroupRows, QueueShape, Task, TaskKind, Ticket
 from tests.integration.transfer_queue.proof import breaches
 from tests.integration.transfer_queue.servers import Servers
@@ -37,9 +37,12 @@ LOG_PROBS = Task("actor_log_probs", TaskKind.FORWARD, ("tokens",), ("log_probs",
 REFERENCE = Task("ref_log_probs", TaskKind.FORWARD, ("tokens",), ("ref_log_probs",))
 ADVANTAGES = Task("advantages", TaskKind.FORWARD, ("rewards", "log_probs"), ("advantages",), ClaimPolicy.GROUP)
 TRAIN = Task("actor_train", TaskKind.TRAINING, ("tokens", "rewards", "log_probs", "ref_log_probs", "advantages"))
+CRITIC = Task("critic_train", TaskKind.TRAINING, ("tokens", "rewards", "advantages"), publishes=False)
 
 
 def make_shape(*, staleness: int = 1, rollouts: int = 6, batch: int = 2, samples: int = 2, **other: int) -> QueueShape:
+    """`critic=1`: with a second training task."""
+    training = (TRAIN, CRITIC) if other.get("critic") else (TRAIN,)
     return QueueShape(
         batch_size=batch,
         samples_per_prompt=samples,
@@ -48,7 +51,12 @@ def make_shape(*, staleness: int = 1, rollouts: int = 6, batch: int = 2, samples
         max_prompt_kills=other.get("kills", 2),
         max_attempts=other.get("attempts", 50),
         generated_fields=GENERATED,
-        tasks=(LOG_PROBS, REFERENCE, ADVANTAGES, replace(TRAIN, rows_per_step=other.get("step_rows"))),
+        tasks=(
+            LOG_PROBS,
+            REFERENCE,
+            ADVANTAGES,
+            *(replace(task, rows_per_step=other.get("step_rows")) for task in training),
+        ),
     )
 
 
@@ -63,19 +71,19 @@ class History:
     """What was trained, and every breach of the contract."""
 
     broken: list[str] = field(default_factory=list)
-    trained: list[tuple[int, int, int]] = field(default_factory=list)
-    """(epoch, rollout, row)"""
+    trained: list[tuple[int, str, int, int]] = field(default_factory=list)
+    """(epoch, task, rollout, row)"""
     faults: Counter[str] = field(default_factory=Counter)
 
-    def surviving(self) -> Counter[tuple[int, int]]:
+    def surviving(self) -> Counter[tuple[str, int, int]]:
         """A later epoch's record of step s voids earlier epochs' records of steps >= s."""
-        first: dict[int, int] = {}
-        for epoch, rollout, _ in self.trained:
-            first[epoch] = min(first.get(epoch, rollout), rollout)
+        first: dict[tuple[int, str], int] = {}
+        for epoch, task, rollout, _ in self.trained:
+            first[epoch, task] = min(first.get((epoch, task), rollout), rollout)
         return Counter(
-            (rollout, row)
-            for epoch, rollout, row in self.trained
-            if not any(later > epoch and start <= rollout for later, start in first.items())
+            (task, rollout, row)
+            for epoch, task, rollout, row in self.trained
+            if not any(same == task and later > epoch and start <= rollout for (later, same), start in first.items())
         )
 
 
@@ -107,6 +115,7 @@ class Forward:
 class Trainer:
     incarnation: Incarnation
     ranks: list[TransferQueueClient]
+    task: Task
     rollout: int
     batch_index: int = 0
     got: dict[int, Batch] = field(default_factory=dict)
@@ -130,8 +139,8 @@ class World:
         self._due: list[int] = []
         self._rewards: dict[tuple[int, int], float] = {}
         """Sum of the rewards of each group that was last put."""
-        self._steps: dict[tuple[int, int], int] = {}
-        """Optimizer step of each row, whichever epoch trained it."""
+        self._steps: dict[tuple[str, int, int], int] = {}
+        """Optimizer step of each row by task, whichever epoch trained it."""
         self.epoch = 0
         self.lineage = 0
         self.published = 0
@@ -141,6 +150,7 @@ class World:
         assert self.admin.open_server(0) is ServerState.OPEN
         self.replicas: list[Replica] = []
         self.forwards: list[Forward] = []
+        self.trainers: list[Trainer] = []
         self.restart("first start")
 
     @property
@@ -372,13 +382,15 @@ class World:
             self.history.faults["lease lost"] += 1
 
     def _trainer_acts(self) -> None:
-        trainer, num_batches = self.trainer, 2
+        trainer, num_batches = self.random.choice(self.trainers), 2
         if trainer.rollout < self.shape.num_rollouts and trainer.batch_index < num_batches:
             self._trainer_claims(trainer, self.shape.rows_per_partition // num_batches)
             if len(trainer.got) == len(trainer.ranks):
                 self._train_batch(trainer)
-        elif trainer.rollout < self.shape.num_rollouts:
+        elif trainer.rollout < self.shape.num_rollouts and trainer.task.publishes:
             self._publish(trainer)
+        elif trainer.rollout < self.shape.num_rollouts:
+            trainer.rollout, trainer.batch_index = trainer.rollout + 1, 0
         elif self._due:
             self._checkpoint()
         if self._due and self.random.random() < 0.3:
@@ -387,7 +399,13 @@ class World:
     def _trainer_claims(self, trainer: Trainer, num_rows: int) -> None:
         rank = self.random.randrange(len(trainer.ranks))
         answer = trainer.ranks[rank].claim_training(
-            TRAIN.name, RolloutId(trainer.rollout), trainer.batch_index, num_rows, rank, len(trainer.ranks), timeout=0
+            trainer.task.name,
+            RolloutId(trainer.rollout),
+            trainer.batch_index,
+            num_rows,
+            rank,
+            len(trainer.ranks),
+            timeout=0,
         )
         if isinstance(answer, Batch):
             earlier = trainer.got.get(rank)
@@ -400,13 +418,13 @@ class World:
             for place, row in enumerate(batch.rows.tolist()):
                 self._check_row(batch, place, trainer.rollout)
                 self._check_step(trainer, row)
-                self.history.trained.append((self.epoch, trainer.rollout, row))
-        trainer.ranks[0].commit_training(TRAIN.name, RolloutId(trainer.rollout), [trainer.batch_index])
+                self.history.trained.append((self.epoch, trainer.task.name, trainer.rollout, row))
+        trainer.ranks[0].commit_training(trainer.task.name, RolloutId(trainer.rollout), [trainer.batch_index])
         trainer.got.clear()
         trainer.batch_index += 1
 
     def _check_step(self, trainer: Trainer, row: int) -> None:
-        step = self._steps.setdefault((trainer.rollout, row), trainer.batch_index)
+        step = self._steps.setdefault((trainer.task.name, trainer.rollout, row), trainer.batch_index)
         if self.shape.steps and step != trainer.batch_index:
             self.history.broken.append(f"row {row} of train_{trainer.rollout} went from step {step} to another")
 
@@ -424,12 +442,14 @@ class World:
             self.history.broken.append(
                 f"{where}: oldest version {oldest}, the queue says {batch.oldest_versions[place]}"
             )
+        self._check_advantage(batch, place, where)
+        if "log_probs" not in batch.columns:  # a critic reads neither
+            return
         log_probs = batch.columns["log_probs"].row(place).tolist()
         if log_probs != [float(self.chain[rollout])] * len(numbers):
             self.history.broken.append(f"{where}: log-probs {log_probs}, version {rollout} is {self.chain[rollout]}")
         if any(batch.columns["ref_log_probs"].row(place).tolist()):
             self.history.broken.append(f"{where}: reference log-probs of another version")
-        self._check_advantage(batch, place, where)
 
     def _check_advantage(self, batch: Batch, place: int, where: str) -> None:
         num = self.shape.samples_per_prompt
@@ -457,10 +477,20 @@ class World:
         trainer.rollout, trainer.batch_index = trainer.rollout + 1, 0
 
     def _checkpoint(self) -> None:
-        version = self._due.pop(0)
+        version = self._due[0]
         weight = WeightId(lineage=Lineage(self.lineage), version=WeightVersion(version))
-        call = f"r{self.epoch}-{version}"
-        self._record = self.admin.record(self.trainer.incarnation, weight, f"{version}-e{self.epoch}", {"a": "b"}, call)
+        arguments = (self.trainers[0].incarnation, weight, f"{version}-e{self.epoch}", {"a": "b"})
+        # A trainer that has committed the last batch of a rollout, and goes on next, is behind by its own count alone.
+        behind = [one for one in self.trainers if one.rollout + one.batch_index // 2 < version]
+        try:
+            self._record = self.admin.record(*arguments, f"r{self.epoch}-{version}")
+        except Incomplete:
+            if not behind:
+                self.history.broken.append(f"version {version} was not recorded, though all trainers are beyond it")
+            return
+        if behind:
+            self.history.broken.append(f"version {version} was recorded, and {behind[0].task.name} is behind it")
+        self._due.pop(0)
         self.recorded = version
 
     def _coordinator_acts(self) -> None:
@@ -518,15 +548,17 @@ class World:
         self.replicas = [self._new_replica(index) for index in range(2)]
         roles = ((LOG_PROBS, Role.ACTOR_FWD), (REFERENCE, Role.REFERENCE), (ADVANTAGES, Role.ADVANTAGES))
         self.forwards = [self._new_forward(task, role) for task, role in roles]
-        incarnations = [make_incarnation(Role.ACTOR, self.epoch, rank) for rank in range(2)]
-        self.trainer = Trainer(
-            incarnations[0], [self._client(incarnation) for incarnation in incarnations], self.published
-        )
+        self.trainers = [self._new_trainer(place, task) for place, task in enumerate(self.shape.training_tasks)]
+
+    def _new_trainer(self, place: int, task: Task) -> Trainer:
+        """Its two ranks; no role of a critic's own is needed for that."""
+        incarnations = [make_incarnation(Role.ACTOR, self.epoch, 2 * place + rank) for rank in range(2)]
+        clients = [self._client(incarnation) for incarnation in incarnations]
+        return Trainer(incarnations[0], clients, task, self.published)
 
     def _clients(self) -> list[TransferQueueClient]:
-        trainer = self.trainer.ranks if hasattr(self, "trainer") else []
         replicas, forwards = ([actor.queue for actor in self.replicas], [actor.queue for actor in self.forwards])
-        return [*replicas, *forwards, *trainer]
+        return [*replicas, *forwards, *(rank for trainer in self.trainers for rank in trainer.ranks)]
 
     def _server_seq(self) -> int:
         with self.servers.control.admin() as admin:

@@ -1,15 +1,20 @@
 """The composed loss."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rljob_workers.algorithms.aggregation import sequence_mean, token_mean
-from rljob_workers.algorithms.losses import TokenLosses
+from rljob_workers.algorithms.corrections import Correction, importance_weights, truncated_weights
+from rljob_workers.algorithms.kl import KlEstimate, k1, k3
+from rljob_workers.algorithms.losses import TokenLosses, reinforce
 from rljob_workers.algorithms.metric_totals import StepTotals, values_of
 from rljob_workers.algorithms.objective import MaskedRows, Objective, Outputs
-from rljob_workers.algorithms.policy import PolicyObjective
+from rljob_workers.algorithms.policy import KlTerm, PolicyObjective
 from rljob_workers.tensors.columns import Column
 from tests.objectives import clip_objective
 
@@ -58,6 +63,7 @@ def test_sums_equal_the_hand_computed_ones() -> None:
         "policy/entropy": -float(NEW.mean()),
         "policy/kl_reference": KL,
         "correction/weight": 1.0,
+        "correction/masked_fraction": 0.0,
         "correction/effective_share": 9 / (3 * (1 + 1.5**2 + 0.25)),
         "mismatch/kl": (0 + 0.5 - 1 - math.log(0.5)) / 2,
         "mismatch/log_prob_gap_max": math.log(2),
@@ -80,6 +86,51 @@ def test_without_kl_and_correction_neither_is_read() -> None:
     loss, _, metrics = step(clip_objective(kl=0.0, cap=None), columns)
     assert float(loss) == pytest.approx(-1.28 - 1 + 0.8, abs=1e-5)
     assert not {"correction/weight", "policy/kl_reference"} & set(metrics)
+
+
+def with_kl(*, is_weighted: bool, correct: Correction | None = None, estimate: KlEstimate = k3) -> PolicyObjective:
+    """Of the plain policy gradient: without advantages the KL term is all of its loss."""
+    return PolicyObjective(reinforce, token_mean, kl=KlTerm(1.0, estimate, is_weighted), correct=correct)
+
+
+def test_a_weighted_kl_term_is_multiplied_by_ratio_and_correction() -> None:
+    columns = {**COLUMNS, Column.ADVANTAGES: torch.zeros(3)}
+    loss, _, metrics = step(with_kl(is_weighted=True), columns)
+    assert float(loss) == pytest.approx((1.5 + 1 + 0.5) * KL, abs=1e-5)
+    assert metrics["policy/kl_reference"] == pytest.approx(KL, abs=1e-5)
+    loss, _, _ = step(with_kl(is_weighted=True, correct=partial(truncated_weights, cap=1.5)), columns)
+    assert float(loss) == pytest.approx((1.5 * 1 + 1 * 1.5 + 0.5 * 0.5) * KL, abs=1e-5)
+
+
+@pytest.mark.parametrize("estimate", [k1, k3])
+@given(st.integers(0, 1000))
+def test_weighted_its_gradient_is_that_of_the_kl_whichever_policy_drew(estimate: KlEstimate, seed: int) -> None:
+    """The expectation over all tokens of a small vocabulary, each of which is a row, as often as it is drawn."""
+    chance = torch.Generator().manual_seed(seed)
+    logits, proximal, behaviour, reference = (
+        1.2 * torch.rand(4, 7, generator=chance, dtype=torch.float64)  # near enough for K3 to stay below its limit
+    ).unbind()
+    logits.requires_grad_()
+    columns: dict[Column, torch.Tensor] = {
+        Column.LOG_PROBS: proximal.log_softmax(-1),
+        Column.ROLLOUT_LOG_PROBS: behaviour.log_softmax(-1),
+        Column.REF_LOG_PROBS: reference.log_softmax(-1),
+        Column.ADVANTAGES: torch.zeros(7, dtype=torch.float64),
+        Column.LOSS_MASKS: torch.ones(7),
+        Column.RESPONSE_LENGTHS: torch.ones(7, dtype=torch.int64),
+    }
+    rows, drawn = MaskedRows(columns[Column.LOSS_MASKS], columns[Column.RESPONSE_LENGTHS]), behaviour.softmax(-1)
+
+    def gradient(*, is_weighted: bool) -> torch.Tensor:
+        objective = with_kl(is_weighted=is_weighted, correct=importance_weights, estimate=estimate)
+        loss = objective.loss(Outputs(log_probs=logits.log_softmax(-1)), columns, rows, drawn).loss
+        return torch.autograd.grad(loss, logits)[0]
+
+    log_probs = logits.log_softmax(-1)
+    divergence = log_probs.exp() @ (log_probs - columns[Column.REF_LOG_PROBS])
+    (expected,) = torch.autograd.grad(divergence, logits)
+    torch.testing.assert_close(gradient(is_weighted=True), expected)
+    assert not torch.allclose(gradient(is_weighted=False), expected)
 
 
 def test_masked_tokens_leave_no_trace_even_where_their_log_probs_are_infinite() -> None:

@@ -103,6 +103,8 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     ),
     "spec.algorithm.noVariance": st.sampled_from(["Keep", "LeaveOut"]),
     "spec.algorithm.proximal": st.sampled_from(["Actor", "Rollout", "Recompute", None]),
+    "spec.algorithm.kl.estimator": st.sampled_from(["K1", "K2", "K3"]),
+    "spec.algorithm.kl.weighted": st.sampled_from([True, False, None]),
     "spec.algorithm.lossAggregation": st.sampled_from(["TokenMean", "Constant", "m:own"]),
     "spec.algorithm.constantLength": st.sampled_from([8, None]),
     "spec.algorithm.loss": st.sampled_from(["PpoClip", "Gspo", "Cispo", "Sapo", "Reinforce", "m:own", None]),
@@ -116,7 +118,18 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
             "negativeTemperature": st.just(2.0),
         },
     ),
-    "spec.algorithm.correction.kind": st.sampled_from(["None", "Tis", "IcePop"]),
+    "spec.algorithm.correction.kind": st.sampled_from(["None", "Tis", "IcePop", "Untruncated", "m:own"]),
+    "spec.algorithm.correction.cap": st.sampled_from([2.0, None]),
+    "spec.algorithm.correction.level": st.sampled_from(["Token", "Sequence", None]),
+    "spec.algorithm.correction.mask": st.none()
+    | st.fixed_dictionaries(
+        {},
+        optional={
+            "level": st.sampled_from(["GeometricMean", None]),
+            "floor": st.sampled_from([0.5, None]),
+            "cap": st.sampled_from([1.5, None]),
+        },
+    ),
     "spec.training.globalBatchSize": SIZES,
     "spec.training.microBatchSize": st.one_of(SIZES, st.none()),
     "spec.training.packing": st.booleans(),

@@ -7,7 +7,7 @@ import pytest
 from rljob_api.names import Lineage, WeightVersion
 from rljob_api.wire.queue import QueuePeek, QueueRow, RowState, RowValues, TicketHolder, UnitStats, WeightSpan
 from rljob_cli.ui.queue import peek_text, stats_text
-from tests.unit.transfer_queue.test_draining import FORWARD, TRAIN, lease, make_stats, partition, rows
+from tests.unit.transfer_queue.test_draining import CRITIC, FORWARD, TRAIN, lease, make_stats, partition, rows
 
 
 def make_unit(**figures: int) -> UnitStats:
@@ -63,6 +63,18 @@ def test_what_was_dropped_or_lost_is_shown_only_where_there_is_something() -> No
         "0              2  1.0 MiB   512.0 MiB  1.0 GiB     9            3",
         "1              2  1.0 MiB   512.0 MiB  1.0 GiB     8            0",
     ]
+
+
+def test_a_training_task_that_is_behind_is_named_with_what_it_has_yet_to_consume() -> None:
+    behind = make_stats(
+        partition(0, rows(TRAIN, done=4), rows(CRITIC, done=4)),
+        partition(1, rows(TRAIN, done=4), rows(CRITIC, claimed=2, done=2)),
+        partition(2, rows(TRAIN, done=4), rows(CRITIC, ready=4)),
+        partition(3, rows(TRAIN, ready=4), rows(CRITIC, ready=4)),
+    )
+    lines = stats_text(behind).splitlines()
+    assert lines[1] == "critic_train is behind what is published: it has yet to consume train_1, train_2"
+    assert sum("behind" in line for line in lines) == 1
 
 
 def test_an_empty_queue_is_shown_without_leases() -> None:

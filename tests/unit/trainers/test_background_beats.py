@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from rljob_workers.trainers import data_parallel
-from rljob_workers.trainers.data_parallel import BackgroundBeats
+from rljob_workers.trainers.data_parallel import BackgroundBeats, GlooGroup, NoCounter, Places, host_store
 
 
 @pytest.fixture(autouse=True)
@@ -43,3 +43,11 @@ def test_a_block_that_lasts_longer_than_the_limit_falls_silent() -> None:
     with signs:
         signs._thread.join(60)
         assert not signs._thread.is_alive()
+
+
+def test_a_block_of_many_passes_may_last_as_many_times_as_long() -> None:
+    given = threading.Semaphore(0)
+    places = Places(host_store("127.0.0.1", timeout_seconds=60).store, 0, [0])
+    group = GlooGroup(0, [0], 1e-9, places, lambda _: given.release(), NoCounter())
+    with group.collective("a schedule", passes=10**12):
+        assert given.acquire(timeout=60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from pathlib import Path
 
@@ -17,10 +18,11 @@ from rljob_api.spec.algorithm import (
     Correction,
     Loss,
     LossAggregation,
+    RatioLevel,
 )
 from rljob_workers.algorithms.losses import ClipBounds, Temperatures
 from rljob_workers.algorithms.objective import MaskedRows
-from rljob_workers.trainers.objectives import AGGREGATIONS, CORRECTIONS, LOSSES, policy_objective
+from rljob_workers.trainers.objectives import AGGREGATIONS, CORRECTIONS, LOSSES, RATIOS, correction_of, policy_objective
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "custom-algorithm"
 
@@ -32,6 +34,7 @@ def algorithm(**fields: object) -> AlgorithmSpec:
 def test_every_name_of_the_api_has_a_row() -> None:
     assert set(LOSSES) == set(Loss)
     assert set(CORRECTIONS) == set(Correction)
+    assert set(RATIOS) == set(RatioLevel)
     assert set(AGGREGATIONS) == set(LossAggregation)
 
 
@@ -68,6 +71,40 @@ def test_a_loss_reads_of_the_clip_what_the_api_states(loss: Loss) -> None:
             AlgorithmSpec.model_construct(loss=loss, clip=given)
         )
         assert makes_a_difference == (loss in losses), field
+
+
+RATIO = math.log(1.25)
+LOG_PROBS, ENGINE = torch.full((4,), -1.0), torch.full((4,), -1.0 - RATIO)
+"""Two responses of 1 and 3 tokens, on each of which the trainer's probability is 5 / 4 of the engine's."""
+
+
+@pytest.mark.parametrize(
+    ("fields", "weights"),
+    [
+        pytest.param({}, [1.25] * 4, id="by default"),
+        pytest.param({"cap": 1.2}, [1.2] * 4, id="a cap"),
+        pytest.param({"level": "Sequence", "cap": 1.5}, [1.25, 1.5, 1.5, 1.5], id="a cap of responses"),
+        pytest.param({"level": "GeometricMean", "cap": 1.5}, [1.25] * 4, id="of their means"),
+        pytest.param({"kind": "IcePop", "floor": 0, "cap": 1.2}, [0] * 4, id="AReaL's cap"),
+        pytest.param({"kind": "IcePop", "level": "Sequence", "cap": 1.5}, [1.25, 0, 0, 0], id="TRL's default"),
+        pytest.param({"kind": "Untruncated"}, [1.25] * 4, id="decoupled PPO"),
+        pytest.param({"kind": "Untruncated", "level": "Sequence"}, [1.25, *[1.25**3] * 3], id="of responses"),
+        pytest.param({"kind": "None", "mask": {"cap": 1.5}}, [1] * 4, id="a mask that leaves all"),
+        pytest.param({"kind": "None", "mask": {"cap": 1.2}}, [0] * 4, id="a mask of tokens"),
+        pytest.param({"kind": "None", "mask": {"cap": 1.5, "level": "Sequence"}}, [1, 0, 0, 0], id="of responses"),
+        pytest.param({"mask": {"floor": 0.5, "level": "GeometricMean"}}, [1.25] * 4, id="a floor, and a weight"),
+        pytest.param({"mask": {"cap": 1.5, "level": "Sequence"}}, [1.25, 0, 0, 0], id="a weight and a mask"),
+    ],
+)
+def test_weights_of_a_correction(fields: dict[str, object], weights: list[float]) -> None:
+    correct = correction_of(algorithm(correction=fields))
+    assert correct is not None
+    rows = MaskedRows(torch.ones(4), torch.tensor([1, 3]))
+    assert correct(LOG_PROBS, ENGINE, rows).tolist() == pytest.approx(weights)
+
+
+def test_without_weights_and_mask_there_is_no_correction() -> None:
+    assert correction_of(algorithm(correction={"kind": "None"})) is None
 
 
 def test_a_function_of_the_users_is_loaded_from_its_folder() -> None:

@@ -55,7 +55,7 @@ class Threads(DataParallelGroup):
     def part(self, ranks: Sequence[Sequence[int]]) -> DataParallelGroup:
         raise NotImplementedError
 
-    def collective(self, what: str) -> AbstractContextManager[None]:
+    def collective(self, what: str, passes: int = 1) -> AbstractContextManager[None]:
         raise NotImplementedError(what)
 
     def close(self) -> None:

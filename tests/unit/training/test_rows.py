@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from rljob_api.names import Epoch, Role, RolloutId
 from rljob_api.spec.algorithm import Truncated
 from rljob_api.wire.identity import Incarnation, RankKey
+from rljob_workers.algorithms.advantages.group import group_normalised
 from rljob_workers.algorithms.metric_totals import Total
 from rljob_workers.algorithms.objective import Reduction
-from rljob_workers.algorithms.advantages.group import group_normalised
 from rljob_workers.estimators import JobEstimator
 from rljob_workers.scoring.advantages import advantages
 from rljob_workers.tensors.columns import Column

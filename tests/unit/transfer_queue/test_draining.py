@@ -10,7 +10,7 @@ from rljob_api.names import Epoch, Lineage, WeightVersion
 from rljob_api.wire.queue import LeaseStats, PartitionStats, QueueStats, TaskRows, TaskStats, TicketHolder
 from rljob_workers.transfer_queue.inspection import drain_blockers, retained_by_drain
 
-FORWARD, TRAIN = "actor_log_probs", "actor_train"
+FORWARD, TRAIN, CRITIC = "actor_log_probs", "actor_train", "critic_train"
 
 
 def rows(task: str, unready: int = 0, ready: int = 0, claimed: int = 0, done: int = 0) -> TaskRows:
@@ -64,7 +64,7 @@ def make_stats(*partitions: PartitionStats, leases: tuple[LeaseStats, ...] = (),
         tickets_returned=0,
         holders=[],
         partitions=list(partitions),
-        tasks=[task(FORWARD, "Forward"), task(TRAIN, "Training")],
+        tasks=[task(FORWARD, "Forward"), task(TRAIN, "Training"), task(CRITIC, "Training")],
         leases=list(leases),
         units=[],
         garbage_chunks=0,
@@ -120,6 +120,28 @@ TICKETS: dict[str, Any] = {
             make_stats(partition(3, rows(FORWARD, done=4), rows(TRAIN, done=4))),
             ["train_3 is trained and its weights are not published yet"],
             id="a trained partition will be published",
+        ),
+        pytest.param(
+            make_stats(
+                partition(1, rows(TRAIN, done=4), rows(CRITIC, done=4)),
+                partition(2, rows(TRAIN, done=4), rows(CRITIC, claimed=1, done=3)),
+                partition(3, rows(TRAIN, unready=4), rows(CRITIC, unready=4), put=1, groups_issued=3),
+            ),
+            ["train_2 is published and critic_train has consumed 3 of its 4 rows"],
+            id="a published partition that another training task is behind with will be consumed",
+        ),
+        pytest.param(
+            make_stats(partition(3, rows(TRAIN, done=4), rows(CRITIC, ready=4))),
+            [
+                "train_3 is whole and critic_train has consumed 0 of its 4 rows",
+                "train_3 is trained by actor_train and its weights are not published yet",
+            ],
+            id="the version of a partition that another training task is behind with will be published",
+        ),
+        pytest.param(
+            make_stats(partition(3, rows(TRAIN, ready=4), rows(CRITIC, done=4))),
+            ["train_3 is whole and actor_train has consumed 0 of its 4 rows"],
+            id="what only another training task has consumed will be trained",
         ),
         pytest.param(
             make_stats(partition(2, rows(FORWARD, done=4), rows(TRAIN, done=4))),

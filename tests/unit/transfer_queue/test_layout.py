@@ -81,6 +81,33 @@ def test_rows_go_on_where_all_that_was_generated_is_there(
     assert list(orjson.loads(change.remapping.dump()).values()) == remapping
 
 
+def test_the_table_of_a_job_with_one_training_task_is_that_of_earlier_releases() -> None:
+    """So that an upgrade keeps its rows."""
+    assert layout_digest(layout_table(BEFORE)) == "58b81a6fc020"
+
+
+def test_the_task_that_publishes_is_a_part_of_the_table_where_there_are_several() -> None:
+    critic = Task("critic", TaskKind.TRAINING, ("tokens", "advantages"), publishes=False)
+    both = with_tasks(*BEFORE.tasks, critic)
+    came, went = opened_by(both), opened_by(BEFORE, both)
+    assert came is not None
+    assert went is not None
+    assert came.what == went.what == "other tasks read the same fields"
+    assert (came.remapping is not None, went.remapping and went.remapping.gone_tasks) == (True, ["critic"])
+    other = with_tasks(*BEFORE.tasks[:-1], replace(TRAIN, publishes=False), replace(critic, publishes=True))
+    changed = opened_by(other, both)
+    assert changed is not None
+    assert changed.what == "critic publishes, no longer train"
+    assert changed.remapping is not None
+
+
+@pytest.mark.parametrize(("publish", "named"), [((True, True), "2 .*train, critic"), ((False, False), "0 .*none")])
+def test_one_training_task_publishes(publish: tuple[bool, bool], named: str) -> None:
+    critic = Task("critic", TaskKind.TRAINING, ("tokens",), publishes=publish[1])
+    with pytest.raises(ValueError, match=f"{named}.* Set `publishes` of the others to False"):
+        with_tasks(*BEFORE.tasks[:-1], replace(TRAIN, publishes=publish[0]), critic)
+
+
 UNUSABLE = [
     pytest.param(
         replace(BEFORE, generated_fields=("tokens", "rewards", "extra")), "generated fields added: extra", id="added"

@@ -20,7 +20,10 @@ K3_LIMIT = 10.0
 
 
 def k1(log_probs: torch.Tensor, ref_log_probs: torch.Tensor) -> torch.Tensor:
-    """K1 = d: unbiased, high variance, may be negative. Its own gradient has mean 0, so it is of use as a metric."""
+    """K1 = d: unbiased, high variance, may be negative.
+
+    Its own gradient has mean 0, so without a weight it is of use as a metric only.
+    """
     return log_probs - ref_log_probs
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 
@@ -20,12 +21,15 @@ class Total:
 
     reduction: Reduction
     sums: tuple[float, ...]
-    """Numerator and denominator of a mean; of SUM and MAX itself; of EFFECTIVE_SHARE the sum of w, of w^2, and n."""
+    """Numerator and denominator of a mean; of SUM and MAX itself; of EFFECTIVE_SHARE the sum of w, of w^2, and n; of
+    EXPLAINED_VARIANCE n, then means and sums of squared deviations, of the targets and of what values miss them by."""
 
     def merged(self, other: Total) -> Total:
         """Of both; of the same metric."""
         if self.reduction is Reduction.MAX:
             return Total(self.reduction, (max(*self.sums, *other.sums),))
+        if self.reduction is Reduction.EXPLAINED_VARIANCE:
+            return Total(self.reduction, _joint_moments([self.sums, other.sums]))
         return Total(self.reduction, tuple(one + two for one, two in zip(self.sums, other.sums, strict=True)))
 
     @property
@@ -39,9 +43,33 @@ class Total:
             case Reduction.EFFECTIVE_SHARE:
                 total, squares, count = self.sums
                 return total * total / (count * squares) if count * squares else None
+            case Reduction.EXPLAINED_VARIANCE:
+                _, _, _, of_targets, of_misses = self.sums
+                return 1.0 - of_misses / of_targets if of_targets else None
             case _:
                 numerator, denominator = self.sums
                 return numerator / denominator if denominator else None
+
+
+_MOMENTS = 5
+
+
+def _joined(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Of the moments of two disjoint sets of tokens those of both together: float64 [_MOMENTS].
+
+    Formula: n = n1 + n2, d = m2 - m1, m = m1 + d n2 / n, M = M1 + M2 + d^2 n1 n2 / n.
+    Source: Chan, Golub, LeVeque 1979, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances".
+    Plain sums of squares would lose a variance that is small beside the mean.
+    """
+    count = one[:1] + other[:1]
+    share = other[:1] / count.clamp(min=1.0)
+    apart = other[1:3] - one[1:3]
+    return torch.cat([count, one[1:3] + apart * share, one[3:] + other[3:] + apart.square() * one[:1] * share])
+
+
+def _joint_moments(parts: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    moments: list[float] = reduce(_joined, torch.tensor(parts, dtype=torch.float64)).tolist()
+    return tuple(moments)
 
 
 Totals = Mapping[str, Total]
@@ -71,7 +99,8 @@ _SLOTS = {
     Reduction.SUM: 1,
     Reduction.EFFECTIVE_SHARE: 2,
 }
-"""A TOKEN_MEAN has one. Of MAX each rank has one of its own, so that a sum over the ranks loses none of them."""
+"""A TOKEN_MEAN has one. Of MAX and EXPLAINED_VARIANCE each rank has places of its own, so that a sum over the ranks
+loses none of them."""
 
 
 class StepTotals:
@@ -86,14 +115,16 @@ class StepTotals:
         self._means = [one for one in metrics if one.reduction is Reduction.TOKEN_MEAN]
         self._largest = [one for one in metrics if one.reduction is Reduction.MAX]
         self._others = [one for one in metrics if one.reduction in _SLOTS]
+        self._explained = [one for one in metrics if one.reduction is Reduction.EXPLAINED_VARIANCE]
         self._rank, self._world = rank, world
         self._after_means = _FIRST + len(self._means)
         self._maxima = self._after_means + sum(_SLOTS[one.reduction] for one in self._others)
+        self._moments = self._maxima + len(self._largest) * world
 
     @property
     def size(self) -> int:
         """Elements of the buffer."""
-        return self._maxima + len(self._largest) * self._world
+        return self._moments + _MOMENTS * len(self._explained) * self._world
 
     def clear(self, buffer: torch.Tensor) -> None:
         """Begins a step: `buffer` [size], of a floating type."""
@@ -119,6 +150,9 @@ class StepTotals:
             found = [_largest(sums.metrics[one.name].values, rows) for one in self._largest]
             own = self._own_maxima(buffer)
             torch.maximum(own, torch.stack(found).to(own.dtype), out=own)
+        for place, one in enumerate(self._explained):
+            own = buffer[self._place_of_moments(place, self._rank)]
+            own.copy_(_joined(own.double(), _moments_of(sums.metrics[one.name], rows)))
 
     def read(self, buffer: Sequence[float]) -> tuple[float, float, dict[str, Total]]:
         """Loss sum, normaliser (1 where every token was masked) and metrics, of a buffer that was added up."""
@@ -133,9 +167,16 @@ class StepTotals:
             extra = {Reduction.ROW_MEAN: (rows,), Reduction.EFFECTIVE_SHARE: (tokens,)}.get(one.reduction, ())
             found[one.name] = Total(one.reduction, (*own, *extra))
         for place, one in enumerate(self._largest):
-            of_ranks = buffer[self._maxima + place :: len(self._largest)]
+            of_ranks = buffer[self._maxima + place : self._moments : len(self._largest)]
             found[one.name] = Total(one.reduction, (max(of_ranks),))
+        for place, one in enumerate(self._explained):
+            parts = [buffer[self._place_of_moments(place, rank)] for rank in range(self._world)]
+            found[one.name] = Total(one.reduction, _joint_moments(parts))
         return buffer[_LOSS], buffer[_NORMALISER] or 1.0, found
+
+    def _place_of_moments(self, place: int, rank: int) -> slice:
+        start = self._moments + (rank * len(self._explained) + place) * _MOMENTS
+        return slice(start, start + _MOMENTS)
 
     def _own_maxima(self, buffer: torch.Tensor) -> torch.Tensor:
         first = self._maxima + self._rank * len(self._largest)
@@ -156,6 +197,18 @@ def _reduced(reduction: Reduction, metric: MetricValues, rows: MaskedRows) -> to
             return torch.stack([chosen.sum(), chosen.square().sum()])
         case _:
             return torch.where(counted > 0, values, 0.0).sum()[None]
+
+
+def _moments_of(metric: MetricValues, rows: MaskedRows) -> torch.Tensor:
+    """Of the tokens of one micro-batch that count, float64 [_MOMENTS]."""
+    assert metric.targets is not None, "values are explained by targets"
+    counted = rows.masks > 0
+    targets = torch.where(counted, metric.targets, 0.0).double()
+    misses = torch.where(counted, metric.targets - metric.values, 0.0).double()
+    both, count = torch.stack([targets, misses]), counted.sum().double()
+    means = both.sum(1) / count.clamp(min=1.0)
+    squares = ((both - means[:, None]).square() * counted).sum(1)
+    return torch.cat([count[None], means, squares])
 
 
 def _largest(values: torch.Tensor, rows: MaskedRows) -> torch.Tensor:

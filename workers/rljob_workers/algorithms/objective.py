@@ -124,6 +124,8 @@ class Reduction(Enum):
     MAX = "maximum"
     EFFECTIVE_SHARE = "effective share of tokens"
     """(sum of w)^2 / (n sum of w^2) of weights w of n tokens: 1 where all are equal."""
+    EXPLAINED_VARIANCE = "explained variance over tokens"
+    """1 - Var(target - value) / Var(target): 1 where all values are their targets, 0 where all are alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,8 @@ class MetricValues:
     """[tokens], or [rows] for ROW_MEAN and where `weights` are [rows]. Without a gradient."""
     weights: torch.Tensor | None = None
     """For WEIGHTED: as `values`; 0: not looked at. None: the tokens, or rows, that count in the loss."""
+    targets: torch.Tensor | None = None
+    """For EXPLAINED_VARIANCE: as `values`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

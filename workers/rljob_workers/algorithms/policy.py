@@ -21,16 +21,25 @@ from rljob_workers.algorithms.objective import (
     Output,
     Outputs,
     Reduction,
+    ratio_of,
 )
 from rljob_workers.tensors.columns import Column
 
 
 @dataclass(frozen=True, slots=True)
 class KlTerm:
-    """`coefficient` times KL(policy || reference) is added to the loss of each token."""
+    """`coefficient` times KL(policy || reference) is added to the loss of each token.
+
+    Weighted, the estimate is multiplied by the ratio of new and behaviour policy, with its gradient: by new / proximal
+    and the correction's weight. With weights that are not truncated the gradient of K1 and K3 is then that of the KL,
+    whichever policy drew the tokens; that of K3 without a weight is not even where the policy itself did. A token that
+    the correction masks has no KL term either.
+    Source: DeepSeek-AI 2025, DeepSeek-V3.2, arXiv:2512.02556, section 3.1, "unbiased KL estimate".
+    """
 
     coefficient: float
     estimate: KlEstimate
+    is_weighted: bool = False
 
 
 def _mean(name: str, unit: str, formula: str) -> Metric:
@@ -55,7 +64,9 @@ CLIPPED_LOW = _mean("policy/clip_fraction_low", "share", "tokens whose ratio is 
 CLIPPED_HIGH = _mean("policy/clip_fraction_high", "share", "tokens whose ratio is clipped at the upper bound")
 
 
-KL_REFERENCE = _mean("policy/kl_reference", "nats", "KL(policy || reference), by the estimator of the loss")
+KL_REFERENCE = _mean(
+    "policy/kl_reference", "nats", "KL(policy || reference), by the estimator of the loss, with its weight"
+)
 
 
 CORRECTION_WEIGHT = _mean("correction/weight", "", "importance weight of the token")
@@ -64,6 +75,9 @@ CORRECTION_WEIGHT = _mean("correction/weight", "", "importance weight of the tok
 CORRECTION_SHARE = Metric(
     "correction/effective_share", Reduction.EFFECTIVE_SHARE, "share", "(sum w)^2 / (n sum w^2) of importance weights w"
 )
+
+
+CORRECTION_MASKED = _mean("correction/masked_fraction", "share", "tokens whose importance weight is 0")
 
 
 MISMATCH_KL = Metric(
@@ -90,7 +104,8 @@ STALENESS_KL = Metric(
 class PolicyObjective(Objective):
     """Formula: per token l = w * policy_loss(new, log_probs, A) + coefficient * KL(new, ref); then the weighted sum.
 
-    The KL term is not weighted by the correction w: it is a penalty of the new policy at the tokens seen.
+    The KL term is not weighted by the correction w, unless `KlTerm` says so: it is a penalty of the new policy at the
+    tokens seen.
     Source: Shao et al. 2024, DeepSeekMath, arXiv:2402.03300, equation 3 with the parts' own sources.
     """
 
@@ -121,7 +136,7 @@ class PolicyObjective(Objective):
             MISMATCH_KL,
             MISMATCH_GAP,
             STALENESS_KL,
-            *(() if correct is None else (CORRECTION_WEIGHT, CORRECTION_SHARE)),
+            *(() if correct is None else (CORRECTION_WEIGHT, CORRECTION_SHARE, CORRECTION_MASKED)),
             *(() if kl is None else (KL_REFERENCE,)),
         )
 
@@ -151,12 +166,16 @@ class PolicyObjective(Objective):
             CLIPPED_HIGH.name: MetricValues(losses.is_clipped * (losses.ratio > 1.0)),
             **_of_engine(proximal, engine, keep, columns.get(Column.IS_CURRENT)),
         }
+        correction: torch.Tensor | float = 1.0
         if self._correct is not None:
             correction = self._correct(proximal, engine, rows)
             loss = loss * correction
             metrics[CORRECTION_WEIGHT.name] = metrics[CORRECTION_SHARE.name] = MetricValues(correction)
+            metrics[CORRECTION_MASKED.name] = MetricValues((correction == 0).to(correction.dtype))
         if self._kl is not None:
             kl = self._kl.estimate(new, unmasked(columns[Column.REF_LOG_PROBS]))
+            if self._kl.is_weighted:
+                kl = kl * ratio_of(new - proximal) * correction
             loss = loss + self._kl.coefficient * kl
             metrics[KL_REFERENCE.name] = MetricValues(kl.detach())
         loss = unmasked(loss)  # a user's loss may be anything where all that it was given is 0

@@ -29,6 +29,14 @@ VALUE_ERROR = Metric("critic/squared_error", Reduction.TOKEN_MEAN, "", "(value -
 VALUE_CLIPPED = Metric("critic/clip_fraction", Reduction.TOKEN_MEAN, "share", "tokens whose clipped error counts")
 
 
+EXPLAINED = Metric(
+    "critic/explained_variance",
+    Reduction.EXPLAINED_VARIANCE,
+    "",
+    "1 - Var(return - value of before the step) / Var(return)",
+)
+
+
 class ValueObjective(Objective):
     """Formula: per token l = max((v - R)^2, (clip(v, v_old - c, v_old + c) - R)^2) / 2. Shapes: all [tokens] -> [].
 
@@ -39,7 +47,7 @@ class ValueObjective(Objective):
 
     needs_outputs: ClassVar[frozenset[Output]] = frozenset({Output.VALUES})
     needs_columns = frozenset({Column.VALUES, Column.RETURNS, Column.LOSS_MASKS})
-    metrics = (VALUE, VALUE_ERROR, VALUE_CLIPPED)
+    metrics = (VALUE, VALUE_ERROR, VALUE_CLIPPED, EXPLAINED)
 
     def __init__(self, clip: float | None = 0.2, aggregate: Aggregation = token_mean) -> None:
         """`clip` None: a plain squared error."""
@@ -59,14 +67,15 @@ class ValueObjective(Objective):
         values = torch.where(keep, outputs.values, 0.0)
         returns = torch.where(keep, columns[Column.RETURNS], 0.0)
         plain = (values - returns).square()
+        before = torch.where(keep, columns[Column.VALUES], 0.0)
         error = plain
         if self._clip is not None:
-            before = torch.where(keep, columns[Column.VALUES], 0.0)
             error = torch.maximum(plain, (before + (values - before).clamp(-self._clip, self._clip) - returns).square())
         loss = error / 2
         metrics = {
             VALUE.name: MetricValues(values.detach()),
             VALUE_ERROR.name: MetricValues(plain.detach()),
             VALUE_CLIPPED.name: MetricValues((error > plain).to(plain.dtype)),
+            EXPLAINED.name: MetricValues(before, targets=returns),
         }
         return LossSums(loss @ weights.to(loss.dtype), loss.detach(), metrics)

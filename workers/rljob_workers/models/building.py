@@ -147,7 +147,7 @@ def initial_tensors(
 
 def stored_weights(folder: Path) -> dict[str, torch.Tensor]:
     """The tensors of a Hugging Face folder, mapped and not copied; ValueError where it lacks a file, or part of one."""
-    return {name: tensor for file in _weight_files(folder) for name, tensor in _read_weights(file).items()}
+    return {name: tensor for file in weight_files(folder) for name, tensor in _read_weights(file).items()}
 
 
 def check_fit(state: Mapping[str, torch.Tensor], config: DecoderConfig, *, source: str = "the weights") -> None:
@@ -288,7 +288,8 @@ def _read_weights(file: Path) -> dict[str, torch.Tensor]:
         raise ValueError(f"model.path: {file} is not a whole safetensors file ({error}). Copy it again.") from error
 
 
-def _weight_files(folder: Path) -> list[Path]:
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files that a Hugging Face folder is made of; ValueError where one is missing."""
     if (folder / WEIGHTS_FILE).is_file():
         return [folder / WEIGHTS_FILE]
     if not (folder / INDEX_FILE).is_file():

@@ -92,6 +92,12 @@ def log_probs(at: NextTokens, tokens: Ints, temperature: Floats) -> Floats:
     return np.where(tokens == at.liked, logits, 0.0) - np.logaddexp(logits, np.log(max(1, at.vocab_size - 1)))
 
 
+def values_at(fingerprint: np.uint64, before: Ints, positions: Ints) -> Floats:
+    """What a simulated critic expects after the tokens `before`, which stand at `positions` of their rows: [-1, 1)."""
+    found = joined(np.full(len(before), fingerprint), before.astype(np.uint64), positions.astype(np.uint64))
+    return 2.0 * fraction(found) - 1.0
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class SamplingChoice:
     """How tokens are drawn, a row for each place."""

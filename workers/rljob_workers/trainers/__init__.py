@@ -1,6 +1,6 @@
 """Trainers and forward models: the factories. Which backend there is stands here and nowhere else.
 
-Called by the assembly of actor, actor_fwd and reference. Built from a config the weights are not set: `load` or
+Called by the assembly of actor, critic, actor_fwd and reference. Built from a config the weights are not set: `load` or
 `restore` comes next, since version 0 is materialised once, as checkpoint 0.
 """
 
@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 
     from rljob_api.spec import RLJobSpec
     from rljob_api.spec.roles import TrainerBackend
-    from rljob_workers.trainers.backend import Backend
+    from rljob_workers.trainers.backend import Backend, CriticBuilder
     from rljob_workers.trainers.base import ForwardModel, Trainer
     from rljob_workers.trainers.data_parallel import DataParallelGroup
     from rljob_workers.trainers.mesh import Mesh
+    from rljob_workers.trainers.settings import CriticSettings
 
 TRAINERS: Mapping[TrainerBackend, Backend] = {
     backend.kind: backend for backend in (flat_backend.BACKEND, fsdp_backend.BACKEND, sim_backend.BACKEND)
@@ -69,6 +70,35 @@ def load_version_0(trainer: Trainer, spec: RLJobSpec, tokenizer: PreTrainedToken
         blob = Path(folder) / "version-0.safetensors"
         write_blob(blob, backend.version_0(spec, tokenizer))
         trainer.load(Folder(blob))
+
+
+def build_critic(
+    settings: CriticSettings, spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, group: DataParallelGroup
+) -> Trainer:
+    """The critic's trainer, which scores `Output.VALUES`; `group` as of `build_trainer`, of the critic's ranks."""
+    return _critics(settings).build(settings, settings.of_its_model(spec), tokenizer, group)
+
+
+def load_critic_version_0(
+    trainer: Trainer,
+    settings: CriticSettings,
+    spec: RLJobSpec,
+    tokenizer: PreTrainedTokenizerBase,
+    scratch: Path,
+) -> None:
+    """The first weights into a critic's trainer: a reward model's, or the policy's version 0 with a new head.
+
+    ValueError, with the cure, for a folder that is no reward model's. `scratch` is a folder of this machine.
+    """
+    _critics(settings).load_version_0(trainer, settings, settings.of_its_model(spec), tokenizer, scratch)
+
+
+def _critics(settings: CriticSettings) -> CriticBuilder:
+    builder = TRAINERS[settings.backend].critic
+    if builder is None:
+        names = ", ".join(kind.value for kind, backend in TRAINERS.items() if backend.critic is not None)
+        raise ValueError(f"critic: the backend {settings.backend.value} trains none. Choose one of {names}.")
+    return builder
 
 
 def tensors_of_version_0(

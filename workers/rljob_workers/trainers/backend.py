@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from rljob_workers.trainers.mesh import Mesh, data_parallel
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
     from transformers import PreTrainedTokenizerBase
 
@@ -16,10 +18,21 @@ if TYPE_CHECKING:
     from rljob_api.spec.roles import TrainerBackend
     from rljob_workers.trainers.base import ForwardModel, Trainer
     from rljob_workers.trainers.data_parallel import DataParallelGroup
+    from rljob_workers.trainers.settings import CriticSettings
 
 
 def _data_parallel(spec: RLJobSpec, gang: DataParallelGroup) -> Mesh:  # noqa: ARG001 -- other layouts are of the job
     return data_parallel(gang)
+
+
+@dataclass(frozen=True, slots=True)
+class CriticBuilder:
+    """How a kind of trainer makes critics. The job has the critic's own model, where it has one."""
+
+    build: Callable[[CriticSettings, RLJobSpec, PreTrainedTokenizerBase, DataParallelGroup], Trainer]
+    """The critic's trainer on one rank of a gang; its weights are not set yet."""
+    load_version_0: Callable[[Trainer, CriticSettings, RLJobSpec, PreTrainedTokenizerBase, Path], None]
+    """Sets them, the same on every rank; the last argument is a folder of this machine for what is between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +54,8 @@ class Backend:
     """Whether a trainer loads its own rows of a model's folder, so that no rank needs all of its tensors."""
     sharded_forward_model: Callable[[RLJobSpec, PreTrainedTokenizerBase, DataParallelGroup], ForwardModel] | None = None
     """As `forward_model`, on one rank of a gang that holds it together; None: a rank holds it whole."""
+    critic: CriticBuilder | None = None
+    """None: it trains no critic."""
     preload: tuple[str, ...] = ()
     """Modules that its models need and that jobs of other backends shall not pay for, imported before ranks are forked:
     imports only."""

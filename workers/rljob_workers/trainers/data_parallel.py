@@ -166,12 +166,13 @@ class DataParallelGroup(ABC):
         """
 
     @abstractmethod
-    def collective(self, what: str) -> AbstractContextManager[None]:
+    def collective(self, what: str, passes: int = 1) -> AbstractContextManager[None]:
         """Around whatever meets the other ranks inside a library, where this thread may be blocked for long.
 
         Entered by all ranks in one order, as a sum is. A second thread sends the beats meanwhile: the block must not
-        send any itself. A block within a block is part of the outer one. Raises GroupBroken, which names
-        `what`, in place of the library's error when a rank is gone or does not come; every other error stays as it is.
+        send any itself. It may take `passes` times as long as a sum. A block within a block is part of the outer one.
+        Raises GroupBroken, which names `what`, in place of the library's error when a rank is gone or does not come;
+        every other error stays as it is.
         """
 
     @abstractmethod
@@ -195,7 +196,7 @@ class SingleRank(DataParallelGroup):
         """Itself."""
         return self
 
-    def collective(self, what: str) -> AbstractContextManager[None]:  # noqa: ARG002 -- no rank is met in it
+    def collective(self, what: str, passes: int = 1) -> AbstractContextManager[None]:  # noqa: ARG002 -- nobody is met
         """No rank is met."""
         return nullcontext()
 
@@ -389,7 +390,7 @@ class GlooGroup(DataParallelGroup):
             self._counter.leave_collective()
 
     @contextmanager
-    def collective(self, what: str) -> Iterator[None]:
+    def collective(self, what: str, passes: int = 1) -> Iterator[None]:
         """Counts as one sum in `Places`."""
         if self._is_within:
             yield
@@ -398,7 +399,8 @@ class GlooGroup(DataParallelGroup):
         try:
             with self._naming(f"go through {what}"):
                 self._enter(what)
-                with BackgroundBeats(self._on_wait, self._waiting_for(what), limit_seconds=self._timeout_seconds):
+                limit = self._timeout_seconds * max(1, passes)
+                with BackgroundBeats(self._on_wait, self._waiting_for(what), limit_seconds=limit):
                     failpoint("collective.section")
                     yield
                 self._counter.leave_collective()

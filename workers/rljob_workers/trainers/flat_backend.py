@@ -8,10 +8,13 @@ from rljob_api.spec.roles import TrainerBackend
 from rljob_workers.devices import own_device
 from rljob_workers.models.building import build_config, torch_dtype
 from rljob_workers.trainers.allocator import keep_freed_memory
-from rljob_workers.trainers.backend import Backend
+from rljob_workers.trainers.backend import Backend, CriticBuilder
+from rljob_workers.trainers.critic_version_0 import load_policy, load_reward_model
+from rljob_workers.trainers.flat_critic import FlatCritic
 from rljob_workers.trainers.flat_model import FlatModel, FlatScoring
 from rljob_workers.trainers.model_trainer import ModelForward, ModelTrainer, step_totals
 from rljob_workers.trainers.settings import (
+    critic_config,
     initial_weights,
     micro_batch_limits,
     some_initial_weights,
@@ -20,11 +23,14 @@ from rljob_workers.trainers.settings import (
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from transformers import PreTrainedTokenizerBase
 
     from rljob_api.spec import RLJobSpec
     from rljob_workers.trainers.base import ForwardModel, Trainer
     from rljob_workers.trainers.data_parallel import DataParallelGroup
+    from rljob_workers.trainers.settings import CriticSettings
 
 
 def _build(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, group: DataParallelGroup) -> Trainer:
@@ -53,4 +59,37 @@ def _forward_model(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> Forwa
     return ModelForward(model, micro_batch_limits(spec.training))
 
 
-BACKEND = Backend(TrainerBackend.FLAT, _build, _forward_model, initial_weights, some_initial_weights)
+def _build_critic(
+    settings: CriticSettings, spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, group: DataParallelGroup
+) -> Trainer:
+    keep_freed_memory()
+    config = critic_config(settings, spec)
+    model = FlatCritic(
+        build_config(spec.model, tokenizer),
+        config.optimizer,
+        group,
+        num_totals=step_totals(config, group).size,
+        dtype=config.dtype,
+        device=own_device(),
+    )
+    return ModelTrainer(model, config, group)
+
+
+def _load_critic(
+    trainer: Trainer, settings: CriticSettings, spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, scratch: Path
+) -> None:
+    if settings.model_path is not None:
+        load_reward_model(trainer, settings.model_path)
+        return
+    width = build_config(spec.model, tokenizer).hidden_size
+    load_policy(trainer, initial_weights(spec, tokenizer), width, scratch)
+
+
+BACKEND = Backend(
+    TrainerBackend.FLAT,
+    _build,
+    _forward_model,
+    initial_weights,
+    some_initial_weights,
+    critic=CriticBuilder(_build_critic, _load_critic),
+)

@@ -74,7 +74,6 @@ class FlatModel(TrainableModel):
     """A decoder and its optimizer. Every rank has all of both, and rank 0 exports them."""
 
     outputs: ClassVar[frozenset[Output]] = OUTPUTS
-    ranks_meet: ClassVar[bool] = False
     kind: ClassVar[type[Decoder]] = Decoder
 
     def __init__(

@@ -1,13 +1,15 @@
 """The step that all models share: micro-batches, an objective's sums and counts, skipping, clipping, schedule.
 
-A backend is a `ScoringModel`, or a `TrainableModel` that can also be stepped: it knows no objective. Built by the
-factories; the roles know the bases of `trainers.base`.
+A backend is a `ScoringModel`, or a `TrainableModel` that can also be stepped: it knows no objective, and has the loop
+over micro-batches only where it interleaves them. Built by the factories; the roles know the bases of `trainers.base`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
+from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -18,12 +20,14 @@ from rljob_workers.models.weight_source import full_folder
 from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers.base import Bucket, ForwardModel, OptimizerStepResult, Trainer, TrainRows, no_progress
+from rljob_workers.trainers.data_parallel import SingleRank
 from rljob_workers.trainers.host_staging import HostStaging
 from rljob_workers.trainers.micro_batches import MicroBatchLimits, RowRange, cut
 from rljob_workers.trainers.optimizer_steps import NormWatch, Skipping, Suspects, TrainerConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from rljob_workers.models.blob import WeightShare
@@ -31,10 +35,21 @@ if TYPE_CHECKING:
     from rljob_workers.models.weight_source import WeightSource
     from rljob_workers.trainers.data_parallel import DataParallelGroup
 
+    LossOf = Callable[[RowRange, Outputs], torch.Tensor]
+
 
 def step_totals(config: TrainerConfig, group: DataParallelGroup) -> StepTotals:
     """What a rank adds up in an optimizer step; a model is made with room for `size` of them."""
     return StepTotals(config.objective.metrics, group.rank, group.world)
+
+
+class Meeting(Enum):
+    """Where the ranks of a model meet, beside the sums of an optimizer step. Each makes equally many passes then."""
+
+    NOWHERE = "nowhere"
+    PASS = "within each pass"  # noqa: S105 - over a model
+    SCHEDULE = "within one schedule of all passes"
+    """A pipeline: several passes are under way at once, and the model has the loop over them."""
 
 
 class ScoringModel(ABC):
@@ -43,6 +58,7 @@ class ScoringModel(ABC):
     device: torch.device
     outputs: ClassVar[frozenset[Output]]
     """What `forward` gives."""
+    ranks_meet: ClassVar[Meeting] = Meeting.NOWHERE
 
     @abstractmethod
     def load(self, source: Path) -> None:
@@ -52,6 +68,12 @@ class ScoringModel(ABC):
     def forward(self, tokens: Jagged, response_lengths: torch.Tensor, part: RowRange, temperature: float) -> Outputs:
         """Of the response tokens of the rows of `part`, logits divided by `temperature`; no rows give no tokens."""
 
+    def score(
+        self, tokens: Jagged, response_lengths: torch.Tensor, parts: Sequence[RowRange], temperature: float
+    ) -> Iterable[Outputs]:
+        """The outputs of each of `parts`, on every rank; more than one part where ranks meet within a schedule."""
+        return (self.forward(tokens, response_lengths, part, temperature) for part in parts)
+
 
 class TrainableModel(ScoringModel):
     """A model with gradients, which add up over backward passes, and an optimizer, on one of its ranks."""
@@ -59,18 +81,33 @@ class TrainableModel(ScoringModel):
     weight_share: WeightShare | None
     """The part of the weights that this rank exports."""
     totals: torch.Tensor
-    """[num_totals], of a floating type: what is added up over the ranks beside gradients."""
-    ranks_meet: ClassVar[bool]
-    """Whether the ranks meet within a pass: then all of them make equally many."""
+    """[num_totals], of a floating type: what is added up over data parallelism beside gradients."""
 
     @property
     @abstractmethod
     def steps(self) -> int:
         """Optimizer steps that were taken."""
 
+    def train(
+        self,
+        tokens: Jagged,
+        response_lengths: torch.Tensor,
+        parts: Sequence[RowRange],
+        temperature: float,
+        loss_of: LossOf,
+    ) -> None:
+        """Adds the gradient of loss_of(part, outputs) of each of `parts`, as many as `score` is given.
+
+        Every rank calls `loss_of` once for each part, so that each has counted all of its rows. Ranks that share a
+        model give it the same outputs, with a graph on those that go back through it.
+        """
+        for part in parts:
+            loss = loss_of(part, self.forward(tokens, response_lengths, part, temperature))
+            loss.backward()  # type: ignore[no-untyped-call]
+
     @abstractmethod
     def add_up(self, step: int) -> Sequence[float]:
-        """Adds up gradients and totals over the ranks; the totals of all of them. A collective, of step `step`."""
+        """Adds up gradients and totals over data parallelism; the totals of all of it. A collective, of step `step`."""
 
     @abstractmethod
     def average_gradient(self, normaliser: float) -> float:
@@ -100,10 +137,11 @@ class TrainableModel(ScoringModel):
 class ModelForward(ForwardModel):
     """The outputs of a model, micro-batch by micro-batch."""
 
-    def __init__(self, model: ScoringModel, limits: MicroBatchLimits) -> None:
-        """Its weights need not be set yet."""
+    def __init__(self, model: ScoringModel, limits: MicroBatchLimits, gang: DataParallelGroup | None = None) -> None:
+        """`gang` is that of the ranks that hold it together; None: one has it whole. Weights need not be set yet."""
         self._model = model
         self._limits = limits
+        self._gang = SingleRank() if gang is None else gang
 
     def load(self, source: WeightSource) -> None:
         """Replaces all weights, or none."""
@@ -116,17 +154,38 @@ class ModelForward(ForwardModel):
         output: Output,
         temperature: float,
         progress: Callable[[], None] = no_progress,
+        *,
+        num_micro_batches: int = 0,
     ) -> Jagged:
-        """See the base."""
-        parts = []
-        for part in cut(tokens, response_lengths, self._limits):
-            parts.append(_output_of(self._model, tokens, response_lengths, part, output, temperature))
+        """See the base; `num_micro_batches` as in `Trainer.score`."""
+        found = [torch.zeros(0)]
+        for parts, meeting in self._sections(self._cut(tokens, response_lengths, num_micro_batches)):
+            with meeting, torch.no_grad():
+                scored = self._model.score(tokens, response_lengths, parts, temperature)
+                found += [one.of(output).float().cpu() for one in scored]
             progress()
-        return _joined(parts, response_lengths)
+        return Jagged.from_lengths(torch.cat(found), response_lengths)
+
+    def _cut(self, tokens: Jagged, response_lengths: torch.Tensor, count: int) -> list[RowRange]:
+        met = self._model.ranks_meet is not Meeting.NOWHERE
+        return cut(tokens, response_lengths, self._limits, count=count if met else 0)
+
+    def _sections(self, parts: Sequence[RowRange]) -> Iterator[tuple[Sequence[RowRange], AbstractContextManager[None]]]:
+        """What the model is given at once, and what is entered around it."""
+        if self._model.ranks_meet is Meeting.SCHEDULE:
+            what = f"{len(parts)} micro-batches"
+            yield parts, self._gang.collective(what, passes=len(parts))
+            return
+        for number, part in enumerate(parts, start=1):
+            what = f"micro-batch {number} of {len(parts)}"
+            met = self._model.ranks_meet is Meeting.PASS
+            yield [part], self._gang.collective(what) if met else nullcontext()
 
 
-class ModelTrainer(Trainer):
+class ModelTrainer(ModelForward, Trainer):
     """Trains one model by one objective."""
+
+    _model: TrainableModel
 
     def __init__(self, model: TrainableModel, config: TrainerConfig, group: DataParallelGroup) -> None:
         """Of a rank of `group`; weights need not be set yet. Raises ValueError for an objective that needs more."""
@@ -137,9 +196,8 @@ class ModelTrainer(Trainer):
                 f"{type(config.objective).__name__} needs {names} of a forward pass, which {type(model).__name__} does"
                 " not give. Use another backend."
             )
-        self._model = model
+        super().__init__(model, config.limits, group)
         self._config = config
-        self._group = group
         self._objective = config.objective
         self.weight_share = model.weight_share
         self._staging = HostStaging(model.device)
@@ -152,25 +210,7 @@ class ModelTrainer(Trainer):
     def load(self, source: WeightSource) -> None:
         """Replaces all weights, or none; the optimizer's state stays."""
         self._staging.settle()
-        self._model.load(full_folder(source, type(self._model).__name__))
-
-    def score(
-        self,
-        tokens: Jagged,
-        response_lengths: torch.Tensor,
-        output: Output,
-        temperature: float,
-        progress: Callable[[], None] = no_progress,
-        *,
-        num_micro_batches: int = 0,
-    ) -> Jagged:
-        """Under the weights of now."""
-        parts = []
-        for part in self._cut(tokens, response_lengths, num_micro_batches):
-            with self._meeting("a forward pass"):
-                parts.append(_output_of(self._model, tokens, response_lengths, part, output, temperature))
-            progress()
-        return _joined(parts, response_lengths)
+        super().load(source)
 
     def num_micro_batches(self, rows: TrainRows) -> int:
         """As many as the rows fill."""
@@ -184,10 +224,10 @@ class ModelTrainer(Trainer):
         whole = MaskedRows(rows.columns[Column.LOSS_MASKS].values, rows.response_lengths)
         weights = self._objective.weigh(whole)
         self._sums.add_weights(self._model.totals, weights, whole)
-        parts = self._cut(rows.tokens, rows.response_lengths, num_micro_batches)
-        for number, part in enumerate(parts, start=1):
-            with self._meeting(f"micro-batch {number} of {len(parts)}"):
-                self._pass(rows, part, weights.weights[part.first_token : part.last_token])
+        loss_of = partial(self._loss_of, rows, weights.weights)
+        for parts, meeting in self._sections(self._cut(rows.tokens, rows.response_lengths, num_micro_batches)):
+            with meeting:
+                self._model.train(rows.tokens, rows.response_lengths, parts, self._config.temperature, loss_of)
             progress()
 
     def optimizer_step(self) -> OptimizerStepResult:
@@ -233,14 +273,14 @@ class ModelTrainer(Trainer):
         self._sums.clear(self._model.totals)
         self._suspects.clear()
 
-    def _pass(self, rows: TrainRows, part: RowRange, weights: torch.Tensor) -> None:
-        outputs = self._model.forward(rows.tokens, rows.response_lengths, part, self._config.temperature)
+    def _loss_of(self, rows: TrainRows, weights: torch.Tensor, part: RowRange, outputs: Outputs) -> torch.Tensor:
         columns = rows.between(part, self._model.device)
         masked = MaskedRows(columns[Column.LOSS_MASKS], columns[Column.RESPONSE_LENGTHS])
-        sums = self._objective.loss(outputs, columns, masked, weights.to(self._model.device))
-        sums.loss.backward()  # type: ignore[no-untyped-call]
+        own = weights[part.first_token : part.last_token].to(self._model.device)
+        sums = self._objective.loss(outputs, columns, masked, own)
         self._sums.add(self._model.totals, sums, masked)
         self._suspects.add(rows, part, sums.token_losses)
+        return sums.loss
 
     def _refuse_missing(self, rows: TrainRows) -> None:
         missing = self._objective.needs_columns - rows.columns.keys()
@@ -249,27 +289,3 @@ class ModelTrainer(Trainer):
                 f"{', '.join(sorted(missing))}: missing in the rows, but {type(self._objective).__name__} needs them."
                 " Give the job the role that writes them."
             )
-
-    def _cut(self, tokens: Jagged, response_lengths: torch.Tensor, count: int) -> list[RowRange]:
-        return cut(tokens, response_lengths, self._config.limits, count=count if self._model.ranks_meet else 0)
-
-    def _meeting(self, what: str) -> AbstractContextManager[None]:
-        return self._group.collective(what) if self._model.ranks_meet else nullcontext()
-
-
-def _output_of(
-    model: ScoringModel,
-    tokens: Jagged,
-    response_lengths: torch.Tensor,
-    part: RowRange,
-    output: Output,
-    temperature: float,
-) -> torch.Tensor:
-    """[tokens] float32 on the host, without a graph."""
-    with torch.no_grad():
-        found = model.forward(tokens, response_lengths, part, temperature).of(output)
-    return found.float().cpu()
-
-
-def _joined(parts: Sequence[torch.Tensor], response_lengths: torch.Tensor) -> Jagged:
-    return Jagged.from_lengths(torch.cat([torch.zeros(0), *parts]), response_lengths)

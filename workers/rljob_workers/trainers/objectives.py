@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from rljob_api.spec.algorithm import DEFAULT_LOSS, Correction, KlEstimator, Loss, LossAggregation
+from rljob_api.spec.algorithm import DEFAULT_LOSS, Correction, KlEstimator, Loss, LossAggregation, RatioLevel
 from rljob_workers.algorithms.aggregation import constant, sequence_mean, sequence_sum, token_mean
-from rljob_workers.algorithms.corrections import ice_pop, truncated_weights
+from rljob_workers.algorithms.corrections import (
+    RatioMask,
+    ice_pop,
+    importance_weights,
+    masked_weights,
+    of_geometric_mean,
+    of_sequence,
+    of_token,
+    truncated_weights,
+)
 from rljob_workers.algorithms.kl import k1, k2, k3
 from rljob_workers.algorithms.losses import ClipBounds, Temperatures, cispo, gspo, ppo_clip, reinforce, sapo
 from rljob_workers.algorithms.policy import KlTerm, PolicyObjective
@@ -20,6 +30,7 @@ if TYPE_CHECKING:
     from rljob_api.spec.algorithm import AlgorithmSpec, ClipSpec, CorrectionSpec
     from rljob_workers.algorithms.aggregation import Aggregation
     from rljob_workers.algorithms.corrections import Correction as Correct
+    from rljob_workers.algorithms.corrections import RatioOf
     from rljob_workers.algorithms.kl import KlEstimate
     from rljob_workers.algorithms.losses import PolicyLoss
 
@@ -59,13 +70,30 @@ AGGREGATIONS: Mapping[str, Callable[[int], Aggregation]] = {
 """Each of the length that `constant` divides by."""
 
 
+RATIOS: Mapping[RatioLevel, RatioOf] = {
+    RatioLevel.TOKEN: of_token,
+    RatioLevel.SEQUENCE: of_sequence,
+    RatioLevel.GEOMETRIC_MEAN: of_geometric_mean,
+}
+
+
 CORRECTIONS: Mapping[str, Callable[[CorrectionSpec], Correct | None]] = {
     Correction.NONE: lambda spec: None,  # noqa: ARG005 - one signature
-    Correction.TIS: lambda spec: partial(truncated_weights, cap=2.0 if spec.cap is None else spec.cap),
-    Correction.ICE_POP: lambda spec: partial(
-        ice_pop, floor=0.5 if spec.floor is None else spec.floor, cap=5.0 if spec.cap is None else spec.cap
+    Correction.TIS: lambda spec: partial(
+        truncated_weights, cap=2.0 if spec.cap is None else spec.cap, ratio=_ratio(spec.level)
     ),
+    Correction.ICE_POP: lambda spec: partial(
+        ice_pop,
+        floor=0.5 if spec.floor is None else spec.floor,
+        cap=5.0 if spec.cap is None else spec.cap,
+        ratio=_ratio(spec.level),
+    ),
+    Correction.UNTRUNCATED: lambda spec: partial(importance_weights, ratio=_ratio(spec.level)),
 }
+
+
+def _ratio(level: RatioLevel | None) -> RatioOf:
+    return RATIOS[level or RatioLevel.TOKEN]
 
 
 _OWN_LOSS = Signature(
@@ -90,8 +118,8 @@ def policy_objective(algorithm: AlgorithmSpec, max_new_tokens: int) -> PolicyObj
     return PolicyObjective(
         _loss(algorithm),
         _aggregation(algorithm, max_new_tokens),
-        kl=KlTerm(kl.coefficient, KL[kl.estimator]) if kl.coefficient > 0 else None,
-        correct=_correction(algorithm),
+        kl=KlTerm(kl.coefficient, KL[kl.estimator], bool(kl.weighted)) if kl.coefficient > 0 else None,
+        correct=correction_of(algorithm),
     )
 
 
@@ -109,7 +137,16 @@ def _aggregation(algorithm: AlgorithmSpec, max_new_tokens: int) -> Aggregation:
     return _loaded(algorithm, "lossAggregation", name, _OWN_AGGREGATION)  # type: ignore[no-any-return]  # a user's
 
 
-def _correction(algorithm: AlgorithmSpec) -> Correct | None:
+def correction_of(algorithm: AlgorithmSpec) -> Correct | None:
+    """What weighs the policy loss; None: nothing does."""
+    mask, weigh = algorithm.correction.mask, _weights(algorithm)
+    if mask is None:
+        return weigh
+    floor, cap = (0.0 if mask.floor is None else mask.floor), (math.inf if mask.cap is None else mask.cap)
+    return partial(masked_weights, mask=RatioMask(floor, cap, _ratio(mask.level)), weigh=weigh)
+
+
+def _weights(algorithm: AlgorithmSpec) -> Correct | None:
     correction = algorithm.correction
     if correction.kind in CORRECTIONS:
         return CORRECTIONS[correction.kind](correction)

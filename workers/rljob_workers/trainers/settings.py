@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rljob_api.roles import LEADING_ROLE
 from rljob_api.spec.training import OptimizerSpec, Schedule, TrainingSpec
+from rljob_workers.algorithms.value import ValueObjective
 from rljob_workers.models.building import initial_state, initial_tensors, torch_dtype
 from rljob_workers.trainers import optimizer_steps
 from rljob_workers.trainers.micro_batches import MicroBatchLimits
@@ -14,11 +16,14 @@ from rljob_workers.trainers.optimizer_steps import AdamWConfig, LearningRate, Tr
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
+    from pathlib import Path
 
     import torch
     from transformers import PreTrainedTokenizerBase
 
     from rljob_api.spec import RLJobSpec
+    from rljob_api.spec.roles import TrainerBackend
+    from rljob_workers.algorithms.objective import Objective
 
 
 _FADES = {
@@ -47,17 +52,54 @@ def some_initial_weights(
 
 
 def trainer_config(spec: RLJobSpec) -> TrainerConfig:
-    """The trainer's slice of the job."""
+    """The actor's slice of the job."""
+    objective = policy_objective(spec.algorithm, spec.rollout.sampling.max_new_tokens)
+    optimizer = optimizer_config(spec.training.optimizer, total_steps(spec))
+    return _trainer_config(spec, objective, optimizer, LEADING_ROLE.value)
+
+
+def _trainer_config(spec: RLJobSpec, objective: Objective, optimizer: AdamWConfig, role: str) -> TrainerConfig:
     return TrainerConfig(
         dtype=torch_dtype(spec.model.dtype),
         limits=micro_batch_limits(spec.training),
         temperature=spec.rollout.sampling.temperature,
-        objective=policy_objective(spec.algorithm, spec.rollout.sampling.max_new_tokens),
-        optimizer=optimizer_config(spec.training.optimizer, total_steps(spec)),
+        objective=objective,
+        optimizer=optimizer,
         max_skipped_steps=spec.training.max_skipped_steps,
         norm_multiple=10.0 if spec.training.norm_multiple is None else spec.training.norm_multiple,
-        role=LEADING_ROLE.value,
+        role=role,
     )
+
+
+CRITIC = "critic"
+"""The name under which a checkpoint has a critic's state."""
+
+
+@dataclass(frozen=True, slots=True)
+class CriticSettings:
+    """What a job says of its critic alone."""
+
+    model_path: Path | None
+    """The folder of a reward model that it begins as; None: the policy's version 0 with a new head."""
+    optimizer: OptimizerSpec
+    value_clip: float | None
+    """How far a value may move from that of before its rollout, for its error to count; None: as far as it likes."""
+    total_steps: int
+    """Its optimizer steps in the whole job."""
+    backend: TrainerBackend
+
+    def of_its_model(self, spec: RLJobSpec) -> RLJobSpec:
+        """The job with the critic's model in the place of the policy's, where it begins as another one."""
+        if self.model_path is None:
+            return spec
+        model = spec.model.model_copy(update={"path": str(self.model_path), "config": None})
+        return spec.model_copy(update={"model": model})
+
+
+def critic_config(settings: CriticSettings, spec: RLJobSpec) -> TrainerConfig:
+    """A critic's slice of the job."""
+    optimizer = optimizer_config(settings.optimizer, settings.total_steps)
+    return _trainer_config(spec, ValueObjective(settings.value_clip), optimizer, CRITIC)
 
 
 def micro_batch_limits(training: TrainingSpec) -> MicroBatchLimits:

@@ -1,4 +1,4 @@
-"""The simulated backend: a trainer and a forward model that hash rows and spend time instead of computing a model.
+"""The simulated backend: trainers and a forward model that hash rows and spend time instead of computing a model.
 
 Built by the factories. An optimizer step is a hash of its rows, added up over the ranks.
 """
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
-from rljob_api.roles import LEADING_ROLE
 from rljob_workers.algorithms.objective import Output
 from rljob_workers.devices import own_device
 from rljob_workers.models.blob import WeightShare, layout_digest
@@ -30,6 +30,7 @@ from rljob_workers.simulation.policy import (
     stepped,
     tensors_of,
     uints,
+    values_at,
 )
 from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
@@ -38,18 +39,52 @@ from rljob_workers.trainers.micro_batches import MicroBatchLimits, RowRange, cut
 from rljob_workers.trainers.optimizer_steps import Skipping, Suspects
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from rljob_workers.simulation.pace import SimulatedPace
+    from rljob_workers.simulation.policy import Floats
     from rljob_workers.trainers.data_parallel import DataParallelGroup
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Places:
+    """The places of some response tokens."""
+
+    tokens: npt.NDArray[np.int64]
+    before: npt.NDArray[np.int64]
+    """The token before each."""
+    positions: npt.NDArray[np.int64]
+    """Of the token before, in its row."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimHead:
+    """What a simulated model says of response tokens."""
+
+    output: Output
+    of: Callable[[np.uint64, Places, float], Floats]
+    """Of a fingerprint of the weights, some places and the temperature."""
+
+
+def policy_head(vocab_size: int) -> SimHead:
+    """Log-probs."""
+
+    def of(weights: np.uint64, at: Places, temperature: float) -> Floats:
+        found = places(weights, at.before, at.positions, vocab_size)
+        return log_probs(found, at.tokens, np.full(len(at.tokens), temperature))
+
+    return SimHead(Output.LOG_PROBS, of)
+
+
+VALUE_HEAD = SimHead(Output.VALUES, lambda weights, at, _: values_at(weights, at.before, at.positions))
 
 
 @dataclass(frozen=True, slots=True)
 class SimForward:
     """A forward pass: what it is of, how it is cut, and what it takes."""
 
-    vocab_size: int
+    head: SimHead
     limits: MicroBatchLimits
     pace: SimulatedPace
 
@@ -63,8 +98,9 @@ class SimForward:
         progress: Callable[[], None],
     ) -> Jagged:
         """Of every response token."""
-        if output is not Output.LOG_PROBS:
-            raise ValueError(f"{output.value}: a simulated policy does not compute it. Use another backend.")
+        if output is not self.head.output:
+            given = self.head.output.value
+            raise ValueError(f"{output.value}: this model computes {given} only. Ask one that has this output.")
         parts = []
         for rows in cut(tokens, response_lengths, self.limits):
             self.pace.spend(tokens=num_tokens(tokens, rows), rows=rows.stop - rows.start, progress=progress)
@@ -84,8 +120,7 @@ class SimForward:
         at = np.repeat(ends - responses, responses) + within
         positions = at - np.repeat(begins, responses)
         values = tokens.values.numpy().astype(np.int64)
-        found = places(fingerprint(weights), values[at - 1], positions - 1, self.vocab_size)
-        return log_probs(found, values[at], np.full(len(at), temperature))
+        return self.head.of(fingerprint(weights), Places(values[at], values[at - 1], positions - 1), temperature)
 
 
 def num_tokens(tokens: Jagged, rows: RowRange) -> int:
@@ -127,8 +162,20 @@ _GRADIENT, _LOSS, _TOKENS, _BROKEN = range(4)
 """What the ranks add up: hashes of rows, losses, tokens in the loss, and those of them whose loss is not finite."""
 
 
+@dataclass(frozen=True, slots=True)
+class SimLearning:
+    """What a simulated model learns of rows: in whose name, and of which columns."""
+
+    role: str
+    """Under whose name a checkpoint has its state."""
+    columns: tuple[Column, ...]
+    """float32, over the response: any other value makes other weights."""
+    losses: Callable[[Mapping[Column, Jagged]], torch.Tensor]
+    """Of each response token."""
+
+
 class SimTrainer(Trainer):
-    """A policy that every row changes."""
+    """A model that every row changes."""
 
     def __init__(
         self,
@@ -136,9 +183,11 @@ class SimTrainer(Trainer):
         pace: SimulatedPace,
         group: DataParallelGroup,
         weights: Uints,
+        learning: SimLearning,
         *,
         max_skipped_steps: int,
     ) -> None:
+        self._learning = learning
         self._forward = forward
         self._pace = pace
         self._group = group
@@ -180,15 +229,13 @@ class SimTrainer(Trainer):
     ) -> None:
         """Hashes the rows; the ranks meet in `optimizer_step` only."""
         del num_micro_batches
-        losses = (-rows.columns[Column.ADVANTAGES].values.float()).where(
-            rows.columns[Column.LOSS_MASKS].values > 0, 0.0
-        )
+        losses = self._learning.losses(rows.columns).where(rows.columns[Column.LOSS_MASKS].values > 0, 0.0)
         broken = ~losses.isfinite()
         for part in cut(rows.tokens, rows.response_lengths, self._forward.limits):
             self._pace.spend(tokens=num_tokens(rows.tokens, part), rows=part.stop - part.start, progress=progress)
             self._suspects.add(rows, part, losses[part.first_token : part.last_token])
             progress()
-        self._sums[_GRADIENT] += _gradient(rows)
+        self._sums[_GRADIENT] += _gradient(rows, self._learning.columns)
         self._sums[_LOSS] += (losses.where(~broken, 0.0).double() / LOSS_UNIT).round().long().sum()
         self._sums[_TOKENS] += rows.columns[Column.LOSS_MASKS].values.long().sum()
         self._sums[_BROKEN] += broken.sum()
@@ -228,7 +275,7 @@ class SimTrainer(Trainer):
 
     def restore(self, folder: Path) -> None:
         """Weights and state, of any number of ranks; ValueError, and nothing changed, where they are of a model."""
-        saved = SavedState(folder, LEADING_ROLE.value)
+        saved = SavedState(folder, self._learning.role)
         moments = torch.zeros(len(self._moments), dtype=torch.int64)
         saved.check(EXP_AVG, {MOMENTS: moments.shape})
         weights = read_simulated(folder)
@@ -243,11 +290,11 @@ class SimTrainer(Trainer):
         return {name: tuple(tensors[name].shape) for name in NAMES[rank :: self._group.world]}
 
 
-def _gradient(rows: TrainRows) -> int:
-    """The sum of the rows' hashes, as int64; of tokens, masks, advantages and the engine's log-probs."""
+def _gradient(rows: TrainRows, learnt: Sequence[Column]) -> int:
+    """The sum of the rows' hashes, as int64; of tokens, masks, and columns over the response."""
     tokens = _row_sums(rows.tokens, joined(_within(rows.tokens), uints(rows.tokens.values.numpy())))
     masks = rows.columns[Column.LOSS_MASKS]
-    floats = (rows.columns[column].values.float() for column in (Column.ADVANTAGES, Column.ROLLOUT_LOG_PROBS))
+    floats = (rows.columns[column].values.float() for column in learnt)
     columns = (*floats, masks.values.long())
     of_tokens = joined(_within(masks), *(uints(column.numpy()) for column in columns))
     hashes = joined(tokens, _row_sums(masks, of_tokens))

@@ -122,7 +122,7 @@ class QueueShape:
         names = [task.name for task in self.training_tasks if task.publishes]
         if self.training_tasks and len(names) != 1:
             raise ValueError(
-                f"TransferQueue: {len(names)} training tasks publish ({', '.join(names) or 'none'}), and exactly one must."
+                f"TransferQueue: {len(names)} training tasks publish ({', '.join(names) or 'none'}), and one must."
                 " Set `publishes` of the others to False."
             )
 

@@ -31,9 +31,9 @@ class LostRows:
     reissued: int = 0
     """The group is generated again under the same reservation."""
     absent: int = 0
-    """Published already: nothing is done until a restore."""
+    """Published, and consumed by every training task: nothing is done until a restore."""
     needs_global_restart: int = 0
-    """Claimed or consumed by a training task: only a global restart helps."""
+    """Claimed or consumed by a training task, or needed by another one that is behind: only a global restart helps."""
 
     def __str__(self) -> str:
         return (
@@ -403,7 +403,7 @@ class StorageUpkeep:
     # --- room ----------------------------------------------------------------------------------------------------
 
     def drop_retained(self) -> Dropped | None:
-        """Makes room at the cost of a restore: rows of the oldest published partition go; None if there are none."""
+        """Makes room at the cost of a restore: rows of the oldest partition that is trained go; None for none."""
         return _dropped(self._calls.change("drop_retained", waiting=_ROOM))
 
     def relieve(self) -> Dropped | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,13 +12,16 @@ from rljob_api.spec.roles import TrainerBackend
 from rljob_workers.devices import own_device
 from rljob_workers.models.building import described_config, torch_dtype
 from rljob_workers.trainers.allocator import keep_freed_memory, return_freed_memory
-from rljob_workers.trainers.backend import Backend
+from rljob_workers.trainers.backend import Backend, CriticBuilder
+from rljob_workers.trainers.critic_version_0 import load_policy, load_policy_folder, load_reward_model
 from rljob_workers.trainers.fsdp.proof import require_right
+from rljob_workers.trainers.fsdp.sharded_critic import FsdpCritic, backbone_width, build_sharded_critic
 from rljob_workers.trainers.fsdp.sharded_forward import ShardedForward
 from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_sharded, build_whole, mesh_of, model_config
 from rljob_workers.trainers.fsdp.sharded_trainer import FsdpModel, FsdpScoring
 from rljob_workers.trainers.model_trainer import ModelForward, ModelTrainer, step_totals
 from rljob_workers.trainers.settings import (
+    critic_config,
     initial_weights,
     micro_batch_limits,
     some_initial_weights,
@@ -25,38 +30,74 @@ from rljob_workers.trainers.settings import (
 )
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from rljob_api.spec import RLJobSpec
     from rljob_workers.trainers.base import ForwardModel, Trainer
     from rljob_workers.trainers.data_parallel import DataParallelGroup
+    from rljob_workers.trainers.optimizer_steps import TrainerConfig
+    from rljob_workers.trainers.settings import CriticSettings
 
 
 def _build(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, group: DataParallelGroup) -> Trainer:
     keep_freed_memory()
-    device = own_device()
-    packing = spec.training.packing
+    options = replace(_training_options(spec), head_dtype=wide_head_dtype(spec))
+    described = described_config(spec.model, tokenizer)
+    require_right(described, packing=options.packing, has_wide_head=options.head_dtype is not None)
+    model = build_sharded(model_config(described), options, mesh_of(group, own_device()))
+    return _trainer(FsdpModel, model, trainer_config(spec), options, group)
+
+
+def _build_critic(
+    settings: CriticSettings, spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, group: DataParallelGroup
+) -> Trainer:
+    keep_freed_memory()
+    options = _training_options(spec)
+    described = described_config(spec.model, tokenizer)
+    require_right(described, packing=options.packing)
+    model = build_sharded_critic(model_config(described), options, mesh_of(group, own_device()))
+    return _trainer(FsdpCritic, model, critic_config(settings, spec), options, group)
+
+
+def _load_critic(
+    trainer: Trainer, settings: CriticSettings, spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, scratch: Path
+) -> None:
+    if settings.model_path is not None:
+        load_reward_model(trainer, settings.model_path)
+        return
+    width = backbone_width(model_config(described_config(spec.model, tokenizer)))
+    if spec.model.path is not None:
+        load_policy_folder(trainer, Path(spec.model.path), width, scratch)
+    else:
+        load_policy(trainer, initial_weights(spec, tokenizer), width, scratch)
+
+
+def _training_options(spec: RLJobSpec) -> ModelOptions:
     checkpointing = spec.training.activation_checkpointing
-    options = ModelOptions(
+    return ModelOptions(
         storage=torch.float32,
         compute=torch_dtype(spec.model.dtype),
-        packing=packing,
-        head_dtype=wide_head_dtype(spec),
+        packing=spec.training.packing,
         activation_checkpointing=checkpointing is None or checkpointing,
-        device=str(device),
+        device=str(own_device()),
     )
-    described = described_config(spec.model, tokenizer)
-    require_right(described, packing=packing, has_wide_head=options.head_dtype is not None)
-    model = build_sharded(model_config(described), options, mesh_of(group, device))
-    config = trainer_config(spec)
-    trained = FsdpModel(
+
+
+def _trainer(
+    kind: type[FsdpModel],
+    model: PreTrainedModel,
+    config: TrainerConfig,
+    options: ModelOptions,
+    group: DataParallelGroup,
+) -> Trainer:
+    trained = kind(
         model,
         config.optimizer,
         group,
         num_totals=step_totals(config, group).size,
         dtype=config.dtype,
-        packing=packing,
-        device=device,
+        packing=options.packing,
+        device=own_device(),
     )
     return ModelTrainer(trained, config, group)
 
@@ -95,6 +136,7 @@ BACKEND = Backend(
     some_initial_weights,
     reads_folders=True,
     sharded_forward_model=_sharded_forward_model,
+    critic=CriticBuilder(_build_critic, _load_critic),
     preload=(
         "torch.distributed.device_mesh",
         "torch.distributed.fsdp",

@@ -16,7 +16,7 @@ from rljob_workers.models.slices import EXP_AVG, EXP_AVG_SQ, PARAMETER, STEPS, S
 from rljob_workers.trainers.fsdp.inputs import joined_inputs, padded_inputs, rows_between
 from rljob_workers.trainers.fsdp.sharded_model import reshard, score
 from rljob_workers.trainers.fsdp.stored_tensors import Export, layout_of, load_folder, local_rows, stored_tensors
-from rljob_workers.trainers.model_trainer import ScoringModel, TrainableModel
+from rljob_workers.trainers.model_trainer import Meeting, ScoringModel, TrainableModel
 from rljob_workers.trainers.optimizer_steps import AdamW, AdamWConfig, AdamWPart
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ class FsdpModel(TrainableModel):
     """A sharded model and its optimizer, on one of its ranks."""
 
     outputs: ClassVar[frozenset[Output]] = OUTPUTS
-    ranks_meet: ClassVar[bool] = True
+    ranks_meet: ClassVar[Meeting] = Meeting.PASS
 
     def __init__(
         self,
