@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rljob_api.roles import LEADING_ROLE
@@ -16,7 +17,6 @@ from rljob_workers.trainers.optimizer_steps import AdamWConfig, LearningRate, Tr
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
-    from pathlib import Path
 
     import torch
     from transformers import PreTrainedTokenizerBase
@@ -87,6 +87,19 @@ class CriticSettings:
     total_steps: int
     """Its optimizer steps in the whole job."""
     backend: TrainerBackend
+
+    @classmethod
+    def of(cls, spec: RLJobSpec) -> CriticSettings:
+        """Of a job that has one."""
+        critic = spec.roles.critic
+        assert critic is not None, "a critic runs where the job has one"
+        return cls(
+            model_path=None if critic.model_path is None else Path(critic.model_path),
+            optimizer=critic.optimizer or spec.training.optimizer,
+            value_clip={None: 0.2, 0.0: None}.get(critic.value_clip, critic.value_clip),
+            total_steps=total_steps(spec),
+            backend=critic.backend or spec.trainer_backend,
+        )
 
     def of_its_model(self, spec: RLJobSpec) -> RLJobSpec:
         """The job with the critic's model in the place of the policy's, where it begins as another one."""
