@@ -1,8 +1,8 @@
 """Where pods run: affinity, tolerations of lost nodes, the fields of `spec.scheduling`, and the PodGroup of a gang.
 
-Actor, critic and coordinator share the run volume, on one node if only one may mount it. The scheduler counts all pods of a
-PodGroup, so the group never has more pods than it waits for until the job runs: rollouts beyond the minimum join only
-then (`core.scaling`). A pod that is lost later is placed as soon as it fits. Pure.
+Actor, critic and coordinator share the run volume, on one node if only one may mount it. The scheduler counts all pods
+of a PodGroup, so the group never has more pods than it waits for until the job runs: rollouts beyond the minimum join
+only then (`core.scaling`). A pod that is lost later is placed as soon as it fits. Pure.
 """
 
 from collections.abc import Iterable, Mapping

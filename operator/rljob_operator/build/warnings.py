@@ -37,9 +37,9 @@ def _checkpoint_volume(job: RLJob) -> str | None:
         savers = [field_name(role) for role in SAVING_ROLES if job.spec.roles.of(role) is not None]
         who = ", ".join(savers).capitalize()
         return (
-            f"checkpoint.volume.accessMode: ReadWriteOnce is not shared storage. {who} and coordinator share a node, and"
-            " a lost node takes the job down until the volume can be mounted elsewhere (never, where it is the node's"
-            " own disk). Give ReadWriteMany and a class of storage that all nodes share."
+            f"checkpoint.volume.accessMode: ReadWriteOnce is not shared storage. {who} and coordinator share a node,"
+            " and a lost node takes the job down until the volume can be mounted elsewhere (never, where it is the"
+            " node's own disk). Give ReadWriteMany and a class of storage that all nodes share."
         )
     return None
 

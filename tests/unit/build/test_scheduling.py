@@ -87,6 +87,13 @@ def test_a_group_is_refused_where_the_cluster_has_none() -> None:
             _SERVERS + 6,
             id="the least of rollouts, also when more run",
         ),
+        pytest.param(
+            {"algorithm": {"advantage": "Gae"}, "roles": {"critic": {"replicas": 2}}},
+            (),
+            {**_ALL, "critic": 2},
+            _SERVERS + 7,
+            id="a critic's pods count",
+        ),
         pytest.param({"transferQueue": {"storageUnits": 5}}, (), _ALL, _SERVERS + 8, id="units count"),
         pytest.param(
             {"cleanPodPolicy": "Workers"}, (ConditionType.FAILED,), _ALL, _SERVERS, id="servers stay without workers"

@@ -24,6 +24,14 @@ def _run(source: dict[str, Any]) -> dict[str, Any]:
             ["checkpoint.volume.accessMode: ReadWriteOnce is not shared storage."],
             id="a claim of the user's for one node",
         ),
+        pytest.param(
+            {"algorithm": {"advantage": "Gae"}, "roles": {"critic": {}}},
+            [
+                "checkpoint.volume.accessMode: ReadWriteOnce is not shared storage. Actor, critic and coordinator share"
+                " a node,"
+            ],
+            id="a critic on the same node",
+        ),
         pytest.param(_run({"nfs": {"server": "s", "path": "/"}}), [], id="a shared volume by the template"),
         pytest.param(
             _run({"hostPath": {"path": "/disk"}}),
