@@ -18,7 +18,7 @@ def with_critic(make: Callable[..., dict[str, Any]], folder: Path, **changes: di
 
 def folders(job: RunningJob) -> list[Path]:
     """Of recorded checkpoints, oldest first."""
-    found = [path for path in (job.out / "checkpoints").iterdir() if (path / "RECORDED").exists()]
+    found = [path.parent for path in (job.out / "checkpoints").glob("*/RECORDED") if not path.parent.is_symlink()]
     return sorted(found, key=lambda path: int(path.name.split("-")[0]))
 
 

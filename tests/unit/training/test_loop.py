@@ -171,7 +171,8 @@ def run(ranks: list[Rank], proximal: Proximal, monkeypatch: pytest.MonkeyPatch) 
         try:
             with closing(Timeline(Path(os.devnull), f"actor-{number}")) as timeline:
                 gang = GangParts(rank, rank, rank, data_parallel(group), OwnTurns(group), timeline)
-                ActorLoop(config, gang, slicing, rank, Publisher(rank), None).run()
+                publisher: Any = Publisher(rank)
+                ActorLoop(config, gang, slicing, rank, publisher, None).run()
         except BaseException as error:
             failures.append(error)
             meeting._barrier.abort()
