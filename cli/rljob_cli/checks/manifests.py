@@ -45,6 +45,7 @@ from rljob_cli.checks.findings import ANY, Finding, Findings, Level, Lines, inde
 from rljob_cli.checks.machine import machine_findings
 from rljob_cli.checks.models import model_findings
 from rljob_cli.checks.prompts import prompt_findings
+from rljob_cli.checks.reward_models import reward_model_findings
 from rljob_cli.checks.user_functions import function_problem, functions_of
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ def preflight(job: RLJob, place: JobPlace = JobPlace.MACHINE, refused: Collectio
     spec, is_elsewhere = job.spec, place is JobPlace.CLUSTER
     findings = Findings()
     findings.add(model_findings(spec, is_elsewhere=is_elsewhere))
+    findings.add(reward_model_findings(spec, is_elsewhere=is_elsewhere))
     for function in functions_of(spec):
         wrong = function_problem(function)
         if wrong is not None:

@@ -166,7 +166,7 @@ def _computing_findings(spec: RLJobSpec, folder: Path, described: Mapping[str, A
         if found is not None:
             uses = (*_BACKEND, "spec.model", "spec.training.packing", "spec.roles.actor.gpus")
             yield Finding(found.level, found.text, uses)
-    reason = _decoder_problem(described)
+    reason = decoder_problem(described)
     if reason is None:
         return
     is_torch = spec.roles.rollout.engine.kind is EngineKind.TORCH
@@ -187,8 +187,8 @@ def _computing_findings(spec: RLJobSpec, folder: Path, described: Mapping[str, A
         )
 
 
-def _decoder_problem(described: Mapping[str, Any]) -> str | None:
-    """Why neither the backend Flat nor the engine Torch computes it, as part of a sentence."""
+def decoder_problem(described: Mapping[str, Any]) -> str | None:
+    """Why neither the backend Flat nor the engine Torch computes a model of this config.json, as part of a sentence."""
     try:
         read_config(described)
     except ValueError as error:

@@ -1,0 +1,119 @@
+"""What can be known of the folder that a critic begins with (`roles.critic.modelPath`), without building its model.
+
+For the checks of a manifest, beside `checks.models`. Reads config.json and the heads of safetensors files, no weight.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rljob_api.model_files.size import stored_shapes
+from rljob_api.spec.model import tokenizer_size
+from rljob_api.spec.roles import BACKENDS
+from rljob_cli.checks.findings import Finding, problem, unchecked
+from rljob_cli.checks.models import decoder_problem, json_object
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from rljob_api.spec import RLJobSpec
+    from rljob_api.spec.model import ModelSpec
+
+_FIELD = "spec.roles.critic.modelPath"
+
+
+_KIND = "ForSequenceClassification"
+
+
+_LABELS_OF_TRANSFORMERS = 2
+"""Where a config.json says nothing of labels."""
+
+
+_VALUE_HEAD = "score.weight"
+
+
+_CURE = (
+    "Give the folder of a reward model, or leave modelPath out: then the critic begins as the policy with a new head."
+)
+
+
+def reward_model_findings(spec: RLJobSpec, *, is_elsewhere: bool) -> Iterator[Finding]:
+    """Of a job with absolute paths; none where its critic begins as the policy does."""
+    critic = spec.roles.critic
+    if critic is None or critic.model_path is None:
+        return
+    folder = Path(critic.model_path)
+    if not folder.is_dir():
+        if is_elsewhere:
+            yield unchecked(f"{_FIELD}: {folder} is not on this machine, so that nothing of it was looked at.")
+        else:
+            yield problem(f"{_FIELD}: {folder} is not a folder. {_CURE}")
+        return
+    described = json_object(folder / "config.json")
+    if described is None:
+        yield problem(f"{_FIELD}: {folder}/config.json is no whole JSON object. {_CURE}")
+    else:
+        yield from _config_findings(spec, folder, described)
+    yield from _head_findings(folder)
+
+
+def _config_findings(spec: RLJobSpec, folder: Path, described: Mapping[str, Any]) -> Iterator[Finding]:
+    names = described.get("architectures")
+    name = str(names[0]) if isinstance(names, list) and names else "no architecture"
+    if not name.endswith(_KIND):
+        yield problem(f"{_FIELD}: {folder}/config.json is of {name}, which has no head of values. {_CURE}")
+        return  # its labels would be those of a head that it does not have
+    if (labels := _num_labels(described)) != 1:
+        yield problem(
+            f"{_FIELD}: {folder}/config.json is of a model with {labels} labels, but a token has one value. Give a"
+            " reward model of one label."
+        )
+    rows, wanted = _vocabulary(described), _policys_vocabulary(spec.model)
+    if rows is not None and wanted is not None and rows != wanted:
+        yield problem(
+            f"{_FIELD}: {folder} has a vocabulary of {rows} tokens, and the policy one of {wanted}, but both read the"
+            " policy's tokens. Give a reward model with the policy's tokenizer.",
+            "spec.model",
+        )
+    backend = (spec.roles.critic and spec.roles.critic.backend) or spec.trainer_backend
+    if BACKENDS[backend].computes and not BACKENDS[backend].tries_families and (why := decoder_problem(described)):
+        yield problem(
+            f"{_FIELD}: {backend} does not compute the model in {folder}: {why}. Set roles.critic.backend to Fsdp, or"
+            " give another model.",
+            "spec.roles.critic.backend",
+            "spec.roles.actor.backend",
+        )
+
+
+def _num_labels(described: Mapping[str, Any]) -> int:
+    """As transformers counts them."""
+    names, number = described.get("id2label"), described.get("num_labels")
+    if isinstance(names, dict) and names:
+        return len(names)
+    return number if type(number) is int else _LABELS_OF_TRANSFORMERS
+
+
+def _vocabulary(described: Mapping[str, Any]) -> int | None:
+    inner = described.get("text_config")
+    size = (inner if isinstance(inner, dict) else described).get("vocab_size")
+    return size if type(size) is int else None
+
+
+def _policys_vocabulary(model: ModelSpec) -> int | None:
+    """None where its files do not say, or where another tokenizer's size is the vocabulary."""
+    if model.config is None:
+        return _vocabulary(json_object(Path(model.path or "") / "config.json") or {})
+    if model.config.vocab_size is None and model.tokenizer_path is not None:
+        return None
+    return model.config.vocab_size or tokenizer_size(model.config.tokenizer)
+
+
+def _head_findings(folder: Path) -> Iterator[Finding]:
+    try:
+        stored = stored_shapes(folder)
+    except ValueError as error:
+        yield problem(f"{_FIELD}: {str(error).removeprefix('model.path: ')}")
+        return
+    if _VALUE_HEAD not in stored:
+        yield problem(f"{_FIELD}: {folder} has no tensor {_VALUE_HEAD}, the head of a reward model. {_CURE}")
