@@ -39,8 +39,14 @@ ROLES = {Role.ROLLOUT: 2, Role.ACTOR: 2, Role.ACTOR_FWD: 1, Role.ADVANTAGES: 1}
 
 
 def job(
-    chunk_bytes: int = 1 << 16, keep: int = 2, heartbeat_seconds: int = 30, absence_seconds: int | None = None
+    chunk_bytes: int = 1 << 16,
+    keep: int = 2,
+    heartbeat_seconds: int = 30,
+    absence_seconds: int | None = None,
+    critic_replicas: int = 0,
 ) -> RLJob:
+    """With a critic of so many pods, if any."""
+    critic = {"critic": {"replicas": critic_replicas}} if critic_replicas else {}
     return RLJob.model_validate(
         {
             "metadata": {"name": "test"},
@@ -49,7 +55,8 @@ def job(
                 "data": {"prompts": "prompts.jsonl"},
                 "rollout": {"numRollouts": 100, "batchSize": 2, "samplesPerPrompt": 2},
                 "training": {"globalBatchSize": 4, "microBatchSize": 2},
-                "roles": {"rollout": {"replicas": 2}},
+                "algorithm": {"advantage": "Gae"} if critic_replicas else {},
+                "roles": {"rollout": {"replicas": 2}, **critic},
                 "weightSync": {"chunkBytes": chunk_bytes, "timeoutSeconds": 120},
                 "checkpoint": {"keep": keep},
                 "restartPolicy": {
@@ -92,6 +99,9 @@ class World:
     def __init__(self, servers: Servers, folder: Path, manifest: RLJob) -> None:
         self.servers = servers
         self.job = manifest
+        critic = manifest.spec.roles.critic
+        self.roles = ROLES if critic is None else {**ROLES, Role.ACTOR: 1, Role.CRITIC: critic.replicas}
+        """Role -> pods that are ordered."""
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         weights = folder / "weights"
         weights.mkdir()
@@ -159,11 +169,11 @@ class World:
 
     def order(self, epoch: int, generations: dict[str, int] | None = None, phase: PodPhase = PodPhase.RUN) -> None:
         wanted = generations or {}
-        pods = [PodKey(role=role, replica=replica) for role, count in ROLES.items() for replica in range(count)]
+        pods = [PodKey(role=role, replica=replica) for role, count in self.roles.items() for replica in range(count)]
         orders = [
             PodOrder(pod=pod, epoch=Epoch(epoch), generation=wanted.get(str(pod), 0), phase=phase) for pod in pods
         ]
-        replicas = {role.value: count for role, count in ROLES.items()}
+        replicas = {role.value: count for role, count in self.roles.items()}
         self.call("PUT", "/v1/desired", DesiredState(epoch=Epoch(epoch), pods=orders, replicas=replicas))
 
     def acknowledge(self, *ids: str) -> None:

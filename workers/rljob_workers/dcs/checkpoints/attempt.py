@@ -196,9 +196,9 @@ class Attempt:
         """
         began, path = time.monotonic(), f"/v1/checkpoints/attempts/{self._name}?wait="
         while not attempt.is_whole:
-            if attempt.to_begin:
-                began = time.monotonic()
-            left = began + seconds - time.monotonic()
+            now = time.monotonic()
+            began = now if attempt.to_begin else began
+            left = POLL_SECONDS if attempt.to_begin else began + seconds - now
             if left <= 0:
                 request = CheckpointGiveUp(
                     incarnation=self._place.incarnation, folder=self._name, waited_seconds=seconds
