@@ -215,8 +215,19 @@ def _from_checkpoint(old: RLJob, spec: RLJobSpec, parent: _Parent) -> tuple[RLJo
     notes.append(
         "Rollouts are counted from 0 and prompts are drawn from the first again: see numRollouts, shuffleSeed."
     )
+    spec, of_critic = _with_critic(spec, parent, path)
     model = ModelSpec(path=path, dtype=old.spec.model.dtype)  # the tokenizer lies in the folder
-    return spec.model_copy(update={"model": model}), notes
+    return spec.model_copy(update={"model": model}), notes + of_critic
+
+
+def _with_critic(spec: RLJobSpec, parent: _Parent, path: str) -> tuple[RLJobSpec, list[str]]:
+    """The spec whose critic begins with the one in the checkpoint at `path`, where both jobs have one that computes."""
+    critic = spec.roles.critic
+    if critic is None or parent.spec.roles.critic is None or spec.trainer_backend is TrainerBackend.SIM:
+        return spec, []
+    critic = critic.model_copy(update={"model_path": posixpath.join(path, Role.CRITIC.value)})
+    note = "The critic begins with the values of that checkpoint, and with a new optimizer, as the policy does."
+    return spec.model_copy(update={"roles": spec.roles.model_copy(update={"critic": critic})}), [note]
 
 
 def _claim_notes(old: RLJob, parent: _Parent) -> Iterator[str]:
@@ -231,7 +242,7 @@ def _claim_notes(old: RLJob, parent: _Parent) -> Iterator[str]:
             " one runs (ttlSecondsAfterFinished deletes it too), or copy the folder elsewhere and change model.path."
         )
     if volume.access_mode is AccessMode.READ_WRITE_ONCE:
-        yield "ReadWriteOnce: all pods that mount it, which are those of four roles, must fit onto one node."
+        yield "ReadWriteOnce: all pods that mount it, which are those of all roles that load the model, must fit onto one node."
 
 
 def _with_volume(spec: RLJobSpec, volume: CheckpointVolumeSpec) -> RLJobSpec:

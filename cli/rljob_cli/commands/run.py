@@ -15,7 +15,6 @@ import click
 
 from rljob_api.cluster_rules import given_cluster_fields
 from rljob_api.machine.devices import machine_devices
-from rljob_api.model_files.size import model_shape
 from rljob_api.names import EngineKind
 from rljob_cli.checks.findings import Level
 from rljob_cli.checks.machine import engine_problem, extra_problem
@@ -30,21 +29,21 @@ if TYPE_CHECKING:
 
 def print_plan(job: RLJob, lines: Lines, output: Literal["text", "json"]) -> None:
     """Prints the plan; what would be refused ends the process with its sentence."""
-    from rljob_cli.jobs.run_plan import plan_json, run_plan
+    from rljob_cli.jobs.run_plan import ModelShapes, plan_json, run_plan
     from rljob_cli.ui.plan import plan_text
     from rljob_operator.local.device_placement import place
 
     try:
         machine = machine_devices()
         placed = place(job.spec.roles, machine.names, machine.source)
-        shape = model_shape(job.spec.model)
+        shapes = ModelShapes.of(job.spec)
     except ValueError as error:
         refuse([lines.located(str(error))])
     for finding in trial_findings(job.spec):
         if finding.level is Level.PROBLEM:
             refuse([lines.located(finding.text)])
         click.echo(f"warning: {lines.located(finding.text)}", err=True)
-    plan = run_plan(job, machine, placed, shape, row_lengths(job.spec, shape.max_positions))
+    plan = run_plan(job, machine, placed, shapes, row_lengths(job.spec, shapes.policy.max_positions))
     click.echo(json.dumps(plan_json(plan)) if output == "json" else plan_text(plan))
 
 

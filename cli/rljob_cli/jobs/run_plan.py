@@ -18,11 +18,11 @@ from rljob_api.machine.memory import (
     kv_bytes_per_token,
     trainer_memory,
 )
-from rljob_api.model_files.size import ModelShape, fitting_interval
+from rljob_api.model_files.size import ModelShape, critic_shape, fitting_interval, model_shape
 from rljob_api.names import EngineKind, Role
-from rljob_api.roles import LEADING_ROLE, TRAITS, RoleTopology
+from rljob_api.roles import TRAITS, RoleTopology
 from rljob_api.spec import RLJob, RLJobSpec
-from rljob_api.spec.roles import BACKENDS, RoleSpec, TrainerBackend
+from rljob_api.spec.roles import BACKENDS, VALUE_CLIP, RoleSpec, TrainerBackend
 from rljob_api.wire.identity import PodKey
 from rljob_cli.checks.prompts import RowLengths
 from rljob_operator.local.device_placement import PodDevices, placement_order
@@ -81,18 +81,33 @@ class _Job:
     """What processes are planned from."""
 
     spec: RLJobSpec
-    shape: ModelShape
+    shapes: ModelShapes
     rows: RowLengths
     backend: TrainerBackend
 
     @property
-    def world(self) -> int:
-        return self.spec.roles.topology(LEADING_ROLE).num_ranks
+    def shape(self) -> ModelShape:
+        return self.shapes.policy
 
 
-def run_plan(job: RLJob, machine: MachineDevices, placed: PodDevices, shape: ModelShape, rows: RowLengths) -> RunPlan:
+@dataclass(frozen=True, slots=True)
+class ModelShapes:
+    """Of the models of a job."""
+
+    policy: ModelShape
+    critic: ModelShape
+    """Where there is none, of the one that it would have."""
+
+    @classmethod
+    def of(cls, spec: RLJobSpec) -> ModelShapes:
+        """Of a job with absolute paths. ValueError, with a sentence, where files cannot be read."""
+        policy = model_shape(spec.model)
+        return cls(policy, critic_shape(spec, policy))
+
+
+def run_plan(job: RLJob, machine: MachineDevices, placed: PodDevices, shapes: ModelShapes, rows: RowLengths) -> RunPlan:
     """The plan. `placed` is where the pods' devices are."""
-    planned = _Job(job.spec, shape, rows, job.spec.trainer_backend)
+    planned = _Job(job.spec, shapes, rows, job.spec.trainer_backend)
     present = job.spec.roles.present()
     processes = tuple(
         process
@@ -158,9 +173,7 @@ _Work = tuple[dict[str, Any], ProcessMemory | None]
 
 
 def _training(job: _Job, role: RoleSpec, topology: RoleTopology, rank: int) -> _Work:
-    training = job.spec.training
-    share = training.global_batch_size // training.iters_per_train_update // job.world
-    rows, work = _pass(job, share, trains=True)
+    share, rows, work = _slice(job, topology, job.backend)
     settings = {
         "backend": job.backend.value,
         "dtype": job.spec.model.dtype.value,
@@ -171,17 +184,53 @@ def _training(job: _Job, role: RoleSpec, topology: RoleTopology, rank: int) -> _
         "rowsOfMicroBatch": rows,
         "tokensOfMicroBatch": work.tokens,
         "activationCheckpointing": work.checkpointing,
-        "learningRate": training.optimizer.learning_rate,
-        "checkpointEverySteps": job.spec.checkpoint.every_steps
-        or fitting_interval(job.shape.parameters, job.spec.model.dtype),
+        "learningRate": job.spec.training.optimizer.learning_rate,
+        "checkpointEverySteps": _checkpoint_interval(job),
         "threads": role.threads,
     }
     return settings, trainer_memory(job.shape, job.backend, job.spec.model.dtype, topology.num_ranks, work)
 
 
+def _critic(job: _Job, role: RoleSpec, topology: RoleTopology, rank: int) -> _Work:
+    """Its values are computed in micro-batches of the same size, and take less than the pass that trains."""
+    own, training = job.spec.roles.critic, job.spec.training
+    assert own is not None, "only roles that are there are planned"
+    backend = own.backend or job.backend
+    share, rows, work = _slice(job, topology, backend)
+    settings = {
+        "backend": backend.value,
+        "model": own.model_path or "the policy with a new head",
+        "dtype": job.spec.model.dtype.value,
+        "rank": rank,
+        "world": topology.num_ranks,
+        "rowsOfSlice": share,
+        "rowsOfMicroBatch": rows,
+        "tokensOfMicroBatch": work.tokens,
+        "activationCheckpointing": work.checkpointing,
+        "learningRate": (own.optimizer or training.optimizer).learning_rate,
+        "valueClip": VALUE_CLIP if own.value_clip is None else own.value_clip,
+        "criticOnlySteps": training.critic_only_steps or 0,
+        "checkpointEverySteps": _checkpoint_interval(job),
+        "threads": role.threads,
+    }
+    return settings, trainer_memory(job.shapes.critic, backend, job.spec.model.dtype, topology.num_ranks, work)
+
+
+def _checkpoint_interval(job: _Job) -> int:
+    """Of the whole record, by the size of the policy."""
+    return job.spec.checkpoint.every_steps or fitting_interval(job.shape.parameters, job.spec.model.dtype)
+
+
+def _slice(job: _Job, topology: RoleTopology, backend: TrainerBackend) -> tuple[int, int, Pass]:
+    """Rows of a slice that a rank of a role that trains has, rows of its largest micro-batch, and that."""
+    training = job.spec.training
+    share = training.global_batch_size // training.iters_per_train_update // topology.num_ranks
+    return share, *_pass(job, share, backend, trains=True)
+
+
 def _log_probs(job: _Job, role: RoleSpec, topology: RoleTopology, rank: int) -> _Work:
     groups = -(-job.spec.rollout.batch_size // len(topology.gangs))
-    rows, work = _pass(job, groups * job.spec.rollout.samples_per_prompt, trains=False)
+    rows, work = _pass(job, groups * job.spec.rollout.samples_per_prompt, job.backend, trains=False)
     settings = {
         "backend": job.backend.value,
         "dtype": job.spec.model.dtype.value,
@@ -231,12 +280,14 @@ def _work_of(role: Role) -> Callable[[_Job, RoleSpec, RoleTopology, int], _Work]
     traits = TRAITS[role]
     if traits.leads:
         return _training
+    if traits.saves:
+        return _critic
     if traits.has_engines:
         return _generation
     return _advantages if traits.stream is None else _log_probs
 
 
-def _pass(job: _Job, share: int, *, trains: bool) -> tuple[int, Pass]:
+def _pass(job: _Job, share: int, backend: TrainerBackend, *, trains: bool) -> tuple[int, Pass]:
     """The largest micro-batch out of `share` rows: how many there are if all are as long as can be, and its tokens.
 
     A budget of tokens is taken as used up: shorter rows fill it.
@@ -248,7 +299,7 @@ def _pass(job: _Job, share: int, *, trains: bool) -> tuple[int, Pass]:
         tokens = min(tokens, max(length, training.max_tokens_per_micro_batch))
         rows = tokens // length
     checkpointing = training.activation_checkpointing is None or training.activation_checkpointing
-    keeps_less = trains and checkpointing and BACKENDS[job.backend].checkpoints_activations
+    keeps_less = trains and checkpointing and BACKENDS[backend].checkpoints_activations
     return rows, Pass(tokens, -(-tokens * job.rows.response // length), keeps_less)
 
 

@@ -28,6 +28,8 @@ What a pass takes on top, as counted at the peak of a forward and backward pass:
   the pass's other end, three times the logits in float32: of all response tokens with Flat, of a chunk of 2^25 with
   Fsdp.
   Without gradients nothing is kept: 4 of the feed-forward and 3 of the hidden width, or the logits.
+  A critic is a model with a vocabulary of 1 (`critic_shape`): a value in the place of a token's logits. Its pass for
+  values, without gradients, takes less than the one that trains.
 
 Together: what is always there + copies + activations. Publications and checkpoints are copied to the host tensor by
 tensor, when no activations are there, and add nothing to the peak.
@@ -105,7 +107,7 @@ class ProcessMemory:
 
 
 def trainer_memory(shape: ModelShape, backend: TrainerBackend, dtype: Dtype, world: int, work: Pass) -> ProcessMemory:
-    """Of rank 0 of the actor, which holds as much as any other."""
+    """Of rank 0 of a role that trains, which holds as much as any other."""
     traits = BACKENDS[backend]
     if not traits.computes:
         return ProcessMemory(weights=0)

@@ -18,7 +18,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +169,18 @@ def shape_of_files(described: dict[str, Any], shapes: dict[str, list[int]]) -> M
         vocabulary=_size(fields, "vocab_size"),
         max_positions=_size(fields, "max_position_embeddings", default=0) or None,
     )
+
+
+def critic_shape(spec: RLJobSpec, policy: ModelShape) -> ModelShape:
+    """Of the job's critic, whose head has one row: of a reward model's files, or the policy's body. Errors as above."""
+    critic = spec.roles.critic
+    if critic is not None and critic.model_path is not None:
+        folder = Path(critic.model_path)
+        return replace(shape_of_files(_described(folder), stored_shapes(folder)), vocabulary=1)
+    embedding = policy.vocabulary * policy.hidden
+    is_tied = policy.outside < 2 * embedding
+    added = policy.hidden - (0 if is_tied else embedding)
+    return replace(policy, parameters=policy.parameters + added, outside=policy.outside + added, vocabulary=1)
 
 
 def _inner(fields: dict[str, Any]) -> int:

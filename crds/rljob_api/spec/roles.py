@@ -327,6 +327,10 @@ class ActorSpec(RoleSpec):
     log-probs have the same."""
 
 
+VALUE_CLIP = 0.2
+"""Of a critic that says nothing of it."""
+
+
 class CriticSpec(RoleSpec):
     """Size and shape of the critic, what computes its model, and how that is trained."""
 

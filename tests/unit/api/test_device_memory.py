@@ -2,6 +2,7 @@
 
 import json
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_api.machine.memory import Pass, engine_memory, forward_memory, kv_bytes_per_token, trainer_memory
-from rljob_api.model_files.size import ModelShape, model_shape, shape_of_files
+from rljob_api.model_files.size import ModelShape, critic_shape, model_shape, shape_of_files
+from rljob_api.spec import RLJobSpec
 from rljob_api.spec.engine import EngineSpec
 from rljob_api.spec.model import Dtype, ModelSpec
 from rljob_api.spec.roles import TrainerBackend
+from tests.unit.api.manifests import changed
 
 QWEN3_4B: dict[str, Any] = {
     "model_type": "qwen3",
@@ -74,6 +77,44 @@ def test_eight_ranks_share_what_they_train(shape: ModelShape) -> None:
     assert engine_memory(shape, Dtype.BFLOAT16, Dtype.BFLOAT16, EngineSpec()).weights == 2 * (
         shape.parameters + 151936 * 2560
     )  # its head is tied
+
+
+def test_a_critic_has_a_row_in_the_place_of_the_language_head(shape: ModelShape, tmp_path: Path) -> None:
+    tied, untied = make_critic({}), make_critic({"tieWordEmbeddings": False})
+    assert (tied.parameters, untied.parameters) == (policy_parameters({}) + 32, policy_parameters({}) + 32)
+    assert (untied.outside, untied.vocabulary) == (100 * 32 + 32 + 32, 1)
+
+    folder = tmp_path / "reward"
+    folder.mkdir()
+    shapes = {name: size for name, size in stored(QWEN3_4B).items() if name != "lm_head.weight"}
+    head = json.dumps({name: {"shape": size} for name, size in {**shapes, "score.weight": [1, 2560]}.items()}).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(head)) + head)
+    (folder / "config.json").write_text(json.dumps({**QWEN3_4B, "tie_word_embeddings": False}))
+    assert make_critic({}, modelPath=str(folder)) == replace(
+        shape, parameters=shape.parameters + 2560, outside=shape.outside + 2560, vocabulary=1
+    )
+
+
+def test_a_critic_makes_no_logits(shape: ModelShape) -> None:
+    work = Pass(tokens=512, responses=512, checkpointing=True)
+    critic = trainer_memory(replace(shape, vocabulary=1), TrainerBackend.FLAT, Dtype.BFLOAT16, 1, work)
+    policy = trainer_memory(shape, TrainerBackend.FLAT, Dtype.BFLOAT16, 1, work)
+    assert policy.activations - critic.activations > 512 * 151936 * 4
+
+
+CONFIG = {"hiddenSize": 32, "intermediateSize": 48, "numLayers": 3, "headDim": 8, "vocabSize": 100}
+
+
+def policy_parameters(fields: dict[str, Any]) -> int:
+    return model_shape(ModelSpec.model_validate({"config": {**CONFIG, **fields}})).parameters
+
+
+def make_critic(fields: dict[str, Any], **critic: str) -> ModelShape:
+    job: dict[str, Any] = {"spec.algorithm.advantage": "Gae", "spec.roles.critic": critic}
+    for name, value in {**CONFIG, **fields}.items():
+        job[f"spec.model.config.{name}"] = value
+    spec = RLJobSpec.model_validate(changed(job)["spec"])
+    return critic_shape(spec, model_shape(spec.model))
 
 
 def test_a_folder_and_a_config_of_the_same_model_come_out_alike(tmp_path: Path) -> None:

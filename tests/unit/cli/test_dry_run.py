@@ -85,6 +85,29 @@ def test_eight_devices_have_their_processes_and_their_memory(folder: Path) -> No
     assert not (folder / "rljob-out").exists()
 
 
+def test_a_critic_has_a_row_of_its_own_on_its_own_devices(folder: Path) -> None:
+    spec: dict[str, Any] = JOB["spec"]  # type: ignore[assignment] # a job's
+    critic = {"gpus": 2, "optimizer": {"learningRate": 0.25}}
+    roles = {**spec["roles"], "actor": {"gpus": 2}, "critic": critic}
+    job = {**spec, "algorithm": {"advantage": "Gae"}, "training": {**spec["training"], "criticOnlySteps": 5}}
+    (folder / "job.yaml").write_text(yaml.safe_dump({**JOB, "spec": {**job, "roles": roles}}))
+    command = ["run", str(folder / "job.yaml"), "--dry-run", "--output", "json"]
+    done = CliRunner().invoke(cli, command, env={"CUDA_VISIBLE_DEVICES": None, **EIGHT})
+    assert done.exit_code == 0, done.output
+    processes = {one["name"]: one for one in json.loads(done.stdout)["processes"]}
+    actor, critic = processes["actor-0.1"], processes["critic-0.1"]
+    assert (actor["devices"], critic["devices"]) == (["fake-1"], ["fake-5"])
+    assert {name: critic["settings"][name] for name in ("rank", "world", "rowsOfSlice", "learningRate")} == {
+        "rank": 1,
+        "world": 2,
+        "rowsOfSlice": actor["settings"]["rowsOfSlice"],
+        "learningRate": 0.25,
+    }
+    assert (critic["settings"]["valueClip"], critic["settings"]["criticOnlySteps"]) == (0.2, 5)
+    # A head of one row beside the embedding, to which the policy's is tied.
+    assert critic["memory"]["weights"] == actor["memory"]["weights"] + 4 * 2560 // 2
+
+
 def test_nine_devices_are_refused(folder: Path) -> None:
     done = run_dry(folder, EIGHT, roles={"rollout": {"gpus": 3, "engine": {"kind": "Torch"}}})
     assert done.exit_code == 64
