@@ -29,23 +29,23 @@ if TYPE_CHECKING:
 
     from rljob_api.spec import RLJobSpec
     from rljob_workers.trainers.base import ForwardModel, Trainer
-    from rljob_workers.trainers.data_parallel import DataParallelGroup
+    from rljob_workers.trainers.mesh import Mesh
     from rljob_workers.trainers.settings import CriticSettings
 
 
-def _build(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, group: DataParallelGroup) -> Trainer:
+def _build(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, mesh: Mesh) -> Trainer:
     keep_freed_memory()
     config = trainer_config(spec)
     model = FlatModel(
         build_config(spec.model, tokenizer),
         config.optimizer,
-        group,
-        num_totals=step_totals(config, group).size,
+        mesh.gang,
+        num_totals=step_totals(config, mesh).size,
         dtype=config.dtype,
         head_dtype=wide_head_dtype(spec),
         device=own_device(),
     )
-    return ModelTrainer(model, config, group)
+    return ModelTrainer(model, config, mesh)
 
 
 def _forward_model(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> ForwardModel:
@@ -59,20 +59,18 @@ def _forward_model(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> Forwa
     return ModelForward(model, micro_batch_limits(spec.training))
 
 
-def _build_critic(
-    settings: CriticSettings, spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, group: DataParallelGroup
-) -> Trainer:
+def _build_critic(settings: CriticSettings, spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, mesh: Mesh) -> Trainer:
     keep_freed_memory()
     config = critic_config(settings, spec)
     model = FlatCritic(
         build_config(spec.model, tokenizer),
         config.optimizer,
-        group,
-        num_totals=step_totals(config, group).size,
+        mesh.gang,
+        num_totals=step_totals(config, mesh).size,
         dtype=config.dtype,
         device=own_device(),
     )
-    return ModelTrainer(model, config, group)
+    return ModelTrainer(model, config, mesh)
 
 
 def _load_critic(
