@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rljob_api.spec.roles import TrainerBackend
+from rljob_workers.algorithms.objective import Output
 from rljob_workers.devices import own_device
 from rljob_workers.models.building import build_config, torch_dtype
 from rljob_workers.trainers.allocator import keep_freed_memory
 from rljob_workers.trainers.backend import Backend, CriticBuilder
 from rljob_workers.trainers.critic_version_0 import load_policy, load_reward_model
 from rljob_workers.trainers.flat_critic import FlatCritic
+from rljob_workers.trainers.flat_entropy import FlatEntropyModel
 from rljob_workers.trainers.flat_model import FlatModel, FlatScoring
 from rljob_workers.trainers.model_trainer import ModelForward, ModelTrainer, step_totals
 from rljob_workers.trainers.settings import (
@@ -36,7 +38,8 @@ if TYPE_CHECKING:
 def _build(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, mesh: Mesh) -> Trainer:
     keep_freed_memory()
     config = trainer_config(spec)
-    model = FlatModel(
+    kind = FlatEntropyModel if Output.ENTROPY in config.objective.needs_outputs else FlatModel
+    model = kind(
         build_config(spec.model, tokenizer),
         config.optimizer,
         mesh.gang,
