@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rljob_api.spec.advantages import Advantage, GaeSpec, Whitening
+from rljob_api.spec.advantages import Advantage, CutOff, GaeSpec, Whitening
 from rljob_api.spec.algorithm import NoVariance
 from rljob_workers.algorithms.advantages.gae import gae
 from rljob_workers.algorithms.advantages.group import group_normalised
@@ -29,7 +29,8 @@ ROW_ESTIMATORS: Mapping[str, RowEstimator] = {Advantage.GRPO: group_normalised}
 def _gae(algorithm: AlgorithmSpec) -> TokenEstimator:
     chosen = algorithm.gae or GaeSpec()
     whitens = chosen.whiten is Whitening.PARTITION
-    return partial(gae, gamma=chosen.gamma, trace_decay=chosen.lambda_, whitens=whitens)
+    bootstraps = chosen.cut_off is CutOff.GOES_ON
+    return partial(gae, gamma=chosen.gamma, trace_decay=chosen.lambda_, bootstraps=bootstraps, whitens=whitens)
 
 
 TOKEN_ESTIMATORS: Mapping[str, Callable[[AlgorithmSpec], TokenEstimator]] = {Advantage.GAE: _gae}

@@ -57,6 +57,13 @@ class Whitening(StrEnum):
     PARTITION = "Partition"
 
 
+class CutOff(StrEnum):
+    """What is expected after the last token of an answer that was cut off."""
+
+    ENDS = "Ends"
+    GOES_ON = "GoesOn"
+
+
 class GaeSpec(ApiModel):
     """Generalised advantage estimation over the tokens that the model drew, by the values of a critic."""
 
@@ -65,6 +72,10 @@ class GaeSpec(ApiModel):
     are a baseline and nothing else. 0: nothing, the next token's value stands for all that comes."""
     gamma: float = Field(default=1.0, gt=0, le=1)
     """Discount of each token that the model draws."""
+    cut_off: CutOff = CutOff.ENDS
+    """Answers that were cut off at maxNewTokens or at the model's last position. Ends: their reward is all that there
+    is, as of others. GoesOn: the answer would have gone on, and the value at its last token is expected on top. Where
+    every answer is cut off, and rewards are no penalties, returns then grow without end."""
     whiten: Whitening = Whitening.NONE
     """None: advantages have the scale of the rewards, and rows are served as they come. Partition: mean 0 and variance
     1 over all drawn tokens of the rollout, which must be complete first, so that no slice of it is trained on while

@@ -17,6 +17,7 @@ from rljob_workers.trainers.data_parallel import DataParallelGroup
 from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_sharded, model_config
 from rljob_workers.trainers.fsdp.sharded_trainer import FsdpModel
 from rljob_workers.trainers.fsdp.stored_tensors import local_rows
+from rljob_workers.trainers.mesh import data_parallel
 from rljob_workers.trainers.micro_batches import MicroBatchLimits
 from rljob_workers.trainers.model_trainer import ModelTrainer, step_totals
 from rljob_workers.trainers.optimizer_steps import TrainerConfig
@@ -43,12 +44,12 @@ def main(folder: Path, group: DataParallelGroup, mesh: DeviceMesh, dtype: str, f
         model,
         OPTIMIZER,
         group,
-        num_totals=step_totals(config, group).size,
+        num_totals=step_totals(config, data_parallel(group)).size,
         dtype=compute,
         packing=True,
         device=torch.device("cpu"),
     )
-    trainer = ModelTrainer(trained, config, group)
+    trainer = ModelTrainer(trained, config, data_parallel(group))
     for moments in (trained._optimizer.first_moments, trained._optimizer.second_moments):
         for moment in moments.values():
             moment.fill_(0.5)  # as after a step: until then they have no memory

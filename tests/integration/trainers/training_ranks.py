@@ -18,6 +18,7 @@ from rljob_workers.trainers.base import Trainer, TrainRows
 from rljob_workers.trainers.data_parallel import DataParallelGroup, RankVote, agree
 from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_sharded, model_config
 from rljob_workers.trainers.fsdp.sharded_trainer import FsdpModel
+from rljob_workers.trainers.mesh import data_parallel
 from rljob_workers.trainers.micro_batches import MicroBatchLimits
 from rljob_workers.trainers.model_trainer import ModelTrainer, step_totals
 from rljob_workers.trainers.optimizer_steps import TrainerConfig
@@ -67,12 +68,12 @@ def make_trainer(name: str, dtype: torch.dtype, group: DataParallelGroup, mesh: 
         model,
         OPTIMIZER,
         group,
-        num_totals=step_totals(config, group).size,
+        num_totals=step_totals(config, data_parallel(group)).size,
         dtype=dtype,
         packing=True,
         device=torch.device("cpu"),
     )
-    return ModelTrainer(trained, config, group)
+    return ModelTrainer(trained, config, data_parallel(group))
 
 
 def train_step(trainer: Trainer, group: DataParallelGroup, rows: TrainRows) -> list[float]:

@@ -251,7 +251,7 @@ def finish(job: Job) -> None:
     assert job.admin.stats().groups_issued == 0
 
 
-def test_a_lost_field_that_only_the_actor_read_is_made_again_for_nobody(make_job: MakeJob) -> None:
+def test_a_lost_field_that_only_the_actor_read_restarts_nothing(make_job: MakeJob) -> None:
     job = make_job(critic=1, batch=1)
     make_rows(job, elsewhere=(REFERENCE,))
     job.train(0)
@@ -287,7 +287,7 @@ def test_a_drain_waits_for_what_the_critic_is_behind_with(make_job: MakeJob) -> 
     assert drain_blockers(job.admin.inspection.stats("test")) == []
 
 
-def test_a_critic_that_waits_says_for_what(make_job: MakeJob) -> None:
+def test_a_critic_that_waits_names_what_it_waits_for(make_job: MakeJob) -> None:
     job = make_job(critic=1)
     job.put(job.tickets(1))
     answer = job.claim_training(0, CRITIC)

@@ -45,7 +45,7 @@ def total_of(
     return StepTotals(METRICS, 0, world).read(torch.stack(everyone).sum(0).tolist())[2]
 
 
-def test_it_is_what_the_formula_says() -> None:
+def test_it_is_what_the_formula_gives() -> None:
     totals = StepTotals(METRICS, 0, 1)
     buffer = torch.zeros(totals.size)
     totals.clear(buffer)

@@ -88,6 +88,28 @@ def test_without_kl_and_correction_neither_is_read() -> None:
     assert not {"correction/weight", "policy/kl_reference"} & set(metrics)
 
 
+def test_an_entropy_bonus_lowers_the_loss_of_tokens_that_count() -> None:
+    columns = {**COLUMNS, Column.LOSS_MASKS: torch.tensor([1, 1, 0], dtype=torch.uint8)}
+    entropy = torch.tensor([0.5, 1.5, math.inf], requires_grad=True)
+    rows = MaskedRows(columns[Column.LOSS_MASKS], columns[Column.RESPONSE_LENGTHS])
+    losses = []
+    for bonus in (0.0, 0.01):
+        objective = PolicyObjective(reinforce, token_mean, entropy_bonus=bonus)
+        sums = objective.loss(Outputs(NEW, entropy), columns, rows, objective.weigh(rows).weights)
+        torch.testing.assert_close(sums.metrics["policy/entropy"].values, torch.tensor([0.5, 1.5, 0.0]))
+        losses.append(sums.loss)
+    assert not losses[0].requires_grad
+    assert float((losses[1] - losses[0]).detach()) == pytest.approx(-0.01 * (0.5 + 1.5))
+    (gradient,) = torch.autograd.grad(losses[1], entropy)
+    torch.testing.assert_close(gradient, torch.tensor([-0.01, -0.01, 0.0]))
+
+
+def test_a_bonus_needs_entropies() -> None:
+    objective = PolicyObjective(reinforce, token_mean, entropy_bonus=0.01)
+    with pytest.raises(ValueError, match="entropy: this model computes log_probs only"):
+        step(objective, COLUMNS)
+
+
 def with_kl(*, is_weighted: bool, correct: Correction | None = None, estimate: KlEstimate = k3) -> PolicyObjective:
     """Of the plain policy gradient: without advantages the KL term is all of its loss."""
     return PolicyObjective(reinforce, token_mean, kl=KlTerm(1.0, estimate, is_weighted), correct=correct)

@@ -19,6 +19,7 @@ from rljob_workers.trainers.base import TrainRows
 from rljob_workers.trainers.data_parallel import SingleRank
 from rljob_workers.trainers.flat_model import FlatModel
 from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_whole, model_config
+from rljob_workers.trainers.mesh import data_parallel
 from rljob_workers.trainers.model_trainer import ModelTrainer, step_totals
 from rljob_workers.trainers.settings import trainer_config
 from tests.unit.trainers.rows import make_rows, make_spec
@@ -63,10 +64,10 @@ def test_a_model_is_fine_tuned_by_the_trainer_of_policies(tmp_path: Path) -> Non
         build_config(spec.model, tokenizer),
         config.optimizer,
         group,
-        num_totals=step_totals(config, group).size,
+        num_totals=step_totals(config, data_parallel(group)).size,
         dtype=torch.float32,
     )
-    trainer = ModelTrainer(model, config, group)
+    trainer = ModelTrainer(model, config, data_parallel(group))
     trainer.load(Folder(tmp_path / "v0.safetensors"))
     losses = []
     for _ in range(8):
@@ -86,11 +87,11 @@ def test_rows_without_a_column_that_the_objective_needs_are_refused(tmp_path: Pa
         build_config(spec.model, build_tokenizer(spec.model)),
         config.optimizer,
         group,
-        num_totals=step_totals(config, group).size,
+        num_totals=step_totals(config, data_parallel(group)).size,
         dtype=torch.float32,
     )
     rows = make_rows(0)
     columns = dict(rows.columns)
     del columns[Column.ADVANTAGES]
     with pytest.raises(ValueError, match=r"^advantages: missing in the rows, but PolicyObjective needs them"):
-        ModelTrainer(model, config, group).accumulate(TrainRows(columns))
+        ModelTrainer(model, config, data_parallel(group)).accumulate(TrainRows(columns))

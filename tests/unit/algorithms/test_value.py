@@ -12,6 +12,7 @@ from rljob_workers.algorithms.value import VALUE_CLIPPED, VALUE_ERROR, ValueObje
 from rljob_workers.tensors.columns import Column
 from rljob_workers.trainers.data_parallel import SingleRank
 from rljob_workers.trainers.flat_model import FlatModel
+from rljob_workers.trainers.mesh import data_parallel
 from rljob_workers.trainers.model_trainer import ModelTrainer
 from rljob_workers.trainers.settings import trainer_config
 from tests.unit.trainers.rows import make_spec
@@ -51,4 +52,4 @@ def test_a_model_that_gives_no_values_is_refused() -> None:
     config = replace(trainer_config(make_spec()), objective=ValueObjective(), role="critic")
     model = FlatModel.__new__(FlatModel)  # refused before anything of it is used
     with pytest.raises(ValueError, match=r"^ValueObjective needs values of a forward pass, which FlatModel does not"):
-        ModelTrainer(model, config, SingleRank())
+        ModelTrainer(model, config, data_parallel(SingleRank()))

@@ -54,6 +54,23 @@ def test_what_any_number_of_ranks_wrote_is_read_whole(
     assert saved.own(ranks) == {}, "a rank that did not exist then"
 
 
+def test_a_rank_may_have_several_slices_of_a_tensor(tmp_path: Path) -> None:
+    """As of queries, keys and values that tensor parallelism deals out by groups of heads."""
+    slices = [
+        StateSlice(EXP_AVG, "a", SHAPES["a"], (row, column), WHOLE["a"][row : row + 2, column : column + 2])
+        for row, column in [(0, 0), (2, 0), (4, 0), (0, 2), (2, 2), (4, 2)]
+    ]
+    shares = [StateShare(slices[::2], {"random": torch.tensor([0])}), StateShare(slices[1::2])]
+    assert list(shares[0].tensors()) == ["exp_avg/a", "exp_avg/a@4,0", "exp_avg/a@2,2", "own/random"]
+    saved = write(tmp_path, shares)
+    saved.check(EXP_AVG, {"a": SHAPES["a"]})
+    found, part = torch.full(SHAPES["a"], -1.0), torch.full((3, 3), -1.0)
+    saved.fill(EXP_AVG, {"a": found})
+    saved.fill_part(EXP_AVG, "a", (1, 1), part)
+    assert torch.equal(found, WHOLE["a"])
+    assert torch.equal(part, WHOLE["a"][1:4, 1:4])
+
+
 @pytest.mark.parametrize(
     ("shapes", "text"),
     [

@@ -123,6 +123,13 @@ def test_the_first_step_moves_the_head_and_the_second_one_all_that_is_below(tmp_
     assert len(moved[1]) == sum(one.dim() == 1 for one in critic.stage_weights().values())
 
 
+def test_values_of_a_model_in_bfloat16_are_not_rounded_to_it(tmp_path: Path) -> None:
+    spec = make_spec(dtype="bfloat16")
+    critic = make_critic(spec, tmp_path, settings_of("Flat", reward_model(spec, tmp_path / "rewards")))
+    values = values_of(critic, critic_rows(0))
+    assert float((values != values.bfloat16().float()).float().mean()) > 0.9
+
+
 REFUSED = [
     pytest.param(
         None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from rljob_workers.algorithms.objective import Output, Outputs
+from rljob_workers.algorithms.objective import Output, Outputs, Reduction
 from rljob_workers.models.blob import write_blob
 from rljob_workers.models.building import build_config, initial_state
 from rljob_workers.models.tokenizers import build_tokenizer
@@ -16,6 +16,7 @@ from rljob_workers.models.weight_source import Folder
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers.data_parallel import SingleRank
 from rljob_workers.trainers.flat_model import FlatModel
+from rljob_workers.trainers.mesh import Mesh, data_parallel
 from rljob_workers.trainers.micro_batches import RowRange
 from rljob_workers.trainers.model_trainer import Meeting, ModelTrainer, step_totals
 from rljob_workers.trainers.settings import trainer_config
@@ -52,15 +53,15 @@ def trained(kind: type[FlatModel], folder: Path) -> tuple[list[object], int]:
     """What two steps and a score give, and how often they called `progress`."""
     spec = make_spec(micro_batch_size=3)
     tokenizer = build_tokenizer(spec.model)
-    config, group = trainer_config(spec), SingleRank()
+    config, mesh = trainer_config(spec), data_parallel(SingleRank())
     model = kind(
         build_config(spec.model, tokenizer),
         config.optimizer,
-        group,
-        num_totals=step_totals(config, group).size,
+        mesh.gang,
+        num_totals=step_totals(config, mesh).size,
         dtype=torch.float32,
     )
-    trainer = ModelTrainer(model, config, group)
+    trainer = ModelTrainer(model, config, mesh)
     write_blob(folder / "v0.safetensors", initial_state(spec.model, tokenizer))
     trainer.load(Folder(folder / "v0.safetensors"))
     calls: list[None] = []
@@ -80,3 +81,13 @@ def test_a_model_with_a_schedule_is_given_all_micro_batches_at_once(tmp_path: Pa
     at_once, slices = trained(Interleaved, tmp_path)
     assert at_once == one_by_one
     assert (micro_batches, slices) == (18, 3), "16 rows, 3 to a micro-batch, thrice"
+
+
+def test_ranks_that_share_a_model_have_one_place_among_the_maxima() -> None:
+    """What ranks that are no source bring is zeros: in places of their own these would be maxima."""
+    alone = SingleRank()
+    of_two = Mesh(alone, dp_rank=1, dp_size=2, is_source=True, sharing=alone)
+    config = trainer_config(make_spec())
+    largest = [one for one in config.objective.metrics if one.reduction is Reduction.MAX]
+    grown = step_totals(config, of_two).size - step_totals(config, data_parallel(alone)).size
+    assert grown == len(largest) > 0

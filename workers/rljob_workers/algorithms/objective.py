@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -48,7 +48,7 @@ class Outputs:
     log_probs: torch.Tensor | None = None
     """Log pi of each token, with a graph where gradients are on."""
     entropy: torch.Tensor | None = None
-    """Of the distribution that the token was drawn from, in nats; without a graph unless it is asked for."""
+    """Of the distribution that the token was drawn from, in nats; with a graph where the objective needs it."""
     values: torch.Tensor | None = None
     """Expected return from each token on."""
 
@@ -173,7 +173,8 @@ class Objective(ABC):
 
     needs_columns: frozenset[Column]
     """What rows must have beside tokens and lengths."""
-    needs_outputs: ClassVar[frozenset[Output]]
+    needs_outputs: frozenset[Output]
+    """What a forward pass must give, with a graph."""
     metrics: tuple[Metric, ...]
     """In a fixed order: ranks add them up by place."""
 

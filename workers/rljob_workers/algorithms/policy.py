@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -46,7 +45,11 @@ def _mean(name: str, unit: str, formula: str) -> Metric:
     return Metric(name, Reduction.TOKEN_MEAN, unit, formula)
 
 
-ENTROPY = _mean("policy/entropy", "nats", "entropy of the policy at each token; -log pi of what was drawn with Flat")
+ENTROPY = _mean(
+    "policy/entropy",
+    "nats",
+    "entropy of the policy at each token; -log pi of what was drawn with Flat and no entropyBonus",
+)
 
 
 APPROXIMATE_KL = _mean("policy/approx_kl", "nats", "ratio - 1 - log ratio of new over proximal policy (k3)")
@@ -102,14 +105,14 @@ STALENESS_KL = Metric(
 
 
 class PolicyObjective(Objective):
-    """Formula: per token l = w * policy_loss(new, log_probs, A) + coefficient * KL(new, ref); then the weighted sum.
+    """Formula: per token l = w * policy_loss(new, log_probs, A) + coefficient * KL(new, ref) - bonus * H(new).
 
+    Of these the weighted sum is taken. H is the entropy of the distribution that the token is a draw of.
     The KL term is not weighted by the correction w, unless `KlTerm` says so: it is a penalty of the new policy at the
     tokens seen.
-    Source: Shao et al. 2024, DeepSeekMath, arXiv:2402.03300, equation 3 with the parts' own sources.
+    Source: Shao et al. 2024, DeepSeekMath, arXiv:2402.03300, equation 3 with the parts' own sources; the entropy bonus:
+    Mnih et al. 2016, arXiv:1602.01783, section 4, and Schulman et al. 2017, arXiv:1707.06347, equation 9.
     """
-
-    needs_outputs: ClassVar[frozenset[Output]] = frozenset({Output.LOG_PROBS})
 
     def __init__(
         self,
@@ -118,12 +121,15 @@ class PolicyObjective(Objective):
         *,
         kl: KlTerm | None = None,
         correct: Correction | None = None,
+        entropy_bonus: float = 0.0,
     ) -> None:
         """`kl` None: no such term; `correct` None: log-probs of the engine give metrics only."""
         self._token_loss = token_loss
         super().__init__(aggregate)
         self._kl = kl
         self._correct = correct
+        self._entropy_bonus = entropy_bonus
+        self.needs_outputs = frozenset({Output.LOG_PROBS, *((Output.ENTROPY,) if entropy_bonus else ())})
         needs = {Column.ADVANTAGES, Column.ROLLOUT_LOG_PROBS, Column.LOSS_MASKS}
         self.needs_columns = frozenset(needs if kl is None else {*needs, Column.REF_LOG_PROBS})
         self.metrics = (
@@ -178,6 +184,8 @@ class PolicyObjective(Objective):
                 kl = kl * ratio_of(new - proximal) * correction
             loss = loss + self._kl.coefficient * kl
             metrics[KL_REFERENCE.name] = MetricValues(kl.detach())
+        if self._entropy_bonus:
+            loss = loss - self._entropy_bonus * unmasked(outputs.of(Output.ENTROPY))
         loss = unmasked(loss)  # a user's loss may be anything where all that it was given is 0
         return LossSums(loss @ weights.to(loss.dtype), loss.detach(), metrics)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 import torch
 
@@ -30,7 +29,7 @@ class SupervisedObjective(Objective):
     Generative Pre-Training", equation 1.
     """
 
-    needs_outputs: ClassVar[frozenset[Output]] = frozenset({Output.LOG_PROBS})
+    needs_outputs = frozenset({Output.LOG_PROBS})
     needs_columns = frozenset({Column.LOSS_MASKS})
     metrics = (CROSS_ENTROPY,)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 import torch
 
@@ -45,7 +44,7 @@ class ValueObjective(Objective):
     (baselines, ppo2), as in Huang et al. 2022, "The 37 Implementation Details of PPO", detail 9.
     """
 
-    needs_outputs: ClassVar[frozenset[Output]] = frozenset({Output.VALUES})
+    needs_outputs = frozenset({Output.VALUES})
     needs_columns = frozenset({Column.VALUES, Column.RETURNS, Column.LOSS_MASKS})
     metrics = (VALUE, VALUE_ERROR, VALUE_CLIPPED, EXPLAINED)
 

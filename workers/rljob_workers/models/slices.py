@@ -1,8 +1,9 @@
 """The state of a trainer in a checkpoint: float32 slices of whole tensors, by Hugging Face's names, and JSON.
 
 Each rank has two files, `{role}-{rank}.safetensors` and `{role}-{rank}.json`. A slice of a `kind` (parameter, exp_avg,
-exp_avg_sq) is the tensor `kind/name`; the JSON has the global shape that it is a part of, and its offset. So a
-checkpoint does not depend on how many ranks wrote it. Written by the checkpoint store, read by trainers. No pickle.
+exp_avg_sq) is the tensor `kind/name`, and where a rank has several of a tensor `kind/name@offset` from the second on;
+the JSON has the global shape that it is a part of, and its offset. So a checkpoint does not depend on how many ranks
+wrote it. Written by the checkpoint store, read by trainers. No pickle.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ PARAMETER, EXP_AVG, EXP_AVG_SQ = "parameter", "exp_avg", "exp_avg_sq"
 STEPS = "optimizer.steps"
 """The JSON value with the number of optimizer steps taken."""
 _OWN = "own"
+_AT = "@"
+"""Between a key and an offset; in no name of a parameter."""
 
 
 def _nothing_to_wait_for() -> None:
@@ -42,11 +45,6 @@ class StateSlice:
     values: torch.Tensor
     """float32."""
 
-    @property
-    def key(self) -> str:
-        """Its name in the file."""
-        return f"{self.kind}/{self.name}"
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StateShare:
@@ -63,12 +61,21 @@ class StateShare:
     def tensors(self) -> dict[str, torch.Tensor]:
         """The tensors of its file; waits for their copies."""
         self.wait()
-        return {one.key: one.values for one in self.slices} | {f"{_OWN}/{name}": own for name, own in self.own.items()}
+        own = {f"{_OWN}/{name}": tensor for name, tensor in self.own.items()}
+        return {key: one.values for key, one in self._by_key().items()} | own
 
     def description(self) -> bytes:
         """The JSON beside it."""
-        places = {one.key: {"shape": one.shape, "offset": one.offset} for one in self.slices}
+        places = {key: {"shape": one.shape, "offset": one.offset} for key, one in self._by_key().items()}
         return json.dumps({"values": dict(self.values), "slices": places}).encode()
+
+    def _by_key(self) -> dict[str, StateSlice]:
+        """Each slice by its name in the file."""
+        found: dict[str, StateSlice] = {}
+        for one in self.slices:
+            key = f"{one.kind}/{one.name}"
+            found[key if key not in found else f"{key}{_AT}{','.join(map(str, one.offset))}"] = one
+        return found
 
 
 def state_files(role: str, rank: int) -> tuple[str, str]:
@@ -138,7 +145,7 @@ class SavedState:
         tensors = read_blob(path.with_suffix(".safetensors"))
         for key, place in description["slices"].items():
             entry = (tuple(place["shape"]), tuple(place["offset"]), tensors[key])
-            self._slices.setdefault(key, []).append(entry)
+            self._slices.setdefault(key.partition(_AT)[0], []).append(entry)
             self.kinds.add(key.partition("/")[0])
 
     def _differs(self, how: str) -> str:

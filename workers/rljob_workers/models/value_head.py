@@ -94,7 +94,5 @@ def _class_name(described: Mapping[str, Any]) -> str:
 
     kind = described.get("model_type", "")
     known: str | None = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.get(kind)
-    return (
-        known
-        or f"{MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind, kind).removesuffix('ForCausalLM')}ForSequenceClassification"
-    )
+    family = str(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind, kind)).removesuffix("ForCausalLM")
+    return known or f"{family}ForSequenceClassification"

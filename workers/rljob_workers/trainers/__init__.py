@@ -42,7 +42,8 @@ def build_mesh(spec: RLJobSpec, gang: DataParallelGroup) -> Mesh:
 
 def build_trainer(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, group: DataParallelGroup) -> Trainer:
     """The actor's trainer; `group` is `data_parallel.SingleRank()` where the actor has one rank."""
-    return TRAINERS[spec.trainer_backend].build(spec, tokenizer, group)
+    backend = TRAINERS[spec.trainer_backend]
+    return backend.build(spec, tokenizer, backend.mesh(spec, group))
 
 
 def build_forward_model(
@@ -76,7 +77,8 @@ def build_critic(
     settings: CriticSettings, spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, group: DataParallelGroup
 ) -> Trainer:
     """The critic's trainer, which scores `Output.VALUES`; `group` as of `build_trainer`, of the critic's ranks."""
-    return _critics(settings).build(settings, settings.of_its_model(spec), tokenizer, group)
+    mesh = TRAINERS[settings.backend].mesh(spec, group)
+    return _critics(settings).build(settings, settings.of_its_model(spec), tokenizer, mesh)
 
 
 def load_critic_version_0(

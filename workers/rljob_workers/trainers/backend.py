@@ -29,8 +29,8 @@ def _data_parallel(spec: RLJobSpec, gang: DataParallelGroup) -> Mesh:  # noqa: A
 class CriticBuilder:
     """How a kind of trainer makes critics. The job has the critic's own model, where it has one."""
 
-    build: Callable[[CriticSettings, RLJobSpec, PreTrainedTokenizerBase, DataParallelGroup], Trainer]
-    """The critic's trainer on one rank of a gang; its weights are not set yet."""
+    build: Callable[[CriticSettings, RLJobSpec, PreTrainedTokenizerBase, Mesh], Trainer]
+    """The critic's trainer on one rank of a mesh; its weights are not set yet."""
     load_version_0: Callable[[Trainer, CriticSettings, RLJobSpec, PreTrainedTokenizerBase, Path], None]
     """Sets them, the same on every rank; the last argument is a folder of this machine for what is between."""
 
@@ -40,8 +40,8 @@ class Backend:
     """One kind of trainer. What of it is known without torch stands in `rljob_api.spec.roles.BACKENDS`."""
 
     kind: TrainerBackend
-    build: Callable[[RLJobSpec, PreTrainedTokenizerBase, DataParallelGroup], Trainer]
-    """The actor's trainer on one rank of a gang; its weights are not set yet."""
+    build: Callable[[RLJobSpec, PreTrainedTokenizerBase, Mesh], Trainer]
+    """The actor's trainer on one rank of a mesh; its weights are not set yet."""
     forward_model: Callable[[RLJobSpec, PreTrainedTokenizerBase], ForwardModel]
     """The model of actor_fwd or of the reference, whole on one rank; its weights are not set yet."""
     version_0: Callable[[RLJobSpec, PreTrainedTokenizerBase], Mapping[str, torch.Tensor]]

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rljob_api.spec.roles import TrainerBackend
+from rljob_workers.algorithms.objective import Output
 from rljob_workers.devices import own_device
 from rljob_workers.models.building import build_config, torch_dtype
 from rljob_workers.trainers.allocator import keep_freed_memory
 from rljob_workers.trainers.backend import Backend, CriticBuilder
 from rljob_workers.trainers.critic_version_0 import load_policy, load_reward_model
 from rljob_workers.trainers.flat_critic import FlatCritic
+from rljob_workers.trainers.flat_entropy import FlatEntropyModel
 from rljob_workers.trainers.flat_model import FlatModel, FlatScoring
 from rljob_workers.trainers.model_trainer import ModelForward, ModelTrainer, step_totals
 from rljob_workers.trainers.settings import (
@@ -29,23 +31,24 @@ if TYPE_CHECKING:
 
     from rljob_api.spec import RLJobSpec
     from rljob_workers.trainers.base import ForwardModel, Trainer
-    from rljob_workers.trainers.data_parallel import DataParallelGroup
+    from rljob_workers.trainers.mesh import Mesh
     from rljob_workers.trainers.settings import CriticSettings
 
 
-def _build(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, group: DataParallelGroup) -> Trainer:
+def _build(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, mesh: Mesh) -> Trainer:
     keep_freed_memory()
     config = trainer_config(spec)
-    model = FlatModel(
+    kind = FlatEntropyModel if Output.ENTROPY in config.objective.needs_outputs else FlatModel
+    model = kind(
         build_config(spec.model, tokenizer),
         config.optimizer,
-        group,
-        num_totals=step_totals(config, group).size,
+        mesh.gang,
+        num_totals=step_totals(config, mesh).size,
         dtype=config.dtype,
         head_dtype=wide_head_dtype(spec),
         device=own_device(),
     )
-    return ModelTrainer(model, config, group)
+    return ModelTrainer(model, config, mesh)
 
 
 def _forward_model(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> ForwardModel:
@@ -59,20 +62,18 @@ def _forward_model(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> Forwa
     return ModelForward(model, micro_batch_limits(spec.training))
 
 
-def _build_critic(
-    settings: CriticSettings, spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, group: DataParallelGroup
-) -> Trainer:
+def _build_critic(settings: CriticSettings, spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, mesh: Mesh) -> Trainer:
     keep_freed_memory()
     config = critic_config(settings, spec)
     model = FlatCritic(
         build_config(spec.model, tokenizer),
         config.optimizer,
-        group,
-        num_totals=step_totals(config, group).size,
+        mesh.gang,
+        num_totals=step_totals(config, mesh).size,
         dtype=config.dtype,
         device=own_device(),
     )
-    return ModelTrainer(model, config, group)
+    return ModelTrainer(model, config, mesh)
 
 
 def _load_critic(

@@ -34,13 +34,14 @@ if TYPE_CHECKING:
     from rljob_workers.models.slices import StateShare
     from rljob_workers.models.weight_source import WeightSource
     from rljob_workers.trainers.data_parallel import DataParallelGroup
+    from rljob_workers.trainers.mesh import Mesh
 
     LossOf = Callable[[RowRange, Outputs], torch.Tensor]
 
 
-def step_totals(config: TrainerConfig, group: DataParallelGroup) -> StepTotals:
+def step_totals(config: TrainerConfig, mesh: Mesh) -> StepTotals:
     """What a rank adds up in an optimizer step; a model is made with room for `size` of them."""
-    return StepTotals(config.objective.metrics, group.rank, group.world)
+    return StepTotals(config.objective.metrics, mesh.dp_rank, mesh.dp_size)
 
 
 class Meeting(Enum):
@@ -187,8 +188,8 @@ class ModelTrainer(ModelForward, Trainer):
 
     _model: TrainableModel
 
-    def __init__(self, model: TrainableModel, config: TrainerConfig, group: DataParallelGroup) -> None:
-        """Of a rank of `group`; weights need not be set yet. Raises ValueError for an objective that needs more."""
+    def __init__(self, model: TrainableModel, config: TrainerConfig, mesh: Mesh) -> None:
+        """Of a rank of `mesh`; weights need not be set yet. Raises ValueError for an objective that needs more."""
         missing = config.objective.needs_outputs - model.outputs
         if missing:
             names = ", ".join(sorted(output.value for output in missing))
@@ -196,12 +197,12 @@ class ModelTrainer(ModelForward, Trainer):
                 f"{type(config.objective).__name__} needs {names} of a forward pass, which {type(model).__name__} does"
                 " not give. Use another backend."
             )
-        super().__init__(model, config.limits, group)
+        super().__init__(model, config.limits, mesh.gang)
         self._config = config
         self._objective = config.objective
         self.weight_share = model.weight_share
         self._staging = HostStaging(model.device)
-        self._sums = step_totals(config, group)
+        self._sums = step_totals(config, mesh)
         self._sums.clear(model.totals)
         self._skipping = Skipping(config.max_skipped_steps)
         self._norms = NormWatch(config.norm_multiple)

@@ -120,6 +120,7 @@ def policy_objective(algorithm: AlgorithmSpec, max_new_tokens: int) -> PolicyObj
         _aggregation(algorithm, max_new_tokens),
         kl=KlTerm(kl.coefficient, KL[kl.estimator], bool(kl.weighted)) if kl.coefficient > 0 else None,
         correct=correction_of(algorithm),
+        entropy_bonus=algorithm.entropy_bonus or 0.0,
     )
 
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from rljob_workers.simulation.policy import Uints
     from rljob_workers.tensors.jagged import Jagged
     from rljob_workers.trainers.base import ForwardModel, Trainer
-    from rljob_workers.trainers.data_parallel import DataParallelGroup
+    from rljob_workers.trainers.mesh import Mesh
     from rljob_workers.trainers.settings import CriticSettings
 
 
@@ -55,17 +55,17 @@ def _critic_losses(columns: Mapping[Column, Jagged]) -> torch.Tensor:
 OF_CRITIC = SimLearning(CRITIC, (Column.RETURNS, Column.VALUES), _critic_losses)
 
 
-def _build(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, group: DataParallelGroup) -> Trainer:
-    return _trainer(spec, _policy(spec, tokenizer), POLICY, group)
+def _build(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, mesh: Mesh) -> Trainer:
+    return _trainer(spec, _policy(spec, tokenizer), POLICY, mesh)
 
 
 def _build_critic(
     settings: CriticSettings,  # noqa: ARG001 - one signature
     spec: RLJobSpec,
     tokenizer: PreTrainedTokenizerBase,  # noqa: ARG001 - one signature
-    group: DataParallelGroup,
+    mesh: Mesh,
 ) -> Trainer:
-    return _trainer(spec, VALUE_HEAD, OF_CRITIC, group)
+    return _trainer(spec, VALUE_HEAD, OF_CRITIC, mesh)
 
 
 def _load_critic(
@@ -81,12 +81,12 @@ def _load_critic(
         trainer.load(Folder(Path(folder)))
 
 
-def _trainer(spec: RLJobSpec, head: SimHead, learning: SimLearning, group: DataParallelGroup) -> Trainer:
+def _trainer(spec: RLJobSpec, head: SimHead, learning: SimLearning, mesh: Mesh) -> Trainer:
     settings = spec.simulation or SimulationSpec()
     return SimTrainer(
         _forward(spec, head),
         SimulatedPace(settings.training, settings.speed),
-        group,
+        mesh.gang,
         _weights(spec),
         learning,
         max_skipped_steps=spec.training.max_skipped_steps,

@@ -15,9 +15,16 @@ from rljob_workers.tensors.columns import Column
 from .rows import Row, as_rows, as_tokens, make_row, some_rows, whitened_by_hand
 
 
-def found(rows: Sequence[Row], gamma: float = 1.0, trace_decay: float = 1.0, *, whitens: bool = False) -> torch.Tensor:
+def found(
+    rows: Sequence[Row],
+    gamma: float = 1.0,
+    trace_decay: float = 1.0,
+    *,
+    bootstraps: bool = True,
+    whitens: bool = False,
+) -> torch.Tensor:
     """Advantages and returns, [2, tokens]."""
-    columns = gae(as_rows(rows), gamma=gamma, trace_decay=trace_decay, whitens=whitens)
+    columns = gae(as_rows(rows), gamma=gamma, trace_decay=trace_decay, bootstraps=bootstraps, whitens=whitens)
     assert set(columns) == {Column.ADVANTAGES, Column.RETURNS}
     return torch.stack([columns[Column.ADVANTAGES], columns[Column.RETURNS]])
 
@@ -55,6 +62,14 @@ def test_by_hand(row: Row, advantages: list[float], returns: list[float]) -> Non
     of_row = slice(2, 2 + len(row.masks))
     torch.testing.assert_close(found([row], 0.5, 0.5), torch.tensor([advantages, returns]))
     torch.testing.assert_close(found([before, row, after], 0.5, 0.5)[:, of_row], torch.tensor([advantages, returns]))
+
+
+@given(some_rows(), st.floats(0.1, 1), st.floats(0, 1))
+def test_answers_that_were_cut_off_are_as_others_where_nothing_is_expected_after_them(
+    rows: list[Row], gamma: float, trace_decay: float
+) -> None:
+    ended = [Row(row.reward, row.masks, row.values, row.penalties, cut_off=False, valid=row.valid) for row in rows]
+    assert torch.equal(found(rows, gamma, trace_decay, bootstraps=False), found(ended, gamma, trace_decay))
 
 
 def by_a_loop(

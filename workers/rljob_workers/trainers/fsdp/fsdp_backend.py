@@ -35,28 +35,27 @@ if TYPE_CHECKING:
     from rljob_api.spec import RLJobSpec
     from rljob_workers.trainers.base import ForwardModel, Trainer
     from rljob_workers.trainers.data_parallel import DataParallelGroup
+    from rljob_workers.trainers.mesh import Mesh
     from rljob_workers.trainers.optimizer_steps import TrainerConfig
     from rljob_workers.trainers.settings import CriticSettings
 
 
-def _build(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, group: DataParallelGroup) -> Trainer:
+def _build(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, mesh: Mesh) -> Trainer:
     keep_freed_memory()
     options = replace(_training_options(spec), head_dtype=wide_head_dtype(spec))
     described = described_config(spec.model, tokenizer)
     require_right(described, packing=options.packing, has_wide_head=options.head_dtype is not None)
-    model = build_sharded(model_config(described), options, mesh_of(group, own_device()))
-    return _trainer(FsdpModel, model, trainer_config(spec), options, group)
+    model = build_sharded(model_config(described), options, mesh_of(mesh.gang, own_device()))
+    return _trainer(FsdpModel, model, trainer_config(spec), options, mesh)
 
 
-def _build_critic(
-    settings: CriticSettings, spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, group: DataParallelGroup
-) -> Trainer:
+def _build_critic(settings: CriticSettings, spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, mesh: Mesh) -> Trainer:
     keep_freed_memory()
     options = _training_options(spec)
     described = described_config(spec.model, tokenizer)
     require_right(described, packing=options.packing)
-    model = build_sharded_critic(model_config(described), options, mesh_of(group, own_device()))
-    return _trainer(FsdpCritic, model, critic_config(settings, spec), options, group)
+    model = build_sharded_critic(model_config(described), options, mesh_of(mesh.gang, own_device()))
+    return _trainer(FsdpCritic, model, critic_config(settings, spec), options, mesh)
 
 
 def _load_critic(
@@ -88,18 +87,18 @@ def _trainer(
     model: PreTrainedModel,
     config: TrainerConfig,
     options: ModelOptions,
-    group: DataParallelGroup,
+    mesh: Mesh,
 ) -> Trainer:
     trained = kind(
         model,
         config.optimizer,
-        group,
-        num_totals=step_totals(config, group).size,
+        mesh.gang,
+        num_totals=step_totals(config, mesh).size,
         dtype=config.dtype,
         packing=options.packing,
         device=own_device(),
     )
-    return ModelTrainer(trained, config, group)
+    return ModelTrainer(trained, config, mesh)
 
 
 def _forward_model(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> ForwardModel:
