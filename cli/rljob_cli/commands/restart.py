@@ -23,7 +23,8 @@ _EPILOG = """\b
 What happens:
   spec.restartRequest of the RLJob gets a new id with the role and the reason; the operator carries it out once and
   writes the id into status.restart.handledRequest. It is not counted towards restartPolicy.maxGlobalRestarts. Without
-  --role the whole job restarts from its last checkpoint; so it does with --role actor. Any other role restarts alone.
+  --role the whole job restarts from its last checkpoint; so it does with --role actor, and critic. Any other role
+  restarts alone.
 
 \b
 Exit codes: 0 asked for (with --wait: carried out), 1 not. For programs, --output json prints one object a line; its

@@ -73,9 +73,9 @@ The folder (default rljob-out/NAME):
 
 \b
 Devices:
-  Roles with gpus get this machine's, in the order actor, rollout, actorFwd, reference: those of CUDA_VISIBLE_DEVICES,
-  else all. Too few are refused with the arithmetic. --dry-run shows who gets which, and what would be in its memory;
-  RLJOB_DEVICES=fake:8 pretends that there are eight, on which a run computes with the CPU.
+  Roles with gpus get this machine's, in the order actor, critic, rollout, actorFwd, reference: those of
+  CUDA_VISIBLE_DEVICES, else all. Too few are refused with the arithmetic. --dry-run shows who gets which, and what
+  would be in its memory; RLJOB_DEVICES=fake:8 pretends that there are eight, on which a run computes with the CPU.
 
 \b
 For programs, --output json prints one object a line; its "kind" is

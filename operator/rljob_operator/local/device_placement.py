@@ -43,8 +43,11 @@ class TooFewDevices(RunRefused):
 
 
 def placement_order() -> tuple[Role, ...]:
-    """The trainer first, then as a sample passes the roles: what all ranks of a collective are on is side by side."""
-    return tuple(sorted(TRAITS, key=lambda role: not TRAITS[role].leads))
+    """What trains first, the policy before its critic, then as a sample passes the roles.
+
+    What all ranks of a collective are on is side by side.
+    """
+    return tuple(sorted(TRAITS, key=lambda role: (not TRAITS[role].leads, not TRAITS[role].saves)))
 
 
 def wanted_devices(roles: RolesSpec) -> list[RoleDemand]:

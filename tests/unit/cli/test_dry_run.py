@@ -96,7 +96,7 @@ def test_a_critic_has_a_row_of_its_own_on_its_own_devices(folder: Path) -> None:
     assert done.exit_code == 0, done.output
     processes = {one["name"]: one for one in json.loads(done.stdout)["processes"]}
     actor, critic = processes["actor-0.1"], processes["critic-0.1"]
-    assert (actor["devices"], critic["devices"]) == (["fake-1"], ["fake-5"])
+    assert (actor["devices"], critic["devices"]) == (["fake-1"], ["fake-3"])
     assert {name: critic["settings"][name] for name in ("rank", "world", "rowsOfSlice", "learningRate")} == {
         "rank": 1,
         "world": 2,

@@ -37,6 +37,16 @@ SHARING = {"gpus": 1, "shareDevicesWith": "actor"}
             id="the fixed order",
         ),
         pytest.param(
+            roles_of(rollout={"gpus": 1}, actor={"gpus": 2}, critic={"gpus": 2}, reference={"gpus": 1}),
+            {"actor-0": "01", "critic-0": "23", "rollout-0": "4", "reference-0": "5"},
+            id="a critic after the actor",
+        ),
+        pytest.param(
+            roles_of(rollout={"gpus": 1}, actor={"gpus": 2}, critic={**SHARING, "replicas": 2}),
+            {"actor-0": "01", "critic-0": "0", "critic-1": "1", "rollout-0": "2"},
+            id="a critic on the actor's",
+        ),
+        pytest.param(
             roles_of(actor={"gpus": 1, "replicas": 3}, reference={"gpus": 1, "replicas": 2}),
             {"actor-0": "0", "actor-1": "1", "actor-2": "2", "reference-0": "3", "reference-1": "4"},
             id="pods of a role side by side, and roles without GPUs left out",
