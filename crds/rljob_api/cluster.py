@@ -49,7 +49,7 @@ PROBE_PORT = 8081
 """Of a worker pod's launcher: `/livez`, `/readyz`, `/startupz`, and `/metrics`."""
 
 RUN_DIR = "/var/lib/rljob"
-"""Run folder in worker and coordinator pods. For the actor and the coordinator it is the checkpoint volume (with
+"""Run folder in worker and coordinator pods. For actor, critic and coordinator it is the checkpoint volume (with
 `checkpoints/` and `samples.jsonl` in it), for the other roles an emptyDir."""
 STATE_DIR = "/run/rljob"
 """An emptyDir that outlives a container and not its pod: the count of container starts lies there."""

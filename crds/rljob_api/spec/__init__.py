@@ -341,7 +341,7 @@ class RLJobSpec(RuledModel):
     image: Annotated[str | None, RESTARTS] = Field(default=None, min_length=1, max_length=512)
     """Image of workers and coordinator; null means the operator's. On a cluster only."""
     suspend: Annotated[bool, LIVE] = False
-    """true: the actor saves, then every pod goes; false again: the job goes on from there. On a cluster only."""
+    """true: what trains saves, then every pod goes; false again: the job goes on from there. On a cluster only."""
     restart_request: Annotated[RestartRequestSpec | None, LIVE] = None
     """A restart that you ask for, as `rljob restart` does. On a cluster only."""
     managed_by: Annotated[str | None, fixed("what the job is made of belongs to the controller that began it.")] = (

@@ -62,8 +62,8 @@ class CheckpointVolumeSpec(RuledModel):
     access_mode: Annotated[AccessMode, fixed("a volume keeps the access mode that it was made with.")] = (
         AccessMode.READ_WRITE_ONCE
     )
-    """ReadWriteMany: storage shared by all nodes. ReadWriteOnce: actor and coordinator share a node, and a lost node
-    takes the job down until its volume can be mounted elsewhere (never, where it is the node's own disk)."""
+    """ReadWriteMany: storage shared by all nodes. ReadWriteOnce: actor, critic and coordinator share a node, and a lost
+    node takes the job down until its volume can be mounted elsewhere (never, where it is the node's own disk)."""
 
 
 class CheckpointSpec(ApiModel):
@@ -83,4 +83,4 @@ class CheckpointSpec(ApiModel):
     """Versions that are multiples of this are saved, whatever everySteps says, and kept for ever beside the newest.
     Null: none."""
     volume: CheckpointVolumeSpec = CheckpointVolumeSpec()
-    """Where the run folder of actor and coordinator lies on a cluster."""
+    """Where the run folder of actor, critic and coordinator lies on a cluster."""

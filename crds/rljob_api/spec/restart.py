@@ -201,10 +201,11 @@ class RestartPolicySpec(RuledModel):
     way to one, no row put. A long answer that still grows is never given up; an engine that has requests and makes no
     token is, with its requests, midway between heartbeatTimeoutSeconds and this."""
     collective_timeout_seconds: int | None = Field(default=None, ge=1, le=604800)
-    """Ranks of the actor that have waited for this long for one of them break up their group, and name it. Null: midway
-    between heartbeatTimeoutSeconds and stallTimeoutSeconds."""
+    """Ranks of the actor, or of the critic, that have waited for this long for one of them break up their group, and
+    name it. Null: midway between heartbeatTimeoutSeconds and stallTimeoutSeconds."""
     rendezvous_timeout_seconds: int = Field(default=120, ge=1, le=86400)
-    """For the actor's ranks to find each other, from when all of their pods are there; then who is missing is named."""
+    """For the actor's ranks, and for the critic's, to find each other, from when all of their pods are there; then who is
+    missing is named."""
     coordinator_absence_seconds: int | None = Field(default=None, ge=1, le=86400)
     """A rank that has not reached its coordinator for this long leaves, and starts again when it can be reached: that
     restarts the job and is not counted, if its launcher could not reach it either. Pods that run and are silent as a
@@ -223,7 +224,7 @@ class RestartRequestSpec(ApiModel):
     id: str = Field(min_length=1, max_length=63)
     """Any text that was not used before, such as a date."""
     role: Role | None = None
-    """Restarts this role in place (the actor: the whole job); null restarts the job."""
+    """Restarts this role in place (actor or critic: the whole job); null restarts the job."""
     reason: str = Field(default="", max_length=1024)
     """Told in events and conditions."""
 

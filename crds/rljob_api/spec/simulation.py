@@ -26,9 +26,9 @@ class SimulationSpec(ApiModel):
     generation: SimulatedCost = SimulatedCost()
     """Of each engine."""
     log_probs: SimulatedCost = SimulatedCost()
-    """Of each rank of actorFwd and reference, and of the actor where it computes log-probs."""
+    """Of each rank of actorFwd and reference, of the actor where it computes log-probs, and of the critic's values."""
     training: SimulatedCost = SimulatedCost()
-    """Of each rank of the actor: forward and backward pass."""
+    """Of each rank of actor and critic: forward and backward pass."""
     speed: float = Field(default=1.0, gt=0, le=1e6)
     """How many times faster than real time the simulated seconds pass: 10 spends a tenth of them. Heartbeats, time-outs
     and everything that is not simulated keep their own time."""
