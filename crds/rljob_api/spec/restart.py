@@ -204,8 +204,8 @@ class RestartPolicySpec(RuledModel):
     """Ranks of the actor, or of the critic, that have waited for this long for one of them break up their group, and
     name it. Null: midway between heartbeatTimeoutSeconds and stallTimeoutSeconds."""
     rendezvous_timeout_seconds: int = Field(default=120, ge=1, le=86400)
-    """For the actor's ranks, and for the critic's, to find each other, from when all of their pods are there; then who is
-    missing is named."""
+    """For the actor's ranks, and for the critic's, to find each other, from when all of their pods are there; then who
+    is missing is named."""
     coordinator_absence_seconds: int | None = Field(default=None, ge=1, le=86400)
     """A rank that has not reached its coordinator for this long leaves, and starts again when it can be reached: that
     restarts the job and is not counted, if its launcher could not reach it either. Pods that run and are silent as a

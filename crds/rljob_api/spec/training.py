@@ -110,8 +110,8 @@ class TrainingSpec(RuledModel):
     """Whether a layer's activations are computed again in the backward pass instead of being kept, which a large model
     needs and which costs about a third more time. Null: with the backend Fsdp. Flat keeps them."""
     claim_policy: ClaimPolicy = ClaimPolicy.BALANCED
-    """How a slice is dealt to the ranks of the actor, and to those of the critic. Balanced: token sums as near as can be
-    found. Group: whole prompt groups, which share their prompt's forward pass. Fifo: as the rows came."""
+    """How a slice is dealt to the ranks of the actor, and to those of the critic. Balanced: token sums as near as can
+    be found. Group: whole prompt groups, which share their prompt's forward pass. Fifo: as the rows came."""
     epochs_per_rollout: int = Field(default=1, ge=1, le=64)
     """Passes over one rollout."""
     optimizer: OptimizerSpec = OptimizerSpec()
