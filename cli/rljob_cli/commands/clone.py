@@ -26,6 +26,7 @@ from rljob_api.cluster import (
     RUN_DIR,
     checkpoint_claim_name,
 )
+from rljob_api.names import Role
 from rljob_api.problems import sentences
 from rljob_api.revision import read_retained_spec
 from rljob_api.roles import TRAITS
@@ -221,9 +222,9 @@ def _from_checkpoint(old: RLJob, spec: RLJobSpec, parent: _Parent) -> tuple[RLJo
 
 
 def _with_critic(spec: RLJobSpec, parent: _Parent, path: str) -> tuple[RLJobSpec, list[str]]:
-    """The spec whose critic begins with the one in the checkpoint at `path`, where both jobs have one that computes."""
+    """The spec whose critic begins with the one in the checkpoint at `path`, where both jobs have one."""
     critic = spec.roles.critic
-    if critic is None or parent.spec.roles.critic is None or spec.trainer_backend is TrainerBackend.SIM:
+    if critic is None or parent.spec.roles.critic is None:
         return spec, []
     critic = critic.model_copy(update={"model_path": posixpath.join(path, Role.CRITIC.value)})
     note = "The critic begins with the values of that checkpoint, and with a new optimizer, as the policy does."
@@ -242,7 +243,7 @@ def _claim_notes(old: RLJob, parent: _Parent) -> Iterator[str]:
             " one runs (ttlSecondsAfterFinished deletes it too), or copy the folder elsewhere and change model.path."
         )
     if volume.access_mode is AccessMode.READ_WRITE_ONCE:
-        yield "ReadWriteOnce: all pods that mount it, which are those of all roles that load the model, must fit onto one node."
+        yield "ReadWriteOnce: all pods that mount it, those of the roles that load a model, must fit onto one node."
 
 
 def _with_volume(spec: RLJobSpec, volume: CheckpointVolumeSpec) -> RLJobSpec:

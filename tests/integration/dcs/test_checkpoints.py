@@ -178,7 +178,9 @@ def test_death_at_every_place_leaves_a_record_that_can_be_restored(
     assert restore.folder is not None
     later = world.rank(Role.ACTOR, epoch=2)
     resumed = build_checkpoint_store(later.context, later)
-    assert torch.equal(load_file(resumed.verified(restore.folder) / "model.safetensors")["w"], model(recorded)["w"])
+    folder = resumed.verified(restore.folder)
+    assert folder == root / restore.folder
+    assert torch.equal(load_file(folder / "model.safetensors")["w"], model(recorded)["w"])
     published(world, recorded + 1)
     save(resumed, recorded + 1, lineage=2)
     resumed.wait()

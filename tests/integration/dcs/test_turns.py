@@ -137,7 +137,7 @@ class Threads(DataParallelGroup):
     def part(self, ranks: object) -> DataParallelGroup:
         raise NotImplementedError
 
-    def collective(self, what: str) -> AbstractContextManager[None]:
+    def collective(self, what: str, passes: int = 1) -> AbstractContextManager[None]:
         raise NotImplementedError(what)
 
     def close(self) -> None:

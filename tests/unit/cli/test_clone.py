@@ -60,6 +60,18 @@ def test_a_clone_goes_on_from_the_last_checkpoint() -> None:
     assert any("demo-checkpoints, which goes with the RLJob demo" in note for note in made.notes)
 
 
+WITH_CRITIC: dict[str, Any] = {"spec.algorithm": {"advantage": "Gae"}, "spec.roles": {"critic": {}}}
+
+
+def test_a_critic_goes_on_from_its_part_of_the_checkpoint() -> None:
+    made = clone(_resource(WITH_CRITIC), "next", from_checkpoint=True)
+    critic = _read(made).spec.roles.critic
+    assert critic is not None
+    assert critic.model_path == f"{PARENT_DIR}/checkpoints/{FOLDER}/critic"
+    assert _mounts(critic.template) == [{"name": "parent-checkpoints", "mountPath": PARENT_DIR, "readOnly": True}]
+    assert any("The critic begins with the values of that checkpoint" in note for note in made.notes)
+
+
 def test_only_what_was_given_is_written() -> None:
     text = clone(_resource({}), None, from_checkpoint=False).text()
     written = yaml.safe_load(text)

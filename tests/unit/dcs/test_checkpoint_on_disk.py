@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
-from rljob_api.names import Lineage, WeightVersion
+from rljob_api.names import Lineage, Role, WeightVersion
 from rljob_api.wire.checkpoints import CheckpointRecord
 from rljob_api.wire.identity import WeightId
 from rljob_workers.dcs.checkpoints.on_disk import (
     expected_checksums,
     file_checksum,
+    file_of,
+    owner_of,
     read_record,
     verify,
     write_record,
@@ -66,6 +68,64 @@ def root(tmp_path: Path) -> Path:
         ),
     )
     return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("role", "name", "file"),
+    [
+        (Role.ACTOR, "model.safetensors", "model.safetensors"),
+        (Role.CRITIC, "model.safetensors", "critic/model.safetensors"),
+        (Role.CRITIC, "critic-00000.json", "critic/critic-00000.json"),
+    ],
+)
+def test_each_role_has_a_place_of_its_own(role: Role, name: str, file: str) -> None:
+    assert file_of(role, name) == file
+    assert owner_of(file) is role
+
+
+def test_what_only_begins_like_a_role_is_the_leading_one_s() -> None:
+    assert owner_of("critic-00000.json") is Role.ACTOR
+    assert owner_of("critics/model.safetensors") is Role.ACTOR
+
+
+@pytest.fixture
+def of_both(root: Path) -> Path:
+    """A recorded checkpoint with a part of the critic, and without a reference version."""
+    folder = root / FOLDER
+    (folder / "reference.json").unlink()
+    (folder / "critic").mkdir()
+    names = (*FILES, *(f"critic/{name}" for name in ("model.safetensors", "critic-00000.json")))
+    checksums = {name: write_synced(folder / name, [f"bytes of {name}".encode()]) for name in names}
+    write_synced(folder / "checksums.json", [json.dumps(checksums).encode()])
+    return root
+
+
+def names_of(expected: Mapping[Path, str]) -> set[str]:
+    return {
+        path.relative_to(path.parents[0] if path.parent.name == FOLDER else path.parents[1]).as_posix()
+        for path in expected
+    }
+
+
+def test_a_role_expects_its_own_files(of_both: Path) -> None:
+    """The digest of the file of checksums is another one in the record: as no file is left out, the files prove it."""
+    assert names_of(expected_checksums(of_both, FOLDER)) == set(FILES)
+    of_critic = expected_checksums(of_both, FOLDER, Role.CRITIC)
+    assert names_of(of_critic) == {"critic/model.safetensors", "critic/critic-00000.json"}
+
+
+def test_a_file_of_checksums_that_leaves_a_role_out_is_not_proved(of_both: Path) -> None:
+    """Were it believed, the critic would begin anew beside a policy that goes on."""
+    checksums = of_both / FOLDER / "checksums.json"
+    checksums.write_text(
+        json.dumps({name: one for name, one in json.loads(checksums.read_text()).items() if "/" not in name})
+    )
+    assert expected_checksums(of_both, FOLDER, Role.CRITIC) == {}
+    assert names_of(expected_checksums(of_both, FOLDER)) == {*FILES, "checksums.json"}
+
+
+def test_a_role_that_is_not_recorded_expects_nothing(root: Path) -> None:
+    assert expected_checksums(root, FOLDER, Role.CRITIC) == {}
 
 
 def verify_all(root: Path) -> None:
