@@ -24,8 +24,8 @@ RANK_LABELS = ("role", "replica", "rank")
 
 
 COUNTERS: dict[str, str] = {
-    LOOP_SECONDS: "Seconds that the main loop of a rank of actor or rollout has run.",
-    STARVED_SECONDS: "Of them, those in which a rank of the actor waited for rows.",
+    LOOP_SECONDS: "Seconds that the main loop of a rank that trains or generates has run.",
+    STARVED_SECONDS: "Of them, those in which a rank that trains waited for rows.",
     WITHHELD_SECONDS: "Of those of a rollout, the part of its engine's capacity that was idle, its tickets withheld.",
     "groups_put": "Groups of samples that a rollout rank has put into the queue.",
     "groups_lost": "Groups that were refused since their ticket had been given to another.",
@@ -67,7 +67,7 @@ def from_zero(role: Role) -> dict[str, float]:
     A counter that begins with its first event hides it: Prometheus counts only what comes after the first value.
     """
     traits = TRAITS[role]
-    names = (_OF_TICKETS if traits.draws_tickets else ()) + (_OF_STEPS if traits.leads else ())
+    names = (_OF_TICKETS if traits.draws_tickets else ()) + (_OF_STEPS if traits.saves else ())
     return dict.fromkeys(names, 0.0)
 
 
