@@ -19,6 +19,7 @@ from rljob_api.names import EngineKind, Role
 from rljob_api.revision import row_of
 from rljob_api.roles import FORWARD_ROLES, LEADING_ROLE, PROXIMAL_ROLE, SAVING_ROLES, TRAITS, field_name
 from rljob_api.spec import RLJobSpec
+from rljob_api.spec.advantages import Statistics
 from rljob_api.spec.algorithm import ProximalPolicy
 from rljob_api.spec.model import Dtype
 from rljob_api.spec.roles import DeviceOwner, ForwardRoleSpec, RoleSpec, RolesSpec, engine_kind
@@ -254,7 +255,9 @@ def _fit_ranks(spec: RLJobSpec, number: int, ranks: int) -> bool:
 
 
 def _waits_for_all_rows(spec: RLJobSpec) -> bool:
-    """Whether the actor computes log-probs of the whole rollout before it trains on any of it."""
+    """Whether no row can be trained on before all are there: of advantages, or of log-probs that the actor computes."""
+    if spec.algorithm.advantage_traits.statistics is Statistics.PARTITION:
+        return True
     if PROXIMAL_ROLE in spec.roles.present() or spec.algorithm.proximal is ProximalPolicy.ROLLOUT:
         return False
     return not spec.has_one_optimizer_step

@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rljob_workers.algorithms.metric_totals import StepTotals
 from rljob_workers.algorithms.objective import MaskedRows, Outputs
+from rljob_workers.algorithms.value import ValueObjective
 from rljob_workers.devices import HOST
 from rljob_workers.engines.torch_engine.decoder import Decoder as EngineDecoder
 from rljob_workers.engines.torch_engine.decoder import KvCache, fuse_weights, geometry_of
@@ -24,11 +25,13 @@ from rljob_workers.engines.torch_engine.slots import SamplingColumns, draw_token
 from rljob_workers.models.building import build_config, described_config, initial_state
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.tensors.columns import Column
+from rljob_workers.trainers.flat_critic import ValueDecoder
 from rljob_workers.trainers.flat_decoder import Decoder
 from rljob_workers.trainers.fsdp.inputs import joined_inputs
 from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_whole, model_config, score
 from rljob_workers.trainers.micro_batches import RowRange, pack
 from rljob_workers.trainers.objectives import policy_objective
+from tests.unit.trainers.critics import critic_rows
 from tests.unit.trainers.rows import make_rows, make_spec
 
 CUDA = torch.device("cuda", 0)
@@ -69,6 +72,24 @@ def test_a_forward_pass_stays_on_its_device(fake: FakeTensorMode, longest: int, 
         objective, columns = policy_objective(SPEC.algorithm, longest), rows.between(part, CUDA)
         masked = MaskedRows(columns[Column.LOSS_MASKS], columns[Column.RESPONSE_LENGTHS])
         sums = objective.loss(Outputs(new_log_probs), columns, masked, objective.weigh(masked).weights)
+        totals = StepTotals(objective.metrics, 0, 1)
+        buffer = torch.zeros(totals.size, device=CUDA)
+        totals.add(buffer, sums, masked)
+        assert (sums.loss.device, buffer.device) == (CUDA, CUDA)
+
+
+def test_a_critic_and_its_metrics_stay_on_their_device(fake: FakeTensorMode) -> None:
+    rows = critic_rows(0)
+    tokens, lengths = rows.tokens, rows.response_lengths
+    plan = pack(tokens.values, tokens.offsets, lengths)
+    part = RowRange(0, len(lengths), 0, int(lengths.sum()))
+    with fake:
+        critic = ValueDecoder(CONFIG, storage=torch.float32, compute=torch.bfloat16, device=CUDA)
+        values = critic.values(tokens.values, plan)
+        assert (values.device, values.dtype, values.shape) == (CUDA, torch.float32, (part.last_token,))
+        objective, columns = ValueObjective(), rows.between(part, CUDA)
+        masked = MaskedRows(columns[Column.LOSS_MASKS], columns[Column.RESPONSE_LENGTHS])
+        sums = objective.loss(Outputs(values=values), columns, masked, objective.weigh(masked).weights)
         totals = StepTotals(objective.metrics, 0, 1)
         buffer = torch.zeros(totals.size, device=CUDA)
         totals.add(buffer, sums, masked)

@@ -4,7 +4,7 @@ The coordinator gives the queue its shape from here; the roles take the names of
 role.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from rljob_api.roles import TRAITS
@@ -13,7 +13,7 @@ from rljob_api.spec.advantages import Statistics
 from rljob_api.spec.algorithm import NoVariance
 from rljob_api.spec.training import ClaimPolicy
 from rljob_workers.tensors.columns import Column
-from rljob_workers.transfer_queue.types import FieldKind, QueueShape, Task, TaskKind
+from rljob_workers.transfer_queue.types import FieldKind, ForwardPolicy, QueueShape, Task, TaskKind
 
 GENERATED = (
     Column.TOKENS,
@@ -85,9 +85,17 @@ def compute_advantages(spec: RLJobSpec) -> Task:
         writes.append(Column.RETURNS)
     if leaves_out:
         writes.append(Column.HAS_VARIANCE)
-    sees_groups = leaves_out or traits.statistics is Statistics.GROUP
-    policy = ClaimPolicy.GROUP if sees_groups else ClaimPolicy.FIFO
-    return Task(COMPUTE_ADVANTAGES, TaskKind.FORWARD, tuple(needs), tuple(writes), policy)
+    statistics = traits.statistics
+    if leaves_out and statistics is Statistics.ROW:
+        statistics = Statistics.GROUP
+    return Task(COMPUTE_ADVANTAGES, TaskKind.FORWARD, tuple(needs), tuple(writes), _CLAIMS[statistics])
+
+
+_CLAIMS: Mapping[Statistics, ClaimPolicy | ForwardPolicy] = {
+    Statistics.ROW: ClaimPolicy.FIFO,
+    Statistics.GROUP: ClaimPolicy.GROUP,
+    Statistics.PARTITION: ForwardPolicy.PARTITION,
+}
 
 
 def actor_train(spec: RLJobSpec) -> Task:

@@ -15,7 +15,7 @@ import redis
 
 from rljob_api.spec.training import ClaimPolicy
 from rljob_workers.transfer_queue.row_format import ChunkRef, parse_chunk
-from rljob_workers.transfer_queue.types import QueueShape, Task
+from rljob_workers.transfer_queue.types import ForwardPolicy, QueueShape, Task
 
 _UNPACK = """
 local out, all = {}, redis.call('HGETALL', KEYS[1])
@@ -100,10 +100,12 @@ class Control:
         else:
             found = self.admin.lrange(name, 0, -1)
             entries = [int(entry) for entry in found]
-        if task.policy is not ClaimPolicy.GROUP:
-            return entries
-        num = self.shape.samples_per_prompt
-        return [group * num + index for group in entries for index in range(num)]
+        whole = {
+            ClaimPolicy.GROUP: self.shape.samples_per_prompt,
+            ForwardPolicy.PARTITION: self.shape.rows_per_partition,
+        }
+        num = whole.get(task.policy, 1)
+        return [entry * num + index for entry in entries for index in range(num)]
 
     def leased(self, r: int, task: Task) -> list[int]:
         """Rows under a lease of the task, once for every lease."""

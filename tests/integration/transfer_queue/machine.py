@@ -17,8 +17,8 @@ from rljob_api.spec.training import ClaimPolicy
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.errors import Incomplete, LeaseLost
-from rljob_workers.transfer_queue.types import Batch, Task
-from tests.integration.transfer_queue.members import FIFO, GROUP, INDEX, SHAPE, picked
+from rljob_workers.transfer_queue.types import Batch, ForwardPolicy, Task
+from tests.integration.transfer_queue.members import INDEX, SHAPE, picked
 from tests.integration.transfer_queue.model import Row
 from tests.integration.transfer_queue.producers import Producers
 
@@ -32,7 +32,10 @@ class QueueMachine(Producers):
     # --- consumers ---------------------------------------------------------------------------------------------------
 
     @precondition(lambda self: sum(len(member.batches) for member in self.members) < MOST_LEASES)
-    @rule(who=st.integers(2, 3), task=st.sampled_from([FIFO, GROUP]), max_rows=st.integers(1, 5))
+    @rule(who=st.integers(2, 3), which=INDEX, max_rows=st.integers(1, 5))
+    def claim_some(self, who: int, which: int, max_rows: int) -> None:
+        self.claim(who, self.forward[which % len(self.forward)], max_rows)
+
     def claim(self, who: int, task: Task, max_rows: int) -> None:
         answer = self.members[who].queue.claim(task.name, range(SHAPE.num_rollouts), max_rows, timeout=0)
         self.model.release(self.over)
@@ -58,7 +61,7 @@ class QueueMachine(Producers):
             for field, column in batch.columns.items():
                 wanted = [group.serial] * (1 + index) if field == "tokens" else None
                 assert wanted is None or column.row(place).tolist() == wanted
-                if field in ("scores", "ranks"):
+                if field in ("scores", "ranks", "whites"):
                     assert column.row(place).tolist() == [row_number(row)]
 
     @precondition(lambda self: any(member.batches for member in self.members))
@@ -81,7 +84,7 @@ class QueueMachine(Producers):
     @rule(who=st.integers(2, 3))
     def derive_all(self, who: int) -> None:
         """Until no task has anything to claim."""
-        for task in (FIFO, GROUP):
+        for task in self.forward:
             while self.derive_one(who, task):
                 pass
 
@@ -196,6 +199,8 @@ def amount(task: Task, max_rows: int, there: int) -> int:
     if task.policy is ClaimPolicy.GROUP:
         num = SHAPE.samples_per_prompt
         return min(max(1, max_rows // num) * num, there)
+    if task.policy is ForwardPolicy.PARTITION:
+        return SHAPE.rows_per_partition
     return min(max_rows, there)
 
 
@@ -203,7 +208,7 @@ def put(queue: TransferQueueClient, task: Task, batch: Batch) -> bool:
     """False where the lease was lost."""
     numbers = [row_number((int(batch.rollout_id), row)) for row in batch.rows.tolist()]
     try:
-        queue.put(batch, {task.writes[0]: Jagged.scalars(torch.tensor(numbers))}, weight=None)
+        queue.put(batch, {field: Jagged.scalars(torch.tensor(numbers)) for field in task.writes}, weight=None)
     except LeaseLost:
         return False
     return True

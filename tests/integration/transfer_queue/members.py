@@ -19,7 +19,7 @@ from rljob_api.wire.identity import Endpoints, Incarnation, WeightId
 from rljob_api.wire.observation import ServerState
 from rljob_workers.transfer_queue.admin import QueueAdmin, QueueAdminTiming
 from rljob_workers.transfer_queue.client import TransferQueueClient
-from rljob_workers.transfer_queue.types import Batch, QueueShape, Task, TaskKind, Ticket
+from rljob_workers.transfer_queue.types import Batch, ForwardPolicy, QueueShape, Task, TaskKind, Ticket
 from tests.integration.transfer_queue.control_keys import Control
 from tests.integration.transfer_queue.lossy import LossyLine
 from tests.integration.transfer_queue.model import Model, Row
@@ -29,6 +29,7 @@ from tests.integration.transfer_queue.world import make_incarnation
 
 FIFO = Task("score", TaskKind.FORWARD, ("tokens",), ("scores",))
 GROUP = Task("rank", TaskKind.FORWARD, ("rewards", "scores"), ("ranks",), ClaimPolicy.GROUP)
+PARTITION = Task("whiten", TaskKind.FORWARD, ("rewards", "scores"), ("whites", "returns"), ForwardPolicy.PARTITION)
 TRAIN = Task("train", TaskKind.TRAINING, ("tokens", "scores", "ranks"))
 CRITIC = Task("critic", TaskKind.TRAINING, ("tokens", "ranks"), publishes=False)
 SHAPE = QueueShape(
@@ -70,12 +71,15 @@ class Members(RuleBasedStateMachine):
     """Two producers, two consumers, one trainer, perhaps a critic, one coordinator."""
 
     def __init__(
-        self, servers: Servers, line: LossyLine, names: Names, dealing: ClaimPolicy, critic: Sequence[Task] = ()
+        self, servers: Servers, line: LossyLine, names: Names, dealing: ClaimPolicy, more: Sequence[Task] = ()
     ) -> None:
+        """`more` tasks than those of `SHAPE`; all that they write is trained on."""
         super().__init__()
-        self.train = replace(TRAIN, policy=dealing)
-        self.training = (self.train, *critic)
-        self.shape = replace(SHAPE, tasks=(FIFO, GROUP, *self.training))
+        self.forward = (FIFO, GROUP, *(task for task in more if task.kind is TaskKind.FORWARD))
+        needs = [field for task in self.forward for field in task.writes]
+        self.train = replace(TRAIN, policy=dealing, needs=("tokens", *needs))
+        self.training = (self.train, *(task for task in more if task.kind is TaskKind.TRAINING))
+        self.shape = replace(SHAPE, tasks=(*self.forward, *self.training))
         names.begin_again()
         self.servers, self.line = servers, line
         servers.wipe()

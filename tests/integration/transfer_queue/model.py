@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from rljob_api.spec.training import ClaimPolicy
-from rljob_workers.transfer_queue.types import QueueShape, Task, TaskKind
+from rljob_workers.transfer_queue.types import ForwardPolicy, QueueShape, Task, TaskKind
 
 Row = tuple[int, int]
 Place = tuple[int, int]
@@ -52,10 +52,12 @@ class Model:
         return rows - self.held[task.name].keys() - self.done[task.name]
 
     def ready(self, task: Task) -> set[Row]:
-        """What the task may claim: complete rows, of a Group task only those of whole groups."""
+        """What the task may claim: complete rows, of a Group task only those of whole groups, and so for partitions."""
         rows = self.complete(task)
         if task.policy is ClaimPolicy.GROUP:
             rows = {row for row in rows if rows.issuperset(self.rows_of(self.group_of(row)))}
+        if task.policy is ForwardPolicy.PARTITION:
+            rows = {row for row in rows if rows.issuperset(self.rows_of_partition(row[0]))}
         return rows
 
     def claim(self, task: Task, rows: Collection[Row], holder: str) -> None:
@@ -94,6 +96,9 @@ class Model:
     def rows_of(self, place: Place) -> list[Row]:
         num = self.shape.samples_per_prompt
         return [(place[0], place[1] * num + index) for index in range(num)]
+
+    def rows_of_partition(self, r: int) -> list[Row]:
+        return [(r, row) for row in range(self.shape.rows_per_partition)]
 
     def group_of(self, row: Row) -> Place:
         return row[0], row[1] // self.shape.samples_per_prompt
@@ -143,6 +148,8 @@ class Model:
         self.forget(fallen)
         for place in fallen:
             del self.groups[place]
+        for r in {r for r, _ in self.groups}:
+            self._lose_torn(r)
         for task in self.shape.tasks:
             self.held[task.name].clear()
             self.done[task.name] = set() if task.kind is TaskKind.TRAINING else self._written(task)
@@ -166,6 +173,27 @@ class Model:
                 needs_restart |= self._lose_group(place)
             else:
                 needs_restart |= self._lose_derived(fields)
+        for r in partitions:
+            if r >= self.first:
+                needs_restart |= self._lose_torn(r)
+        return needs_restart
+
+    def _lose_torn(self, r: int) -> bool:
+        """What a Partition task wrote where some rows of a partition have it and others lack it; as `_lose_derived`."""
+        torn: set[str] = set()
+        for task in self.shape.tasks:
+            if task.policy is ForwardPolicy.PARTITION:
+                have = [
+                    row for row in self.rows_of_partition(r) if self.fields.get(row, set()).intersection(task.writes)
+                ]
+                torn.update(task.writes if len(have) < self.shape.rows_per_partition and have else ())
+        without, needs_restart = self._with_dependants(torn), False
+        for place in [place for place in self.groups if place[0] == r]:
+            rows = [row for row in self.rows_of(place) if row in self.fields]
+            if any(self.fields[row] & without for row in rows):
+                needs_restart |= any(self._is_missed(row, without) for row in rows)
+                for row in rows:
+                    self._drop(row, without)
         return needs_restart
 
     def _lose_group(self, place: Place) -> bool:
@@ -198,11 +226,14 @@ class Model:
         for row, fields in gone.items():
             without = self._with_dependants(fields | shared)
             needs_restart |= self._is_missed(row, without)
-            self.fields[row] -= without
-            for task in self.shape.tasks:
-                if task.kind is TaskKind.FORWARD and not self.fields[row].issuperset(task.writes):
-                    self.done[task.name].discard(row)
+            self._drop(row, without)
         return needs_restart
+
+    def _drop(self, row: Row, without: set[str]) -> None:
+        self.fields[row] -= without
+        for task in self.shape.tasks:
+            if task.kind is TaskKind.FORWARD and not self.fields[row].issuperset(task.writes):
+                self.done[task.name].discard(row)
 
     def _is_missed(self, row: Row, without: set[str]) -> bool:
         if not any(task.publishes and self._has_touched(task, row) for task in self.shape.training_tasks):
@@ -214,6 +245,6 @@ class Model:
         gone = set(fields)
         for _ in self.shape.tasks:
             for task in self.shape.tasks:
-                if gone.intersection(task.needs):
+                if gone.intersection((*task.needs, *task.writes)):
                     gone.update(task.writes)
         return gone

@@ -15,10 +15,11 @@ import torch
 
 from rljob_api.spec.training import ClaimPolicy
 from rljob_workers.transfer_queue.row_format import CHUNK_ID_BYTES, HEADER_BYTES, ROW, ChunkRef
-from rljob_workers.transfer_queue.types import QueueShape, Task, TaskKind
+from rljob_workers.transfer_queue.types import ForwardPolicy, QueueShape, Task, TaskKind
 from tests.integration.transfer_queue.control_keys import Control
 from tests.integration.transfer_queue.servers import Servers
 
+_WHOLE = (ClaimPolicy.GROUP, ForwardPolicy.PARTITION)
 _LETTERS = {"unready": "ur", "ready": "r", "leased": "c", "consumed": "d"}
 
 
@@ -68,8 +69,8 @@ def _homes(control: Control, r: int, task: Task, letters: str) -> list[list[str]
     listed, leased, batched = (set(rows(r, task)) for rows in (control.listed, control.leased, control.batched))
     homes: list[list[str]] = []
     for row, letter in enumerate(letters):
-        siblings = letters[row // num * num : row // num * num + num]
-        waits_for_siblings = task.policy is ClaimPolicy.GROUP and letter == "r" and siblings != "r" * num
+        siblings = letters[row // num * num : row // num * num + num] if task.policy is ClaimPolicy.GROUP else letters
+        waits_for_siblings = task.policy in _WHOLE and letter == "r" and siblings.strip("r") != ""
         at = {
             "unready": waits_for_siblings if complete[row] else letter == "u",
             "ready": row in listed,

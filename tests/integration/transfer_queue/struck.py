@@ -19,7 +19,7 @@ from rljob_workers.transfer_queue.errors import Fenced
 from rljob_workers.transfer_queue.row_format import CHUNK_ID_BYTES, ROW
 from tests.integration.transfer_queue.control_keys import Control
 from tests.integration.transfer_queue.machine import QueueMachine, put
-from tests.integration.transfer_queue.members import FIFO, GROUP, INDEX, SHAPE, Member, picked
+from tests.integration.transfer_queue.members import FIFO, INDEX, SHAPE, Member, picked
 from tests.integration.transfer_queue.model import Row
 
 SMALL_FAULTS = ("time_passes", "a_beat", "a_zombie_speaks", "another_coordinator", "a_sweep")
@@ -52,7 +52,7 @@ class StruckMachine(QueueMachine):
         leases: Any = self.control_redis.zrange("q:leases", 0, -1, withscores=True)
         for lease, end in leases:
             self.control_redis.zadd("q:leases", {lease: end - JUMP_MS})
-        self.over |= {holder for task in (FIFO, GROUP) for holder in self.model.held[task.name].values()}
+        self.over |= {holder for task in self.forward for holder in self.model.held[task.name].values()}
 
     def a_beat(self, which: int) -> None:
         self.beat(self.members[which % 4])
@@ -91,7 +91,7 @@ class StruckMachine(QueueMachine):
         assert self.admin.upkeep.probe() == [unit]
         loss = self.admin.upkeep.declare_lost(unit)
         assert bool(loss.needs_global_restart) is self.model.lose(lost)
-        self.over = {lease for lease in self.over if any(self.model.holding(task, lease) for task in (FIFO, GROUP))}
+        self.over = {lease for lease in self.over if any(self.model.holding(task, lease) for task in self.forward)}
         if loss.needs_global_restart:
             self.next_epoch()
 
@@ -116,7 +116,7 @@ def fields_on(control: Control, unit: int) -> dict[Row, set[str]]:
     found: dict[Row, set[str]] = {}
     for r in control.partitions:
         chunks, masks = control.chunks(r), control.masks(r)
-        for name in SHAPE.fields:
+        for name in control.shape.fields:
             metas = np.frombuffer(control.string(f"p:{r}:f:{name}"), ROW)
             for row in np.flatnonzero(masks & control.mask_of([name])).tolist():
                 if chunks[bytes(metas[row]["chunk"]).ljust(CHUNK_ID_BYTES, b"\0")].unit == unit:

@@ -9,6 +9,7 @@ import os
 import secrets
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,12 +19,14 @@ from hypothesis.stateful import run_state_machine_as_test
 from rljob_api.spec.training import ClaimPolicy
 from rljob_workers.transfer_queue.types import Task
 from tests.integration.transfer_queue.lossy import LossyLine
-from tests.integration.transfer_queue.members import CRITIC, Names
+from tests.integration.transfer_queue.members import CRITIC, PARTITION, Names
 from tests.integration.transfer_queue.servers import Servers
 from tests.integration.transfer_queue.struck import StruckMachine
 
 EXAMPLES = int(os.environ.get("RLJOB_MACHINE_EXAMPLES", "10"))
 STEPS = int(os.environ.get("RLJOB_MACHINE_STEPS", "60"))
+
+OF_RETURNS = replace(CRITIC, needs=("tokens", "returns"))
 
 
 @pytest.fixture
@@ -36,10 +39,12 @@ def line(servers: Servers) -> Iterator[LossyLine]:
 
 @pytest.mark.timeout(36000)  # all the steps that one asks for
 @pytest.mark.parametrize(
-    ("dealing", "critic"),
+    ("dealing", "more"),
     [
         *(pytest.param(dealing, (), id=dealing.value) for dealing in ClaimPolicy),
         pytest.param(ClaimPolicy.BALANCED, (CRITIC,), id="two-trainers"),
+        pytest.param(ClaimPolicy.FIFO, (PARTITION,), id="whole-partitions"),
+        pytest.param(ClaimPolicy.BALANCED, (PARTITION, OF_RETURNS), id="whole-partitions-for-two-trainers"),
     ],
 )
 def test_the_queue_does_what_the_model_states(
@@ -47,14 +52,14 @@ def test_the_queue_does_what_the_model_states(
     line: LossyLine,
     monkeypatch: pytest.MonkeyPatch,
     dealing: ClaimPolicy,
-    critic: tuple[Task, ...],
+    more: tuple[Task, ...],
 ) -> None:
     names = Names()
     monkeypatch.setattr(secrets, "token_hex", names)
 
     class Machine(StruckMachine):
         def __init__(self) -> None:
-            super().__init__(servers, line, names, dealing, critic)
+            super().__init__(servers, line, names, dealing, more)
 
     run_state_machine_as_test(
         Machine,

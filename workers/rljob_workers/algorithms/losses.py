@@ -133,7 +133,7 @@ def sapo(
     Source: Gao et al. 2025, arXiv:2511.20347, section 3.
     """
     ratio = ratio_of(new_log_probs - log_probs)
-    tau = torch.where(advantages > 0, temperatures.positive, temperatures.negative).to(ratio.dtype)
+    tau = torch.full_like(advantages, temperatures.negative).masked_fill(advantages > 0, temperatures.positive)
     gate = torch.sigmoid(tau * (ratio - 1.0)) * (4.0 / tau)
     return TokenLosses(-advantages * gate, ratio.detach(), torch.zeros_like(ratio.detach()))
 

@@ -49,6 +49,16 @@ class TaskKind(StrEnum):
     TRAINING = "Training"
 
 
+class ForwardPolicy(StrEnum):
+    """Which rows a consumer gets, beside what `ClaimPolicy` has for training too.
+
+    Partition: all rows of a rollout at once, when all of them are ready: they are under one lease, and what is lost of
+    what was written for some is made again for all.
+    """
+
+    PARTITION = "Partition"
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """One consumer: `name`, the fields that a row needs to be ready for it, the fields that it writes."""
@@ -57,7 +67,7 @@ class Task:
     kind: TaskKind
     needs: tuple[str, ...]
     writes: tuple[str, ...] = ()
-    policy: ClaimPolicy = ClaimPolicy.FIFO
+    policy: ClaimPolicy | ForwardPolicy = ClaimPolicy.FIFO
     rows_per_step: int | None = None
     """Rows of a training task's optimizer step: which rows it has is fixed before any is generated. None: it has all of
     a partition, in the order in which they become ready."""
@@ -72,8 +82,13 @@ class Task:
             )
         if self.kind is TaskKind.FORWARD and self.policy is ClaimPolicy.BALANCED:
             raise ValueError(
-                f"task {self.name}: policy Balanced is for training tasks, whose ranks wait for each other. Use Fifo or"
-                " Group."
+                f"task {self.name}: policy Balanced is for training tasks, whose ranks wait for each other. Use Fifo,"
+                " Group or Partition."
+            )
+        if self.kind is TaskKind.TRAINING and self.policy is ForwardPolicy.PARTITION:
+            raise ValueError(
+                f"task {self.name}: policy Partition is for forward tasks; a training task is dealt optimizer steps."
+                " Use Fifo, Group or Balanced."
             )
 
 

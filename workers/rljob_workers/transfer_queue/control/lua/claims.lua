@@ -12,31 +12,12 @@ local function forget_lease(id)
   redis.call('ZREM', LEASES, id)
 end
 
-local function entries_of(task, rows)
-  if task.policy ~= 'Group' then return rows end
-  local groups = {}
-  for i = 1, #rows, SHAPE.samples do groups[#groups + 1] = math.floor(rows[i] / SHAPE.samples) end
-  return groups
-end
-
-local function rows_of(task, entries)
-  local rows = {}
-  for i, entry in ipairs(entries) do
-    if task.policy ~= 'Group' then
-      rows[i] = tonumber(entry)
-    else
-      for j = 0, SHAPE.samples - 1 do rows[#rows + 1] = tonumber(entry) * SHAPE.samples + j end
-    end
-  end
-  return rows
-end
-
 -- Hands the rows of a lease back, to the front of the list.
 local function end_lease(lease)
   forget_lease(lease.id)
   if redis.call('ZSCORE', PARTITIONS, lease.r) == false then return end
   set_state(lease.r, lease.task, runs_of(lease.rows), 'r')
-  local entries = entries_of(lease.task, lease.rows)
+  local entries = ready.entries_of(lease.task, lease.rows)
   for i = #entries, 1, -1 do redis.call('LPUSH', key(lease.r, 'q:' .. lease.task.name), entries[i]) end
   redis.call('ZADD', 'q:ready:' .. lease.task.name, lease.r, lease.r)
   wake(lease.task.name)
@@ -77,10 +58,10 @@ local function withdraw_if_empty(r, task)
 end
 
 local function pop_rows(r, task, max_rows)
-  local number = task.policy == 'Group' and math.max(1, math.floor(max_rows / SHAPE.samples)) or max_rows
+  local number = math.max(1, math.floor(max_rows / ready.span(task)))
   local entries = redis.call('LPOP', key(r, 'q:' .. task.name), number) or {}
   withdraw_if_empty(r, task)
-  return rows_of(task, entries)
+  return ready.rows_of(task, entries)
 end
 
 -- Partitions below the recorded version are done for every task.
@@ -206,7 +187,7 @@ local function training_batch(r, task, step, index, num_rows, size)
   if ready.rows_of_step(r, task, step) < num_rows then return nil, nil end
   -- Read and dealt first, taken then: who fails in between has changed nothing.
   local entries = task.policy == 'Group' and num_rows / SHAPE.samples or num_rows
-  local taken = rows_of(task, ready.first(r, task, step, entries))
+  local taken = ready.rows_of(task, ready.first(r, task, step, entries))
   local runs = sorted_runs(taken)
   local packed = pack_rows(deal(r, task, taken, size))
   ready.drop_first(r, task, step, entries)

@@ -64,6 +64,16 @@ local function lose_group(r, group, g, lost, first, report)
   return true
 end
 
+-- What was made of all rows together goes with what some of them lost.
+function torn.lose(r, report)
+  torn.drop(r, function(group, bad)
+    local restarts = training.outlives_weights(r, group, bad)
+    local what = restarts and 'restart' or 'recomputed'
+    report[what] = report[what] + 1
+    return not restarts
+  end)
+end
+
 local function lose_partition(r, first, report)
   local lost, touched = lost_chunks(r, {}), false
   if next(lost) == nil then return end
@@ -72,6 +82,7 @@ local function lose_partition(r, first, report)
     local g = load_group(r, tonumber(name))
     if g.state == 'p' then touched = lose_group(r, tonumber(name), g, lost, first, report) or touched end
   end
+  if touched and r >= first then torn.lose(r, report) end
   if touched then settle(r) end
 end
 

@@ -99,12 +99,12 @@ local LETTERS = {u = true, r = true, c = true, d = true}
 
 local function check_state(r, task, broken)
   local mask, states = redis.call('GET', key(r, 'mask')), redis.call('GET', key(r, 's:' .. task.name))
-  local where, listed, done = 'train_' .. r .. ' ' .. task.name .. ': ', {}, 0
+  local where, listed, done, span = 'train_' .. r .. ' ' .. task.name .. ': ', {}, 0, ready.span(task)
   local entries, misplaced = ready.all(r, task)
   for _, entry in ipairs(misplaced) do
     broken[#broken + 1] = where .. 'entry ' .. entry .. ' of the ready list is not of the optimizer step that it stands under'
   end
-  for _, row in ipairs(rows_of(task, entries)) do
+  for _, row in ipairs(ready.rows_of(task, entries)) do
     if listed[row] then broken[#broken + 1] = where .. 'row ' .. row .. ' is twice on the ready list' end
     listed[row] = true
   end
@@ -114,17 +114,17 @@ local function check_state(r, task, broken)
     if (letter == 'r') ~= complete and (letter == 'r' or letter == 'u') then
       broken[#broken + 1] = where .. 'row ' .. row .. ' has state ' .. letter .. ' but its fields say otherwise'
     end
-    if task.policy ~= 'Group' and (letter == 'r') ~= (listed[row] or false) then
+    if span == 1 and (letter == 'r') ~= (listed[row] or false) then
       broken[#broken + 1] = where .. 'row ' .. row .. ' has state ' .. letter .. ' and the ready list disagrees'
     end
     if listed[row] and letter ~= 'r' then broken[#broken + 1] = where .. 'row ' .. row .. ' is listed in state ' .. letter end
     if letter == 'd' then done = done + 1 end
   end
-  if task.policy == 'Group' then
-    local whole = string.rep('r', SHAPE.samples)
-    for first = 0, SHAPE.rows - 1, SHAPE.samples do
-      if string.sub(states, first + 1, first + SHAPE.samples) == whole and not listed[first] then
-        broken[#broken + 1] = where .. 'the group of row ' .. first .. ' is ready and not on the ready list'
+  if span > 1 then
+    local whole = string.rep('r', span)
+    for first = 0, SHAPE.rows - 1, span do
+      if string.sub(states, first + 1, first + span) == whole and not listed[first] then
+        broken[#broken + 1] = where .. 'all ' .. span .. ' rows from row ' .. first .. ' on are ready and not on the ready list'
       end
     end
   end

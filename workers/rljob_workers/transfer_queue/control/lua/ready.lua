@@ -1,4 +1,5 @@
--- Ready lists: the rows (with policy Group: the groups) that a task can have, in the order in which they became ready.
+-- Ready lists: what a task can have, in the order in which it became ready: rows, with policy Group groups, and with policy
+-- Partition all rows of the partition as one.
 -- `q:TASK` of a partition is a list. Where a training task makes several optimizer steps of a partition, it is a sorted
 -- set by step, then by the change that made the row ready. A row's step is fixed before the row is generated: steps cut
 -- as rows become ready would begin with the short answers.
@@ -49,9 +50,29 @@ local function step_of(places, task, entry)
   return math.floor((places[group] * SHAPE.samples + entry - group * SHAPE.samples) / task.step_rows)
 end
 
+-- How many rows an entry stands for: entry e has the rows from e * span on.
+function ready.span(task)
+  if task.policy == 'Partition' then return SHAPE.rows end
+  return task.policy == 'Group' and SHAPE.samples or 1
+end
+
+function ready.entries_of(task, rows)
+  local span, entries = ready.span(task), {}
+  for i = 1, #rows, span do entries[#entries + 1] = math.floor(rows[i] / span) end
+  return entries
+end
+
+function ready.rows_of(task, entries)
+  local span, rows = ready.span(task), {}
+  for _, entry in ipairs(entries) do
+    for j = 0, span - 1 do rows[#rows + 1] = tonumber(entry) * span + j end
+  end
+  return rows
+end
+
 local function list_of(r, task) return key(r, 'q:' .. task.name) end
 
-local function as_rows(task, entries) return task.policy == 'Group' and entries * SHAPE.samples or entries end
+local function as_rows(task, entries) return entries * ready.span(task) end
 
 local function entry_of(member) return struct.unpack('>I4', member) end
 

@@ -10,14 +10,15 @@ local function group_metas(r, group, name)
   return redis.call('GETRANGE', key(r, 'f:' .. name), group * SHAPE.samples * ROW_BYTES, (group + 1) * SHAPE.samples * ROW_BYTES - 1)
 end
 
--- `dropped` and everything that is derived from it, over one round of tasks in the order of the pipeline until it is stable.
+-- `dropped` and everything that is derived from it, or was written with it, over one round of tasks in the order of the
+-- pipeline until it is stable.
 local function with_dependants(dropped)
   if dropped == 0 then return 0 end
   local before
   repeat
     before = dropped
     for _, task in ipairs(SHAPE.tasks) do
-      if bit.band(task.needs, dropped) ~= 0 then dropped = bit.bor(dropped, task.writes) end
+      if bit.band(bit.bor(task.needs, task.writes), dropped) ~= 0 then dropped = bit.bor(dropped, task.writes) end
     end
   until dropped == before
   return dropped
@@ -117,6 +118,44 @@ local function drop_group(r, group)
   drop_from_group(r, group, masks, bad)
 end
 
+-- What Partition tasks wrote of some rows of a partition that others lack. Its rows are made together, so that they have it
+-- all or none.
+local torn = {}
+
+do
+
+-- Its fields, with dependants.
+local function torn_fields(r)
+  local stretches, fields = stretches_of(redis.call('GET', key(r, 'mask'))), 0
+  for _, task in ipairs(SHAPE.tasks) do
+    if task.policy == 'Partition' then
+      local have = 0
+      for _, stretch in ipairs(stretches) do
+        if bit.band(stretch[1], task.writes) ~= 0 then have = have + stretch[3] end
+      end
+      if have > 0 and have < SHAPE.rows then fields = bit.bor(fields, task.writes) end
+    end
+  end
+  return with_dependants(fields)
+end
+
+-- Takes fields of which other rows were lost from the groups that still have them. `may_lose(group, bad)`: asked before each.
+function torn.drop(r, may_lose)
+  local fields = torn_fields(r)
+  if fields == 0 then return end
+  for _, name in ipairs(redis.call('HKEYS', key(r, 'groups'))) do
+    local group = tonumber(name)
+    local masks, bad, has = group_masks(r, group), {}, false
+    for j = 0, SHAPE.samples - 1 do
+      bad[j] = fields
+      has = has or bit.band(masks[j], fields) ~= 0
+    end
+    if has and may_lose(group, bad) then drop_from_group(r, group, masks, bad) end
+  end
+end
+
+end
+
 local function tokens_stand(r, group, version)
   local n = SHAPE.samples
   local weights = redis.call('GETRANGE', key(r, 'weights'), group * n * WEIGHT_BYTES, (group + 1) * n * WEIGHT_BYTES - 1)
@@ -159,6 +198,7 @@ local function restore_partition(r, version, missing)
       redis.call('ZADD', OPEN, group_place(r, group), group_place(r, group))
     end
   end
+  torn.drop(r, function() return true end)
   for _, task in ipairs(SHAPE.tasks) do redis.call('DEL', key(r, 'b:' .. task.name)) end
   rebuild(r, function(task, _, mask, old)
     if task.kind == 'Training' then return covers(mask, task.needs) and 'r' or 'u' end

@@ -1,7 +1,7 @@
 -- Rows: readiness masks, states per task, ready lists, chunk tables.
 -- A partition r has, for all its rows: `mask` (u32, a bit per field), `weights` (oldest and newest weight of the tokens),
 -- `f:FIELD` (chunk id, offset, length, producing weight), `s:TASK` (a letter: unready, ready, claimed, done),
--- `q:TASK` (ready rows, or groups: `ready.lua`), `done` (hash task -> rows done), `chunks` and `refs` (hash chunk id -> ...),
+-- `q:TASK` (what is ready: `ready.lua`), `done` (hash task -> rows done), `chunks` and `refs` (hash chunk id -> ...),
 -- `b:TASK` (hash training batch -> rows) and `groups` (hash group -> record).
 
 local function load_group(r, group)
@@ -78,25 +78,26 @@ local function set_state(r, task, runs, letter)
   for _, run in ipairs(runs) do redis.call('SETRANGE', name, run[1], string.rep(letter, run[2])) end
 end
 
--- Puts rows that just became ready on the task's list; for Group, groups whose rows are all ready.
+-- Puts rows that just became ready on the task's list; of entries of several rows those whose rows are all ready.
 local function enlist(r, task, rows)
   if #rows == 0 then return end
-  if task.policy == 'Group' then
-    local whole, groups, last = string.rep('r', SHAPE.samples), {}, -1
+  local span, entries = ready.span(task), rows
+  if span > 1 then
+    local whole, last = string.rep('r', span), -1
+    entries = {}
     for _, row in ipairs(rows) do
-      local group = math.floor(row / SHAPE.samples)
-      if group ~= last then
-        last = group
-        local first = group * SHAPE.samples
-        if redis.call('GETRANGE', key(r, 's:' .. task.name), first, first + SHAPE.samples - 1) == whole then
-          groups[#groups + 1] = group
+      local entry = math.floor(row / span)
+      if entry ~= last then
+        last = entry
+        local first = entry * span
+        if redis.call('GETRANGE', key(r, 's:' .. task.name), first, first + span - 1) == whole then
+          entries[#entries + 1] = entry
         end
       end
     end
-    rows = groups
   end
-  if #rows == 0 then return end
-  ready.push(r, task, rows)
+  if #entries == 0 then return end
+  ready.push(r, task, entries)
   redis.call('ZADD', 'q:ready:' .. task.name, r, r)
   wake(task.name)
 end

@@ -1,0 +1,54 @@
+"""Which columns the advantages of a job are made of, and how many rows must be there at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rljob_api.spec.algorithm import AlgorithmSpec
+from rljob_api.spec.training import ClaimPolicy
+from rljob_workers import pipeline
+from rljob_workers.tensors.columns import Column
+from rljob_workers.transfer_queue.types import ForwardPolicy
+from tests.unit.trainers.rows import make_spec
+
+REWARDS = {Column.REWARDS, Column.VALID}
+TOKENS = {*REWARDS, Column.RESPONSE_LENGTHS, Column.LOSS_MASKS, Column.FINISH_REASONS}
+WITH_VALUES = {*TOKENS, Column.VALUES}
+OF_TOKENS = {Column.ADVANTAGES, Column.RETURNS}
+WHITENED = {"advantage": "Gae", "gae": {"whiten": "Partition"}}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "needs", "writes", "policy"),
+    [
+        pytest.param({}, REWARDS, {Column.ROW_ADVANTAGES}, ClaimPolicy.GROUP, id="of a group"),
+        pytest.param({"advantage": "m:f"}, REWARDS, {Column.ROW_ADVANTAGES}, ClaimPolicy.GROUP, id="the user's own"),
+        pytest.param(
+            {"noVariance": "LeaveOut"},
+            REWARDS,
+            {Column.ROW_ADVANTAGES, Column.HAS_VARIANCE},
+            ClaimPolicy.GROUP,
+            id="groups without variance are left out",
+        ),
+        pytest.param({"advantage": "Gae"}, WITH_VALUES, OF_TOKENS, ClaimPolicy.FIFO, id="each row by itself"),
+        pytest.param(
+            {"advantage": "Gae", "noVariance": "LeaveOut"},
+            WITH_VALUES,
+            {*OF_TOKENS, Column.HAS_VARIANCE},
+            ClaimPolicy.GROUP,
+            id="each row by itself, but for its group's variance",
+        ),
+        pytest.param(WHITENED, WITH_VALUES, OF_TOKENS, ForwardPolicy.PARTITION, id="whitened over the rollout"),
+    ],
+)
+def test_the_estimator_says_what_its_task_reads_writes_and_claims(
+    algorithm: dict[str, Any], needs: set[Column], writes: set[Column], policy: ClaimPolicy | ForwardPolicy
+) -> None:
+    spec = make_spec().model_copy(update={"algorithm": AlgorithmSpec.model_validate(algorithm)})
+    task = pipeline.compute_advantages(spec)
+    assert (set(task.needs), set(task.writes), task.policy) == (needs, writes, policy)
+    read = set(pipeline.actor_train(spec).needs)
+    assert writes - {Column.RETURNS} <= read, "the actor waits for what is made for it"
+    assert not read & {Column.VALUES, Column.RETURNS}, "and for nothing of a critic's"
