@@ -168,9 +168,10 @@ def run(ranks: list[Rank], proximal: Proximal, monkeypatch: pytest.MonkeyPatch) 
         slicing = Slicing("actor_train", 12 * SLICES, 12 * SLICES_PER_STEP, SLICES_PER_STEP, number, len(ranks))
         config = ActorConfig(ROLLOUTS, PASSES, 0, proximal, 1.0, Truncated.KEEP)
         group = Threads(number, meeting)
+        rank.mesh = data_parallel(group)
         try:
             with closing(Timeline(Path(os.devnull), f"actor-{number}")) as timeline:
-                gang = GangParts(rank, rank, rank, data_parallel(group), OwnTurns(group), timeline)
+                gang = GangParts(rank, rank, rank, OwnTurns(group), timeline)
                 publisher: Any = Publisher(rank)
                 ActorLoop(config, gang, slicing, rank, publisher, None).run()
         except BaseException as error:

@@ -28,7 +28,6 @@ from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_forward_model, build_trainer
 from rljob_workers.trainers.base import ForwardModel, Trainer, TrainRows
 from rljob_workers.trainers.data_parallel import SingleRank
-from rljob_workers.trainers.mesh import data_parallel
 from rljob_workers.training.gang_loop import GangParts
 from rljob_workers.training.loop import ActorConfig, ActorLoop, Proximal, proximal_of
 from rljob_workers.training.turns import OwnTurns
@@ -186,7 +185,7 @@ def trained(folder: Path, spec: RLJobSpec) -> torch.Tensor:
     )
     exports: Any = SimpleNamespace(begin=queue.publish, publish=queue.publish)
     with closing(Timeline(Path(os.devnull), "actor-0")) as timeline:
-        gang = GangParts(queue, queue, trainer, data_parallel(SingleRank()), OwnTurns(SingleRank()), timeline)
+        gang = GangParts(queue, queue, trainer, OwnTurns(SingleRank()), timeline)
         ActorLoop(config, gang, slicing, queue, exports, None).run()
     return torch.cat([weight.flatten() for weight in trainer.stage_weights().values()])
 

@@ -27,17 +27,11 @@ if TYPE_CHECKING:
     from rljob_workers.trainers.backend import Backend, CriticBuilder
     from rljob_workers.trainers.base import ForwardModel, Trainer
     from rljob_workers.trainers.data_parallel import DataParallelGroup
-    from rljob_workers.trainers.mesh import Mesh
     from rljob_workers.trainers.settings import CriticSettings
 
 TRAINERS: Mapping[TrainerBackend, Backend] = {
     backend.kind: backend for backend in (flat_backend.BACKEND, fsdp_backend.BACKEND, sim_backend.BACKEND)
 }
-
-
-def build_mesh(spec: RLJobSpec, gang: DataParallelGroup) -> Mesh:
-    """How the actor's ranks share rows; a collective of them."""
-    return TRAINERS[spec.trainer_backend].mesh(spec, gang)
 
 
 def build_trainer(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, group: DataParallelGroup) -> Trainer:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rljob_workers.models.slices import StateShare
     from rljob_workers.models.weight_source import WeightSource
     from rljob_workers.tensors.jagged import Jagged
+    from rljob_workers.trainers.mesh import Mesh
     from rljob_workers.trainers.micro_batches import RowRange
 
 
@@ -134,6 +135,8 @@ class Trainer(ForwardModel):
     wait for the others goes on beating (`data_parallel.DataParallelGroup`), and leaves only between two of them.
     """
 
+    mesh: Mesh
+    """How its ranks are laid out, and this one's place."""
     weight_share: WeightShare | None = None
     """The part of the weights that this rank stages; None where it was assigned none. Never changes."""
 

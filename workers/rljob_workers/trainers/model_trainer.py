@@ -198,6 +198,7 @@ class ModelTrainer(ModelForward, Trainer):
                 " not give. Use another backend."
             )
         super().__init__(model, config.limits, mesh.gang)
+        self.mesh = mesh
         self._config = config
         self._objective = config.objective
         self.weight_share = model.weight_share

@@ -1,4 +1,4 @@
-"""Rows that all ranks of a gang have, computed by shares: each rank computes some of them, and all get the whole result.
+"""Rows that all ranks of a gang have, computed by shares: a rank computes some of them, and all get the whole result.
 
 For models whose ranks take other rows than their peers: a sharded forward model, and a trainer that scores.
 """

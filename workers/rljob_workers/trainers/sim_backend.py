@@ -86,7 +86,7 @@ def _trainer(spec: RLJobSpec, head: SimHead, learning: SimLearning, mesh: Mesh) 
     return SimTrainer(
         _forward(spec, head),
         SimulatedPace(settings.training, settings.speed),
-        mesh.gang,
+        mesh,
         _weights(spec),
         learning,
         max_skipped_steps=spec.training.max_skipped_steps,

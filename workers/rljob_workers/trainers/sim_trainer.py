@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from rljob_workers.simulation.pace import SimulatedPace
     from rljob_workers.simulation.policy import Floats
-    from rljob_workers.trainers.data_parallel import DataParallelGroup
+    from rljob_workers.trainers.mesh import Mesh
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -181,7 +181,7 @@ class SimTrainer(Trainer):
         self,
         forward: SimForward,
         pace: SimulatedPace,
-        group: DataParallelGroup,
+        mesh: Mesh,
         weights: Uints,
         learning: SimLearning,
         *,
@@ -190,7 +190,8 @@ class SimTrainer(Trainer):
         self._learning = learning
         self._forward = forward
         self._pace = pace
-        self._group = group
+        self.mesh = mesh
+        self._group = group = mesh.gang
         self._weights = weights
         self._moments = no_moments()
         self._steps = 0

@@ -27,7 +27,7 @@ from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_critic, load_critic_version_0
 from rljob_workers.trainers.base import TrainRows
 from rljob_workers.trainers.data_parallel import RankVote, agree
-from rljob_workers.trainers.mesh import Mesh, data_parallel
+from rljob_workers.trainers.mesh import Mesh
 from rljob_workers.trainers.row_shares import score_shared
 from rljob_workers.trainers.settings import CriticSettings
 from rljob_workers.training.gang_loop import GangLoop, GangParts, slicing_of
@@ -45,7 +45,9 @@ class CriticLoop(GangLoop):
 
     def __init__(self, rank: RankParts, gang: GangParts, saves: Saves) -> None:
         spec = rank.spec
-        super().__init__(gang, slicing_of(spec, pipeline.CRITIC_TRAIN.name, gang.mesh), spec.training.epochs_per_rollout)
+        super().__init__(
+            gang, slicing_of(spec, pipeline.CRITIC_TRAIN.name, gang.mesh), spec.training.epochs_per_rollout
+        )
         self._num_rollouts = spec.rollout.num_rollouts
         self._truncated = spec.algorithm.truncated
         self._saves = saves
@@ -148,7 +150,6 @@ def run_critic(rank: RankParts) -> None:
     with rank.loading("building the model", _first_folder(spec), restored, restored):
         tokenizer = build_tokenizer(spec.model)
         group = form_group(context, session)
-        mesh = data_parallel(group)
         settings = CriticSettings.of(spec)
         trainer = build_critic(settings, spec, tokenizer, group)
         store = build_checkpoint_store(
@@ -165,7 +166,7 @@ def run_critic(rank: RankParts) -> None:
             # Each rank has verified its share of the files.
             agree(group, RankVote(False, False, 0), f"the critic's files of {restore.folder}")
             trainer.restore(folder)
-    gang = GangParts(session, rank.queue, trainer, mesh, Turns.of(rank, group), rank.timeline)
+    gang = GangParts(session, rank.queue, trainer, Turns.of(rank, group), rank.timeline)
     CriticLoop(rank, gang, Saves(SaveConfig.of(spec), session, trainer, store, None, rank.timeline)).run()
 
 

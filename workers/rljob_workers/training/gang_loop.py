@@ -50,9 +50,13 @@ class GangParts:
     session: RankSession
     queue: TransferQueueClient
     trainer: Trainer
-    mesh: Mesh
     turns: Turns
     timeline: Timeline
+
+    @property
+    def mesh(self) -> Mesh:
+        """How the gang's ranks are laid out."""
+        return self.trainer.mesh
 
     @property
     def leads(self) -> bool:
@@ -138,7 +142,7 @@ class GangLoop(ABC):
         asked = time.monotonic()
         for part in loader:
             self.starved.count(1.0)
-            if counts:
+            if counts and self.gang.mesh.is_source:
                 count_claim(self.gang.session, part.batch, time.monotonic() - asked)
             yield part
             self.pulse()

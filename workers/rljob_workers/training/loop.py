@@ -30,7 +30,7 @@ from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.rank_loop import Draining, RankParts, idle_until_ordered
 from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
-from rljob_workers.trainers import build_mesh, build_trainer, load_version_0, tensors_of_version_0
+from rljob_workers.trainers import build_trainer, load_version_0, tensors_of_version_0
 from rljob_workers.trainers.base import TrainRows
 from rljob_workers.trainers.data_parallel import RankVote, agree
 from rljob_workers.training.gang_loop import GangLoop, GangParts, slicing_of
@@ -257,7 +257,6 @@ def run_actor(rank: RankParts) -> None:
     with rank.loading("building the model", spec.model.path, restored, restored):
         tokenizer = build_tokenizer(spec.model)
         group = form_group(context, session)
-        mesh = build_mesh(spec, group)
         trainer = build_trainer(spec, tokenizer, group)
         store = build_checkpoint_store(
             context,
@@ -274,8 +273,8 @@ def run_actor(rank: RankParts) -> None:
             # Each rank has verified its share of the files.
             agree(group, RankVote(False, False, 0), f"the files of {restore.folder}")
             trainer.restore(folder)
-    gang = GangParts(session, rank.queue, trainer, mesh, Turns.of(rank, group), rank.timeline)
-    slicing = slicing_of(spec, pipeline.ACTOR_TRAIN, mesh)
+    gang = GangParts(session, rank.queue, trainer, Turns.of(rank, group), rank.timeline)
+    slicing = slicing_of(spec, pipeline.ACTOR_TRAIN, trainer.mesh)
     leader = Leader.of(rank, tokenizer, slicing.num_slices) if group.rank == 0 else None
     tickets = None if leader is None else rank.queue.ticket_table
     saves = Saves(SaveConfig.of(spec), session, trainer, store, tickets, rank.timeline)

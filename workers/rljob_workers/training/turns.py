@@ -98,15 +98,15 @@ class SharedTurns(Turns):
     def take(self, rollout: RolloutId, drains: bool) -> Turn:
         """See the base."""
         drains = _any_drains(self._group, rollout, drains=drains)
-        told = torch.zeros(1 + len(self._roles), dtype=torch.int64)
+        shared = torch.zeros(1 + len(self._roles), dtype=torch.int64)
         if self._group.rank == 0:
             answer = self._ask(rollout, drains=drains)
-            told[0] = _TURNS.index(answer.turn)
-            told[1:] = torch.tensor([role in answer.waits_for for role in self._roles])
-        self._group.broadcast(told, 0, f"the turn at train_{rollout}")
-        turn = _TURNS[int(told[0])]
+            shared[0] = _TURNS.index(answer.turn)
+            shared[1:] = torch.tensor([role in answer.waits_for for role in self._roles])
+        self._group.broadcast(shared, 0, f"the turn at train_{rollout}")
+        turn = _TURNS[int(shared[0])]
         if turn is Turn.WAIT:
-            self._waits_for = [role for role, missing in zip(self._roles, told[1:].tolist(), strict=True) if missing]
+            self._waits_for = [role for role, missing in zip(self._roles, shared[1:].tolist(), strict=True) if missing]
             self._session.pulse(waiting=self._waiting(rollout))
         return turn
 

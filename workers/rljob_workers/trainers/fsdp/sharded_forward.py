@@ -22,7 +22,7 @@ from rljob_workers.trainers.micro_batches import MicroBatchLimits, count_micro_b
 from rljob_workers.trainers.row_shares import gathered, shares_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from transformers import PreTrainedModel
 
