@@ -62,6 +62,10 @@ JOB_FILE = "/etc/rljob/job/job.json"
 """The resolved RLJob as it was when the pod was made; the coordinator sends the job that an epoch runs with."""
 
 
+CRITIC_PART = "critic"
+"""Folder below a checkpoint's that transformers loads the critic from."""
+
+
 LATEST = "latest"
 """A link beside the folders of checkpoints, to the one that was recorded last: for programs that load it as a model,
 also after its job is gone. A restart goes by the record file."""

@@ -22,11 +22,11 @@ from rljob_api.cluster import (
     ANNOTATION_RUN,
     ANNOTATION_RUN_OF,
     ANNOTATION_SPEC,
+    CRITIC_PART,
     LATEST,
     RUN_DIR,
     checkpoint_claim_name,
 )
-from rljob_api.names import Role
 from rljob_api.problems import sentences
 from rljob_api.revision import read_retained_spec
 from rljob_api.roles import TRAITS
@@ -226,7 +226,7 @@ def _with_critic(spec: RLJobSpec, parent: _Parent, path: str) -> tuple[RLJobSpec
     critic = spec.roles.critic
     if critic is None or parent.spec.roles.critic is None:
         return spec, []
-    critic = critic.model_copy(update={"model_path": posixpath.join(path, Role.CRITIC.value)})
+    critic = critic.model_copy(update={"model_path": posixpath.join(path, CRITIC_PART)})
     note = "The critic begins with the values of that checkpoint, and with a new optimizer, as the policy does."
     return spec.model_copy(update={"roles": spec.roles.model_copy(update={"critic": critic})}), [note]
 

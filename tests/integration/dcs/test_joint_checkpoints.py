@@ -349,7 +349,7 @@ def test_another_number_of_ranks_restores_the_critic_and_saves_it(gangs: Gangs) 
     assert not (later.root / later.folder(6) / "critic" / "critic-00001.json").exists()
 
 
-def test_a_critic_that_a_record_does_not_know_begins_anew(critic_world: World) -> None:
+def test_a_critic_that_a_record_does_not_know_begins_again(critic_world: World) -> None:
     """The job had none when it was saved."""
     critic_world.begin()
     alone = Gangs(critic_world, critics=0)

@@ -88,7 +88,7 @@ def test_who_is_not_to_ask_is_refused(trainers: Trainers) -> None:
         trainers.ask(trainers.actor, 1)
 
 
-def test_a_new_epoch_takes_its_turns_anew_and_refuses_those_of_before(trainers: Trainers) -> None:
+def test_a_new_epoch_begins_its_turns_again_and_refuses_those_of_before(trainers: Trainers) -> None:
     world = trainers.world
     trainers.ask(trainers.actor, 0)
     assert trainers.ask(trainers.critic, 0, drains=True) == STOP
@@ -189,7 +189,7 @@ def test_gangs_of_two_roles_leave_with_one_version_while_the_coordinator_is_repl
     assert len(set(left.values())) == 1
 
 
-def test_a_role_that_waits_says_for_whom(trainers: Trainers) -> None:
+def test_a_role_that_waits_states_for_whom(trainers: Trainers) -> None:
     world = trainers.world
     with turns_of(world, trainers.actor, SingleRank()) as turns:
         assert turns.take(RolloutId(0), drains=False) is Turn.WAIT
@@ -206,7 +206,7 @@ def test_a_role_that_waits_says_for_whom(trainers: Trainers) -> None:
 # --- who leads
 
 
-def test_ranks_of_other_roles_are_told_who_leads_once_it_has_registered(critic_world: World) -> None:
+def test_ranks_of_other_roles_receive_who_leads_once_it_has_registered(critic_world: World) -> None:
     critic_world.begin()
     critic = critic_world.rank(Role.CRITIC)
     found: list[str] = []

@@ -42,6 +42,9 @@ def job_of(name: str) -> RLJobSpec:
     """A job of the table above."""
     backend, dtype, checkpointing = JOBS[name]
     training = {**_SPEC["training"], "activationCheckpointing": checkpointing}
-    roles = {"actor": {"backend": backend}}
+    roles = {"actor": {"backend": backend}, "critic": {}}
     model = {"dtype": dtype, "config": _MODEL}
-    return RLJobSpec.model_validate({**_SPEC, "model": model, "training": training, "roles": roles})
+    algorithm = {"advantage": "Gae"}
+    return RLJobSpec.model_validate(
+        {**_SPEC, "model": model, "algorithm": algorithm, "training": training, "roles": roles}
+    )

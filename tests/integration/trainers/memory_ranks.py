@@ -12,14 +12,22 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from rljob_workers.algorithms.objective import Output
 from rljob_workers.models.tokenizers import build_tokenizer
+from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
-from rljob_workers.trainers import build_forward_model, build_trainer, load_version_0
+from rljob_workers.trainers import (
+    build_critic,
+    build_forward_model,
+    build_trainer,
+    load_critic_version_0,
+    load_version_0,
+)
 from rljob_workers.trainers.base import TrainRows
 from rljob_workers.trainers.data_parallel import DataParallelGroup
+from rljob_workers.trainers.settings import CriticSettings
 from tests.integration.trainers.memory_jobs import JOBS, PROMPT_TOKENS, RESPONSE_TOKENS, ROWS, job_of
 from tests.integration.trainers.worlds import as_rank
 from tests.memory_meter import MemoryMeter
-from tests.train_rows import rows_of
+from tests.train_rows import replaced, rows_of
 
 
 def main(folder: Path, group: DataParallelGroup, mesh: DeviceMesh) -> None:
@@ -50,7 +58,35 @@ def measure(name: str, group: DataParallelGroup, folder: Path) -> dict[str, int]
         meter.peak_bytes = 0
         model.score(rows.tokens, rows.response_lengths, Output.LOG_PROBS, 1.0)
         forward_peak = meter.peak_bytes
-    return {"state": state, "peak": peak, "weights": weights, "forward_peak": forward_peak}
+    critic_state, critic_peak = measure_critic(name, group, folder)
+    return {
+        "state": state,
+        "peak": peak,
+        "weights": weights,
+        "forward_peak": forward_peak,
+        "critic_state": critic_state,
+        "critic_peak": critic_peak,
+    }
+
+
+def measure_critic(name: str, group: DataParallelGroup, folder: Path) -> tuple[int, int]:
+    """What is there all the time, and the peak of values and a step."""
+    spec = job_of(name)
+    tokenizer, settings = build_tokenizer(spec.model), CriticSettings.of(spec)
+    rows = make_rows(len(tokenizer))
+    ones = rows.columns[Column.ADVANTAGES]
+    rows = replaced(rows, values=ones, returns=ones, log_probs=None, advantages=None)
+    with MemoryMeter() as meter:
+        critic = build_critic(settings, spec, tokenizer, group)
+        load_critic_version_0(critic, settings, spec, tokenizer, folder)
+        critic.accumulate(rows)
+        gc.collect()
+        state = meter.live_bytes
+        meter.peak_bytes = 0
+        critic.score(rows.tokens, rows.response_lengths, Output.VALUES, 1.0)
+        critic.accumulate(rows)
+        critic.optimizer_step()
+        return state, meter.peak_bytes
 
 
 def make_rows(vocabulary: int) -> TrainRows:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from rljob_api.machine.memory import WITHIN, Pass, ProcessMemory, forward_memory, trainer_memory
-from rljob_api.model_files.size import model_shape
+from rljob_api.model_files.size import critic_shape, model_shape
 from rljob_api.spec.roles import TrainerBackend
 from tests.integration.trainers.memory_jobs import JOBS, PROMPT_TOKENS, RESPONSE_TOKENS, ROWS, job_of
 from tests.integration.trainers.worlds import run_world
@@ -40,3 +40,5 @@ def test_the_formula_holds(name: str, measured: dict[str, dict[str, int]]) -> No
     assert_holds(trainer, found["state"], found["peak"])
     forward = forward_memory(shape, backend, spec.model.dtype, work)
     assert_holds(forward, found["weights"], found["forward_peak"])
+    critic = trainer_memory(critic_shape(spec, shape), backend, spec.model.dtype, WORLD, work)
+    assert_holds(critic, found["critic_state"], found["critic_peak"])

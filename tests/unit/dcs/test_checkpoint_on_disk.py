@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rljob_api.cluster import CRITIC_PART
 from rljob_api.names import Lineage, Role, WeightVersion
 from rljob_api.wire.checkpoints import CheckpointRecord
 from rljob_api.wire.identity import WeightId
@@ -81,6 +82,10 @@ def root(tmp_path: Path) -> Path:
 def test_each_role_has_a_place_of_its_own(role: Role, name: str, file: str) -> None:
     assert file_of(role, name) == file
     assert owner_of(file) is role
+
+
+def test_a_clone_finds_the_critic_s_part() -> None:
+    assert file_of(Role.CRITIC, "") == f"{CRITIC_PART}/"
 
 
 def test_what_only_begins_like_a_role_is_the_leading_one_s() -> None:

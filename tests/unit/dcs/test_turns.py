@@ -40,16 +40,16 @@ class Table:
 
     roles: tuple[Role, ...] = BOTH
     restore: RestorePoint = field(default_factory=lambda: restored(1, 4))
-    kept: TurnsTaken | None = None
+    stored: TurnsTaken | None = None
 
     def ask(self, role: Role, rollout: int, *, drains: bool = False) -> TurnAnswer:
-        self.kept = turns_after(turns_of_epoch(self.kept, self.restore), role, rollout, self.roles, drains=drains)
-        return turn_of(self.kept, rollout, self.roles)
+        self.stored = turns_after(turns_of_epoch(self.stored, self.restore), role, rollout, self.roles, drains=drains)
+        return turn_of(self.stored, rollout, self.roles)
 
     def restart(self) -> None:
         """A new process of the coordinator reads what the one before has written."""
-        if self.kept is not None:
-            self.kept = TurnsTaken.model_validate_json(self.kept.model_dump_json(by_alias=True))
+        if self.stored is not None:
+            self.stored = TurnsTaken.model_validate_json(self.stored.model_dump_json(by_alias=True))
 
 
 def asked(*questions: tuple[Role, int, bool]) -> list[TurnAnswer]:
