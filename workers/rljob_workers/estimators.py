@@ -15,7 +15,8 @@ import torch
 from rljob_api.spec.advantages import Advantage, CutOff, GaeSpec, Whitening
 from rljob_api.spec.algorithm import NoVariance
 from rljob_workers.algorithms.advantages.gae import gae
-from rljob_workers.algorithms.advantages.group import group_normalised
+from rljob_workers.algorithms.advantages.group import group_centred, group_normalised, leave_one_out
+from rljob_workers.algorithms.advantages.reinforce import reinforce_plus_plus, reinforce_plus_plus_baseline
 from rljob_workers.tensors.columns import Column
 from rljob_workers.user_functions import Signature, load
 
@@ -23,7 +24,11 @@ if TYPE_CHECKING:
     from rljob_api.spec.algorithm import AlgorithmSpec
     from rljob_workers.algorithms.advantages.estimator import RowEstimator, TokenEstimator
 
-ROW_ESTIMATORS: Mapping[str, RowEstimator] = {Advantage.GRPO: group_normalised}
+ROW_ESTIMATORS: Mapping[str, RowEstimator] = {
+    Advantage.GRPO: group_normalised,
+    Advantage.DR_GRPO: group_centred,
+    Advantage.RLOO: leave_one_out,
+}
 
 
 def _gae(algorithm: AlgorithmSpec) -> TokenEstimator:
@@ -33,7 +38,11 @@ def _gae(algorithm: AlgorithmSpec) -> TokenEstimator:
     return partial(gae, gamma=chosen.gamma, trace_decay=chosen.lambda_, bootstraps=bootstraps, whitens=whitens)
 
 
-TOKEN_ESTIMATORS: Mapping[str, Callable[[AlgorithmSpec], TokenEstimator]] = {Advantage.GAE: _gae}
+TOKEN_ESTIMATORS: Mapping[str, Callable[[AlgorithmSpec], TokenEstimator]] = {
+    Advantage.REINFORCE_PLUS_PLUS: lambda algorithm: reinforce_plus_plus,  # noqa: ARG005 - one signature
+    Advantage.REINFORCE_PLUS_PLUS_BASELINE: lambda algorithm: reinforce_plus_plus_baseline,  # noqa: ARG005
+    Advantage.GAE: _gae,
+}
 
 
 _OWN = Signature(2, "rewards, valid", "def advantages(rewards, valid): return ...")

@@ -16,6 +16,10 @@ class Advantage(StrEnum):
     """How rewards become advantages."""
 
     GRPO = "Grpo"
+    DR_GRPO = "DrGrpo"
+    RLOO = "Rloo"
+    REINFORCE_PLUS_PLUS = "ReinforcePlusPlus"
+    REINFORCE_PLUS_PLUS_BASELINE = "ReinforcePlusPlusBaseline"
     GAE = "Gae"
 
 
@@ -42,6 +46,10 @@ class AdvantageTraits:
 
 ADVANTAGES: Mapping[str, AdvantageTraits] = {
     Advantage.GRPO: AdvantageTraits(),
+    Advantage.DR_GRPO: AdvantageTraits(),
+    Advantage.RLOO: AdvantageTraits(),
+    Advantage.REINFORCE_PLUS_PLUS: AdvantageTraits(Statistics.PARTITION, is_per_token=True),
+    Advantage.REINFORCE_PLUS_PLUS_BASELINE: AdvantageTraits(Statistics.PARTITION, is_per_token=True),
     Advantage.GAE: AdvantageTraits(Statistics.PARTITION, is_per_token=True, needs_values=True),
 }
 

@@ -300,8 +300,10 @@ class AlgorithmSpec(RuledModel):
     rules = ALGORITHM
 
     advantage: Annotated[str, _names(Advantage)] = Advantage.GRPO
-    """Grpo: (reward - mean of its group) / standard deviation of its group. Gae: each token against a critic's values,
-    over the tokens that the model drew. Or `package.module:function` with the
+    """Grpo: (reward - mean of its group) / standard deviation of its group. DrGrpo: without the deviation. Rloo: reward
+    - mean of the others of its group. ReinforcePlusPlus: what comes from each token on, with mean 0 and variance 1 over
+    the tokens of the whole rollout; ReinforcePlusPlusBaseline: reward - mean of its group, so too. Gae: each token
+    against a critic's values, over the tokens that the model drew. Or `package.module:function` with the
     signature of `rljob_workers.algorithms.advantages.estimator.RowEstimator`."""
     gae: GaeSpec | None = None
     """How Gae weighs what comes later. Null: its defaults, where advantage is Gae."""

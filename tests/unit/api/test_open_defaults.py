@@ -177,6 +177,9 @@ TRAINERS = {"spec.roles.actor": {"replicas": 4}}
             {**SMALL_PASSES, **BYPASS, "spec.training.epochsPerRollout": 2}, 4, id="the engine's are there already"
         ),
         pytest.param({**SMALL_PASSES, "spec.training.itersPerTrainUpdate": 1}, 1, id="as given"),
+        pytest.param(
+            {**SMALL_PASSES, "spec.algorithm.advantage": "ReinforcePlusPlus"}, 1, id="advantages over all rows"
+        ),
     ],
 )
 def test_a_global_batch_of_a_new_job_has_so_many_slices(changes: dict[str, Any], expected: int) -> None:

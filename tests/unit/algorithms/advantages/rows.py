@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from hypothesis import strategies as st
@@ -23,7 +24,7 @@ class Row:
     cut_off: bool = False
     valid: bool = True
 
-    @property
+    @cached_property
     def drawn(self) -> list[int]:
         """Places of tokens that count."""
         return [place for place, drawn in enumerate(self.masks) if drawn and self.valid]

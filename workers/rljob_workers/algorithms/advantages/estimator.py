@@ -47,6 +47,10 @@ class AdvantageRows:
         """[rows] int64."""
         return self.masks.response_lengths
 
+    def penalised_rewards(self) -> torch.Tensor:
+        """Rewards less the penalties of all drawn tokens of the row, [rows] float32."""
+        return self.rewards if self.penalties is None else self.rewards - self.masks.sums(self.penalties)
+
 
 TokenEstimator: TypeAlias = Callable[[AdvantageRows], Mapping[Column, torch.Tensor]]
 """(rows) -> `Column.ADVANTAGES` and, where a critic is trained on them, `Column.RETURNS`: all [tokens], 0 at tokens
