@@ -108,7 +108,7 @@ class GangLoop(ABC):
         self.gang.session.pulse(waiting=waiting_for)
         self.while_waiting()
 
-    def while_waiting(self) -> None:
+    def while_waiting(self) -> None:  # noqa: B027 -- most roles have nothing to do then
         """Called by all ranks of the gang in step, in every turn in which one of them has no rows yet."""
 
     def pulse(self) -> None:

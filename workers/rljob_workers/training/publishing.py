@@ -183,9 +183,10 @@ class Exports:
             return self._saves.staged
         if version == 0:
             return self._initial(self._saves.staged.keys())
+        reached = self._saves.version
         raise ValueError(
-            f"training.refUpdateInterval: {self._config.ref_update_interval} measures train_{self._saves.version} against"
-            f" version {version}, but the checkpoint of version {self._saves.version} has"
+            f"training.refUpdateInterval: {self._config.ref_update_interval} measures train_{reached} against"
+            f" version {version}, but the checkpoint of version {reached} has"
             f" {'no reference' if saved is None else f'reference version {saved}'}. Set refUpdateInterval and"
             " roles.reference back to what the run was started with, or start over with --fresh."
         )
