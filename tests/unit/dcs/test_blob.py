@@ -8,6 +8,7 @@ import xxhash
 from safetensors.torch import load
 
 from rljob_workers.dcs.tensor_bytes import safetensors_pieces, stage_part
+from rljob_workers.models.blob import is_part_of_several, part_file
 
 TENSORS = {
     "float32": torch.arange(12, dtype=torch.float32).reshape(3, 4),
@@ -43,3 +44,16 @@ def test_a_staged_blob_has_a_checksum_for_every_chunk(chunk_bytes: int) -> None:
 def test_a_dtype_without_a_name_is_refused_with_a_sentence() -> None:
     with pytest.raises(ValueError, match=r"tensor odd: dtype torch\.complex64 has no safetensors name"):
         list(safetensors_pieces({"odd": torch.zeros(2, dtype=torch.complex64)}))
+
+
+@pytest.mark.parametrize(
+    ("file", "is_part"),
+    [
+        (part_file(0, 1), False),
+        (part_file(1, 2), True),
+        ("critic-00000.safetensors", False),
+        ("model.safetensors.index.json", False),
+    ],
+)
+def test_a_part_of_several_is_known_by_its_name(file: str, is_part: bool) -> None:
+    assert is_part_of_several(file) is is_part
