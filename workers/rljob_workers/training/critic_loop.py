@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from rljob_api.names import Role, RolloutId, WeightVersion
+from rljob_api.names import RolloutId, WeightVersion
 from rljob_api.spec import RLJobSpec
 from rljob_workers import pipeline
 from rljob_workers.algorithms.objective import Output
@@ -173,5 +173,5 @@ def run_critic(rank: RankParts) -> None:
 def _first_folder(spec: RLJobSpec) -> str | None:
     """The folder that the critic of a new job is made of."""
     critic = spec.roles.critic
-    assert critic is not None, f"{Role.CRITIC} runs where the job has one"
+    assert critic is not None, "a critic runs where the job has one"
     return critic.model_path or spec.model.path
