@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rljob_api.roles import LEADING_ROLE
+from rljob_api.spec.roles import VALUE_CLIP
 from rljob_api.spec.training import OptimizerSpec, Schedule, TrainingSpec
 from rljob_workers.algorithms.value import ValueObjective
 from rljob_workers.models.building import initial_state, initial_tensors, torch_dtype
@@ -96,7 +97,7 @@ class CriticSettings:
         return cls(
             model_path=None if critic.model_path is None else Path(critic.model_path),
             optimizer=critic.optimizer or spec.training.optimizer,
-            value_clip={None: 0.2, 0.0: None}.get(critic.value_clip, critic.value_clip),
+            value_clip={None: VALUE_CLIP, 0.0: None}.get(critic.value_clip, critic.value_clip),
             total_steps=total_steps(spec),
             backend=critic.backend or spec.trainer_backend,
         )
