@@ -177,8 +177,7 @@ class GangLoop(ABC):
                 case Turn.STOP:
                     raise Draining
                 case Turn.WAIT:
-                    self.starved.count(1.0)
-                    gang.session.pulse(waiting=f"the other roles that train, to begin train_{self._rollout_id}")
+                    self.starved.count(0.0)  # the other roles train: more rollouts would not help
 
     def _take_step(self) -> None:
         result = self.gang.trainer.optimizer_step()
