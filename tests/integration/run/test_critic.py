@@ -40,7 +40,7 @@ def test_a_job_of_six_roles_trains_both_models(tmp_path: Path) -> None:
         assert {"critic/loss", "critic/explained_variance", "critic/grad_norm"} <= metrics[-1].keys()
 
 
-@pytest.mark.parametrize("role", ["critic", "actor"])
+@pytest.mark.parametrize("role", ["critic", pytest.param("actor", marks=pytest.mark.long)])
 def test_a_death_of_either_trainer_restarts_both_from_one_record(tmp_path: Path, role: str) -> None:
     manifest = with_critic(make_simulated, tmp_path, roles={"critic": {"ranksPerPod": 2}})
     with RunningJob(tmp_path, at_leisure(manifest, tmp_path)) as job:
@@ -53,6 +53,36 @@ def test_a_death_of_either_trainer_restarts_both_from_one_record(tmp_path: Path,
             assert job.epoch() == turn + 2
             assert_whole(job)
         assert job.assert_succeeded().epochs == 3
+        assert_whole(job)
+
+
+WINDOWS = {
+    "train.begun": 7,  # all roles begin a rollout, and nothing is computed of it
+    "checkpoint.begun": 9,  # begun and nothing written
+    "checkpoint.part_written": 16,  # a part written and not yet reported
+    "checkpoint.before_record": 9,  # in place and not yet recorded
+    "checkpoint.after_record": 11,  # recorded and nothing deleted yet
+}
+"""A window, and the pass in which a rank of either role dies there."""
+
+
+def test_a_death_in_a_window_of_a_common_save_leaves_the_record_before(tmp_path: Path) -> None:
+    marks = tmp_path / "failpoints"
+    marks.mkdir()
+    armed = ",".join(f"{name}={count}" for name, count in WINDOWS.items())
+    env = {"RLJOB_FAILPOINTS": armed, "RLJOB_FAILPOINTS_DIR": str(marks)}
+    restarts = {"maxGlobalRestarts": 100, "threshold": 100}
+    manifest = with_critic(
+        make_simulated,
+        tmp_path,
+        roles={"critic": {"ranksPerPod": 2}},
+        checkpoint={"everySteps": 1},
+        restartPolicy=restarts,
+    )
+    with RunningJob(tmp_path, at_leisure(manifest, tmp_path, seconds=0.1), env) as job:
+        for name in WINDOWS:
+            job.wait_for(f"the death in {name}", (marks / f"{name}.fired").exists)
+        assert job.assert_succeeded().epochs > len(WINDOWS)
         assert_whole(job)
 
 

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from rljob_api.failpoints import failpoint
 from rljob_api.names import RolloutId
 from rljob_api.spec import RLJobSpec
 from rljob_api.wire.ranks import NoticeKind
@@ -174,6 +175,7 @@ class GangLoop(ABC):
             match gang.turns.take(self._rollout_id, drains=self.drains):
                 case Turn.GO:
                     self._moved = True
+                    failpoint("train.begun")
                 case Turn.STOP:
                     raise Draining
                 case Turn.WAIT:
