@@ -1,0 +1,87 @@
+"""A job of six roles on a cluster: a death of either trainer, a pod that goes, a suspension; a record has both models.
+
+Actor and critic share a volume that one node may mount; the critic has two ranks.
+"""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rljob_api.cluster import checkpoint_claim_name
+from tests.cluster.harness.definition import install_definition
+from tests.cluster.harness.kubectl import Kubectl
+from tests.cluster.harness.machine import Cluster
+from tests.cluster.harness.operator import OperatorProcess
+from tests.cluster.harness.rljob import ClusterJob, make_job, slowed
+from tests.cluster.harness.subject import Subject
+from tests.cluster.harness.volumes import folder_of_claim
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture
+def subject(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
+    if cluster.node is None:
+        pytest.skip("the cluster of KUBECONFIG is not this machine's: its processes cannot be killed")
+    install_definition(cluster.kubeconfig)
+    kubectl = Kubectl(cluster.kubeconfig, f"critic-{time.monotonic_ns() % 10**9:x}")
+    kubectl("create", "namespace", kubectl.namespace)
+    manifest = make_job(
+        algorithm={"advantage": "Gae"},
+        rollout={"numRollouts": 1_000_000},
+        roles={"critic": {"ranksPerPod": 2}},
+        checkpoint={"volume": {"size": "1Gi"}, "everySteps": 2},
+        restartPolicy={"heartbeatTimeoutSeconds": 60, "stallTimeoutSeconds": 240},
+    )
+    try:
+        kubectl.wait("the namespace's service account", lambda: kubectl.get("serviceaccount", "default"))
+        with OperatorProcess(cluster, kubectl.namespace, tmp_path_factory.mktemp("operator"), lease=None) as operator:
+            subject = Subject(ClusterJob(kubectl, slowed(manifest, "slower")).apply(), operator)
+            subject.wait_ready()
+            subject.train_on()
+            yield subject
+    finally:
+        kubectl.delete("namespace", kubectl.namespace)
+
+
+def records(subject: Subject) -> list[Path]:
+    """The folders of recorded checkpoints; every one of them has both models."""
+    root = folder_of_claim(subject.job.kubectl, checkpoint_claim_name(subject.job.name)) / "checkpoints"
+    found = [mark.parent for mark in root.glob("*/RECORDED") if not mark.parent.is_symlink()]
+    for folder in found:
+        assert list(folder.glob("*.safetensors")), f"{folder} has no policy"
+        assert list((folder / "critic").glob("*.safetensors")), f"{folder} has no critic"
+    return found
+
+
+def test_both_trainers_restart_drain_and_resume_from_one_record(subject: Subject) -> None:
+    job = subject.job
+    job.process("critic").kill()
+    subject.wait("a restart", lambda: job.epoch() == 2)
+    restart = job.status()["restart"]
+    assert restart["reason"] == "RankExited", job.summary()
+    assert restart["message"].startswith("critic-0.0 was killed by SIGKILL"), job.summary()
+    subject.wait_ready()
+    subject.train_on()
+
+    # Its launcher announces it: both save before the next epoch, so that nothing is trained again.
+    job.kubectl.delete("pod", job.pod_of("critic"))
+    subject.wait("a restart", lambda: job.epoch() == 3)
+    assert job.status()["restart"]["reason"] == "PodDeleted", job.summary()
+    subject.wait_ready()
+    subject.train_on()
+
+    job.change({"suspend": True})
+    job.wait_true("Suspended")
+    assert records(subject)
+    step = job.step()
+    assert job.status()["training"]["checkpoint"] == step + 1, job.summary()
+
+    job.change({"suspend": False})
+    subject.wait_ready()
+    subject.train_on()
+    job.change({"rollout": {"numRollouts": job.step() + 20}})
+    assert job.assert_succeeded().problems == []
+    assert records(subject)
