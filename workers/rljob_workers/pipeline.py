@@ -54,8 +54,11 @@ def compute_advantages(spec: RLJobSpec) -> Task:
     algorithm = spec.algorithm
     traits, leaves_out = algorithm.advantage_traits, algorithm.no_variance is NoVariance.LEAVE_OUT
     needs, writes = [Column.REWARDS, Column.VALID], [Column.ROW_ADVANTAGES]
-    if traits.is_per_token:
+    if traits.is_per_token or algorithm.kl.is_in_reward:
         needs += [Column.RESPONSE_LENGTHS, Column.LOSS_MASKS, Column.FINISH_REASONS]
+    if algorithm.kl.is_in_reward:
+        needs += [Column.REF_LOG_PROBS, Column.LOG_PROBS if _has_log_probs(spec) else Column.ROLLOUT_LOG_PROBS]
+    if traits.is_per_token:
         writes = [Column.ADVANTAGES]
     if traits.needs_values:
         needs.append(Column.VALUES)
@@ -68,6 +71,11 @@ def compute_advantages(spec: RLJobSpec) -> Task:
     return Task(COMPUTE_ADVANTAGES, TaskKind.FORWARD, tuple(needs), tuple(writes), _CLAIMS[statistics])
 
 
+def _has_log_probs(spec: RLJobSpec) -> bool:
+    """Whether a role computes those of the policy before training."""
+    return any(ACTOR_LOG_PROBS.name in TRAITS[role].tasks for role in spec.roles.present())
+
+
 _CLAIMS: Mapping[Statistics, ClaimPolicy | ForwardPolicy] = {
     Statistics.ROW: ClaimPolicy.FIFO,
     Statistics.GROUP: ClaimPolicy.GROUP,
@@ -78,12 +86,12 @@ _CLAIMS: Mapping[Statistics, ClaimPolicy | ForwardPolicy] = {
 def actor_train(spec: RLJobSpec) -> Task:
     """The actor's task. It waits for nothing that it does not read.
 
-    Without actor_fwd it makes its own log-probs (`training.loop.Proximal`). The reference's are read by the KL term:
-    where its coefficient is 0 a reference goes on serving rows as it comes to them, and no task waits for it. Values
-    and returns are a critic's.
+    Without actor_fwd it makes its own log-probs (`training.loop.Proximal`). The reference's are read by the KL term
+    of the loss: where there is none a reference goes on serving rows as it comes to them, and no task waits for it.
+    Values and returns are a critic's.
     """
     unread = {Column.VALUES, Column.RETURNS}
-    if spec.algorithm.kl.coefficient == 0:
+    if not spec.algorithm.kl.is_in_loss:
         unread.add(Column.REF_LOG_PROBS)
     needs = tuple(column for column in columns_of(spec) if column not in unread)
     training = spec.training
