@@ -130,6 +130,11 @@ def _answers_have_labels(job: RLJobSpec) -> bool:
     return scored_otherwise or job.data.label_key is not None or job.rollout.function is not None
 
 
+def _penalty_begins_within_an_answer(job: RLJobSpec) -> bool:
+    overlong = job.rollout.reward.overlong
+    return overlong is None or overlong.buffer <= job.rollout.sampling.max_new_tokens
+
+
 def _function_ends_before_a_stall(job: RLJobSpec) -> bool:
     function = job.rollout.function
     limit = None if function is None else function.timeout_seconds
@@ -339,6 +344,14 @@ SPEC: tuple[Rule, ...] = (
         "whose tools take as long would be called a stalled one. Give less, or raise stallTimeoutSeconds.",
         cel="!has(self.rollout.function) || !has(self.rollout.function.timeoutSeconds) || "
         "self.rollout.function.timeoutSeconds < self.restartPolicy.stallTimeoutSeconds",
+    ),
+    Rule(
+        field="rollout.reward.overlong.buffer",
+        holds=_penalty_begins_within_an_answer,
+        sentence="{rollout.reward.overlong.buffer} tokens are more than the longest response has, "
+        "{rollout.sampling.maxNewTokens} (rollout.sampling.maxNewTokens). Give fewer.",
+        cel="!has(self.rollout.reward) || !has(self.rollout.reward.overlong) || "
+        "self.rollout.reward.overlong.buffer <= self.rollout.sampling.maxNewTokens",
     ),
     Rule(
         field="rollout.sampling.maxNewTokens",

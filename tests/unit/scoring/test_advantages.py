@@ -52,8 +52,8 @@ def test_a_sample_that_could_not_be_scored_moves_no_other() -> None:
 
 def with_tokens(batch: Batch, order: list[int], **columns: list[list[float]]) -> Batch:
     """With such columns of the rows, which stand in `order`."""
-    named = {
-        Column(name): Jagged.from_rows([torch.tensor(rows[row]) for row in order]) for name, rows in columns.items()
+    named: dict[str, Jagged] = {
+        name: Jagged.from_rows([torch.tensor(rows[row]) for row in order]) for name, rows in columns.items()
     }
     return replace(batch, columns={**batch.columns, **named})
 

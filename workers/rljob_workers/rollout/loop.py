@@ -26,6 +26,7 @@ from rljob_workers.models.building import described_config
 from rljob_workers.models.tokenizers import TokenizerText, build_tokenizer, text_decoder
 from rljob_workers.rank_loop import TURN_SECONDS, LostTime, RankParts
 from rljob_workers.rewards import Reward, build_reward
+from rljob_workers.rewards.length import shaped_by_length
 from rljob_workers.rewards.scoring import FailedShare, FailurePolicy, Scoring
 from rljob_workers.rollout.admission import (
     FittingPrompts,
@@ -296,7 +297,9 @@ def _serve_tickets(rank: RankParts, engine: RankEngine, found: IdleEngine) -> No
     with rank.loading("opening data and reward", spec.data.prompts):
         tokenizer = build_tokenizer(spec.model)
         source = build_prompt_source(spec.data, tokenizer)
-        reward = build_reward(spec.rollout.reward, spec.data, source) if _scores_answers(spec) else FunctionsOwnReward()
+        reward: Reward = FunctionsOwnReward()
+        if _scores_answers(spec):
+            reward = shaped_by_length(build_reward(spec.rollout.reward, spec.data, source), spec.rollout)
     wake = threading.Event()
     work = GroupsInWork(
         engine,
