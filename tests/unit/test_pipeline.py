@@ -86,3 +86,18 @@ def test_the_reference_is_read_where_the_pull_is_felt(placement: str | None, of_
     without = spec.model_copy(update={"roles": spec.roles.model_copy(update={"actor_fwd": None})})
     assert (Column.ROLLOUT_LOG_PROBS in pipeline.compute_advantages(without).needs) is of_reward
     assert Column.LOG_PROBS not in pipeline.compute_advantages(without).needs
+
+
+@pytest.mark.parametrize("no_variance", ["Keep", "LeaveOut"])
+def test_without_the_role_the_rollout_generates_what_it_would_compute(no_variance: str) -> None:
+    with_role = job({"noVariance": no_variance})
+    without = with_role.model_copy(update={"roles": with_role.roles.model_copy(update={"advantages": None})})
+    assert set(pipeline.columns_of(with_role)) == set(pipeline.columns_of(without))
+    assert pipeline.actor_train(with_role).needs != ()
+    assert set(pipeline.actor_train(with_role).needs) == set(pipeline.actor_train(without).needs)
+    shape = pipeline.queue_shape(without)
+    computed = {field for task in shape.tasks for field in task.writes}
+    assert set(shape.generated_fields) == set(pipeline.columns_of(without)) - computed
+    assert Column.ROW_ADVANTAGES in shape.generated_fields
+    assert pipeline.COMPUTE_ADVANTAGES not in {task.name for task in shape.tasks}
+    assert pipeline.queue_shape(with_role).generated_fields == pipeline.GENERATED

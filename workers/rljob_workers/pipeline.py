@@ -25,7 +25,7 @@ GENERATED = (
     Column.VERSION_SPANS,
     Column.EXTRA,
 )
-"""Written by the rollout under its ticket."""
+"""Written by the rollout under its ticket, in every job."""
 
 
 ACTOR_LOG_PROBS = Task(
@@ -46,7 +46,19 @@ ACTOR_TRAIN = "actor_train"
 
 def columns_of(spec: RLJobSpec) -> tuple[str, ...]:
     """The columns that a row of this job gets in the end: what is generated, and what its roles compute."""
-    return (*GENERATED, *(column for task in _forward_tasks(spec) for column in task.writes))
+    return (*generated(spec), *(column for task in _forward_tasks(spec) for column in task.writes))
+
+
+def generated(spec: RLJobSpec) -> tuple[str, ...]:
+    """What the rollout writes under its ticket: without a role for advantages these too: it has whole groups."""
+    if rollout_estimates(spec):
+        return (*GENERATED, *compute_advantages(spec).writes)
+    return GENERATED
+
+
+def rollout_estimates(spec: RLJobSpec) -> bool:
+    """Whether advantages are made where rewards are: rules say that they then need nothing else."""
+    return COMPUTE_ADVANTAGES not in _served(spec)
 
 
 def compute_advantages(spec: RLJobSpec) -> Task:
@@ -57,7 +69,10 @@ def compute_advantages(spec: RLJobSpec) -> Task:
     if traits.is_per_token or algorithm.kl.is_in_reward:
         needs += [Column.RESPONSE_LENGTHS, Column.LOSS_MASKS, Column.FINISH_REASONS]
     if algorithm.kl.is_in_reward:
-        needs += [Column.REF_LOG_PROBS, Column.LOG_PROBS if _has_log_probs(spec) else Column.ROLLOUT_LOG_PROBS]
+        needs += [
+            Column.REF_LOG_PROBS,
+            Column.LOG_PROBS if ACTOR_LOG_PROBS.name in _served(spec) else Column.ROLLOUT_LOG_PROBS,
+        ]
     if traits.is_per_token:
         writes = [Column.ADVANTAGES]
     if traits.needs_values:
@@ -71,9 +86,9 @@ def compute_advantages(spec: RLJobSpec) -> Task:
     return Task(COMPUTE_ADVANTAGES, TaskKind.FORWARD, tuple(needs), tuple(writes), _CLAIMS[statistics])
 
 
-def _has_log_probs(spec: RLJobSpec) -> bool:
-    """Whether a role computes those of the policy before training."""
-    return any(ACTOR_LOG_PROBS.name in TRAITS[role].tasks for role in spec.roles.present())
+def _served(spec: RLJobSpec) -> set[str]:
+    """Names of the tasks that some role has."""
+    return {name for role in spec.roles.present() for name in TRAITS[role].tasks}
 
 
 _CLAIMS: Mapping[Statistics, ClaimPolicy | ForwardPolicy] = {
@@ -99,7 +114,7 @@ def actor_train(spec: RLJobSpec) -> Task:
 
 
 def _forward_tasks(spec: RLJobSpec) -> list[Task]:
-    served = {name for role in spec.roles.present() for name in TRAITS[role].tasks}
+    served = _served(spec)
     tasks = (ACTOR_LOG_PROBS, compute_advantages(spec), REFERENCE_LOG_PROBS)
     return [task for task in tasks if task.name in served]
 
@@ -114,7 +129,7 @@ def queue_shape(spec: RLJobSpec) -> QueueShape:
         num_rollouts=spec.rollout.num_rollouts,
         max_prompt_kills=spec.rollout.max_prompt_kills,
         max_attempts=spec.rollout.max_attempts,
-        generated_fields=GENERATED,
+        generated_fields=generated(spec),
         tasks=(*_forward_tasks(spec), actor_train(spec)),
         kinds=tuple(FieldKind(column.value, column.dtype, column.inner) for column in Column if column in columns),
     )
