@@ -63,7 +63,7 @@ def job(algorithm: dict[str, Any]) -> RLJobSpec:
         pytest.param(WHITENED, WITH_VALUES, OF_TOKENS, ForwardPolicy.PARTITION, id="whitened over the rollout"),
     ],
 )
-def test_the_estimator_says_what_its_task_reads_writes_and_claims(
+def test_the_estimator_decides_what_its_task_reads_writes_and_claims(
     algorithm: dict[str, Any], needs: set[Column], writes: set[Column], policy: ClaimPolicy | ForwardPolicy
 ) -> None:
     spec = job(algorithm)
