@@ -17,12 +17,13 @@ from rljob_api.spec.algorithm import NoVariance
 from rljob_workers.algorithms.advantages.gae import gae
 from rljob_workers.algorithms.advantages.group import group_centred, group_normalised, leave_one_out
 from rljob_workers.algorithms.advantages.reinforce import reinforce_plus_plus, reinforce_plus_plus_baseline
-from rljob_workers.tensors.columns import Column
+from rljob_workers.algorithms.kl import KL_ESTIMATES
 from rljob_workers.user_functions import Signature, load
 
 if TYPE_CHECKING:
-    from rljob_api.spec.algorithm import AlgorithmSpec
+    from rljob_api.spec.algorithm import AlgorithmSpec, KlSpec
     from rljob_workers.algorithms.advantages.estimator import RowEstimator, TokenEstimator
+    from rljob_workers.algorithms.kl import KlEstimate
 
 ROW_ESTIMATORS: Mapping[str, RowEstimator] = {
     Advantage.GRPO: group_normalised,
@@ -55,34 +56,41 @@ class JobEstimator:
     of_rows: RowEstimator | None
     of_tokens: TokenEstimator | None
     finds_variance: bool
+    penalise: KlEstimate | None = None
+    """(log_probs, ref_log_probs) -> what is taken off the reward of each drawn token, all [tokens]. None: nothing."""
 
-    @property
-    def reads_groups(self) -> bool:
-        """Whether there are columns of whole groups."""
-        return self.of_rows is not None or self.finds_variance
-
-    def of_groups(self, rewards: torch.Tensor, valid: torch.Tensor) -> dict[Column, torch.Tensor]:
-        """What rewards alone give, of whole groups: both [groups, samples] -> columns of [rows].
+    def of_groups(self, rewards: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
+        """The advantages of whole groups, [rows]; both are [groups, samples], and the estimator one of rows.
 
         Raises ValueError where a user's function does not give [groups, samples] finite numbers.
         """
-        found = {}
-        if self.of_rows is not None:
-            found[Column.ROW_ADVANTAGES] = _checked(self.of_rows(rewards, valid), rewards)
-        if self.finds_variance:
-            found[Column.HAS_VARIANCE] = has_variance(rewards, valid)
-        return found
+        assert self.of_rows is not None, "the job's estimator is one of tokens"
+        return _checked(self.of_rows(rewards, valid), rewards)
 
 
 def estimator_of(algorithm: AlgorithmSpec) -> JobEstimator:
     """The job's. Raises ValueError where a function of the user's cannot be loaded."""
-    name, finds_variance = algorithm.advantage, algorithm.no_variance is NoVariance.LEAVE_OUT
+    finds_variance = algorithm.no_variance is NoVariance.LEAVE_OUT
+    of_rows, of_tokens = None, None
     if algorithm.advantage_traits.is_per_token:
-        return JobEstimator(None, TOKEN_ESTIMATORS[name](algorithm), finds_variance)
+        of_tokens = TOKEN_ESTIMATORS[algorithm.advantage](algorithm)
+    else:
+        of_rows = _row_estimator(algorithm)
+    return JobEstimator(of_rows, of_tokens, finds_variance, _penalty(algorithm.kl))
+
+
+def _row_estimator(algorithm: AlgorithmSpec) -> RowEstimator:
+    name = algorithm.advantage
     if name in ROW_ESTIMATORS:
-        return JobEstimator(ROW_ESTIMATORS[name], None, finds_variance)
-    own = load("algorithm.advantage", name, "algorithm.path", algorithm.path, _OWN)
-    return JobEstimator(own, None, finds_variance)
+        return ROW_ESTIMATORS[name]
+    return load("algorithm.advantage", name, "algorithm.path", algorithm.path, _OWN)  # type: ignore[no-any-return]
+
+
+def _penalty(kl: KlSpec) -> KlEstimate | None:
+    if not kl.is_in_reward:
+        return None
+    estimate = KL_ESTIMATES[kl.estimator]
+    return lambda log_probs, ref_log_probs: kl.coefficient * estimate(log_probs, ref_log_probs)
 
 
 def has_variance(rewards: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:

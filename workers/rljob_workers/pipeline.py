@@ -4,7 +4,7 @@ The coordinator gives the queue its shape from here; the roles take the names of
 role.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from rljob_api.roles import TRAITS
@@ -26,7 +26,7 @@ GENERATED = (
     Column.VERSION_SPANS,
     Column.EXTRA,
 )
-"""Written by the rollout under its ticket."""
+"""Written by the rollout under its ticket, in every job."""
 
 
 ACTOR_LOG_PROBS = Task(
@@ -69,7 +69,19 @@ CRITIC_TRAIN = Task(
 
 def columns_of(spec: RLJobSpec) -> tuple[str, ...]:
     """The columns that a row of this job gets in the end: what is generated, and what its roles compute."""
-    return (*GENERATED, *(column for task in _forward_tasks(spec) for column in task.writes))
+    return (*generated(spec), *(column for task in _forward_tasks(spec) for column in task.writes))
+
+
+def generated(spec: RLJobSpec) -> tuple[str, ...]:
+    """What the rollout writes under its ticket: without a role for advantages these too: it has whole groups."""
+    if rollout_estimates(spec):
+        return (*GENERATED, *compute_advantages(spec).writes)
+    return GENERATED
+
+
+def rollout_estimates(spec: RLJobSpec) -> bool:
+    """Whether advantages are made where rewards are: rules say that they then need nothing else."""
+    return COMPUTE_ADVANTAGES not in _served(spec)
 
 
 def compute_advantages(spec: RLJobSpec) -> Task:
@@ -77,8 +89,14 @@ def compute_advantages(spec: RLJobSpec) -> Task:
     algorithm = spec.algorithm
     traits, leaves_out = algorithm.advantage_traits, algorithm.no_variance is NoVariance.LEAVE_OUT
     needs, writes = [Column.REWARDS, Column.VALID], [Column.ROW_ADVANTAGES]
-    if traits.is_per_token:
+    if traits.is_per_token or algorithm.kl.is_in_reward:
         needs += [Column.RESPONSE_LENGTHS, Column.LOSS_MASKS, Column.FINISH_REASONS]
+    if algorithm.kl.is_in_reward:
+        needs += [
+            Column.REF_LOG_PROBS,
+            Column.LOG_PROBS if ACTOR_LOG_PROBS.name in _served(spec) else Column.ROLLOUT_LOG_PROBS,
+        ]
+    if traits.is_per_token:
         writes = [Column.ADVANTAGES]
     if traits.needs_values:
         needs.append(Column.VALUES)
@@ -91,6 +109,11 @@ def compute_advantages(spec: RLJobSpec) -> Task:
     return Task(COMPUTE_ADVANTAGES, TaskKind.FORWARD, tuple(needs), tuple(writes), _CLAIMS[statistics])
 
 
+def _served(spec: RLJobSpec) -> set[str]:
+    """Names of the tasks that some role has."""
+    return {name for role in spec.roles.present() for name in TRAITS[role].tasks}
+
+
 _CLAIMS: Mapping[Statistics, ClaimPolicy | ForwardPolicy] = {
     Statistics.ROW: ClaimPolicy.FIFO,
     Statistics.GROUP: ClaimPolicy.GROUP,
@@ -101,12 +124,12 @@ _CLAIMS: Mapping[Statistics, ClaimPolicy | ForwardPolicy] = {
 def actor_train(spec: RLJobSpec) -> Task:
     """The actor's task. It waits for nothing that it does not read.
 
-    Without actor_fwd it makes its own log-probs (`training.loop.Proximal`). The reference's are read by the KL term:
-    where its coefficient is 0 a reference goes on serving rows as it comes to them, and no task waits for it. Values
-    and returns are a critic's.
+    Without actor_fwd it makes its own log-probs (`training.loop.Proximal`). The reference's are read by the KL term
+    of the loss: where there is none a reference goes on serving rows as it comes to them, and no task waits for it.
+    Values and returns are a critic's.
     """
     unread = {Column.VALUES, Column.RETURNS}
-    if spec.algorithm.kl.coefficient == 0:
+    if not spec.algorithm.kl.is_in_loss:
         unread.add(Column.REF_LOG_PROBS)
     needs = tuple(column for column in columns_of(spec) if column not in unread)
     training = spec.training
@@ -119,10 +142,15 @@ def critic_train(spec: RLJobSpec) -> Task:
     return replace(CRITIC_TRAIN, policy=training.claim_policy, rows_per_step=training.global_batch_size)
 
 
-def _served(spec: RLJobSpec, tasks: Iterable[Task]) -> list[Task]:
-    """Those that a role of the job serves."""
-    served = {name for role in spec.roles.present() for name in TRAITS[role].tasks}
+def _forward_tasks(spec: RLJobSpec) -> list[Task]:
+    served = _served(spec)
+    tasks = (ACTOR_LOG_PROBS, CRITIC_VALUES, compute_advantages(spec), REFERENCE_LOG_PROBS)
     return [task for task in tasks if task.name in served]
+
+
+def _training_tasks(spec: RLJobSpec) -> list[Task]:
+    served = _served(spec)
+    return [task for task in (actor_train(spec), critic_train(spec)) if task.name in served]
 
 
 def _forward_tasks(spec: RLJobSpec) -> list[Task]:
@@ -139,7 +167,7 @@ def queue_shape(spec: RLJobSpec) -> QueueShape:
         num_rollouts=spec.rollout.num_rollouts,
         max_prompt_kills=spec.rollout.max_prompt_kills,
         max_attempts=spec.rollout.max_attempts,
-        generated_fields=GENERATED,
-        tasks=(*_forward_tasks(spec), *_served(spec, (actor_train(spec), critic_train(spec)))),
+        generated_fields=generated(spec),
+        tasks=(*_forward_tasks(spec), *_training_tasks(spec)),
         kinds=tuple(FieldKind(column.value, column.dtype, column.inner) for column in Column if column in columns),
     )

@@ -16,6 +16,7 @@ from rljob_api.change import LIVE, RESTARTS, fixed
 from rljob_api.names import EngineKind, Role
 from rljob_api.roles import FORWARD_ROLES, LEADING_ROLE, PROXIMAL_ROLE, TRAITS, field_name
 from rljob_api.rule import Derived, Rule, RuledModel
+from rljob_api.spec.advantages import ADVANTAGES
 from rljob_api.spec.algorithm import AlgorithmSpec, ProximalPolicy
 from rljob_api.spec.checkpoint import CheckpointSpec
 from rljob_api.spec.data import DataSpec
@@ -80,6 +81,23 @@ def _has_no_idle_forward(job: RLJobSpec) -> bool:
 def _answers_have_labels(job: RLJobSpec) -> bool:
     scored_otherwise = job.data.reasoning_gym is not None or not job.rollout.reward.compares_with_labels
     return scored_otherwise or job.data.label_key is not None or job.rollout.function is not None
+
+
+def _penalty_begins_within_an_answer(job: RLJobSpec) -> bool:
+    overlong = job.rollout.reward.overlong
+    return overlong is None or overlong.buffer <= job.rollout.sampling.max_new_tokens
+
+
+_OF_MORE_THAN_A_GROUP = tuple(str(name) for name, traits in ADVANTAGES.items() if not traits.is_of_a_group)
+"""Advantages that a rollout cannot make of the group that it puts."""
+
+
+def _advantages_have_a_role(job: RLJobSpec) -> bool:
+    return job.roles.advantages is not None or job.algorithm.advantage_traits.is_of_a_group
+
+
+def _penalised_rewards_have_a_role(job: RLJobSpec) -> bool:
+    return job.roles.advantages is not None or not job.algorithm.kl.is_in_reward
 
 
 def _function_ends_before_a_stall(job: RLJobSpec) -> bool:
@@ -266,6 +284,29 @@ SPEC: tuple[Rule, ...] = (
         "whose tools take as long would be called a stalled one. Give less, or raise stallTimeoutSeconds.",
         cel="!has(self.rollout.function) || !has(self.rollout.function.timeoutSeconds) || "
         "self.rollout.function.timeoutSeconds < self.restartPolicy.stallTimeoutSeconds",
+    ),
+    Rule(
+        field="roles.advantages",
+        holds=_advantages_have_a_role,
+        sentence="null leaves advantages to the rollout, which has one group at a time, but {algorithm.advantage} "
+        "compares more, or tokens. Give the role as {}, or another advantage.",
+        cel=f"has(self.roles.advantages) || !(self.algorithm.advantage in {list(_OF_MORE_THAN_A_GROUP)})",
+    ),
+    Rule(
+        field="roles.advantages",
+        holds=_penalised_rewards_have_a_role,
+        sentence="null leaves advantages to the rollout, which does not have the reference's log-probs that "
+        "algorithm.kl.placement Reward takes off rewards. Give the role as {}, or set placement to Loss.",
+        cel="has(self.roles.advantages) || !has(self.algorithm.kl.placement) || "
+        "self.algorithm.kl.placement != 'Reward' || self.algorithm.kl.coefficient == 0.0",
+    ),
+    Rule(
+        field="rollout.reward.overlong.buffer",
+        holds=_penalty_begins_within_an_answer,
+        sentence="{rollout.reward.overlong.buffer} tokens are more than the longest response has, "
+        "{rollout.sampling.maxNewTokens} (rollout.sampling.maxNewTokens). Give fewer.",
+        cel="!has(self.rollout.reward) || !has(self.rollout.reward.overlong) || "
+        "self.rollout.reward.overlong.buffer <= self.rollout.sampling.maxNewTokens",
     ),
     Rule(
         field="rollout.sampling.maxNewTokens",

@@ -43,6 +43,11 @@ class AdvantageTraits:
     needs_values: bool = False
     """Whether it reads a critic's values, and gives returns to train it on."""
 
+    @property
+    def is_of_a_group(self) -> bool:
+        """Whether the rewards of a group are all that it needs."""
+        return self.statistics is Statistics.GROUP and not self.is_per_token
+
 
 ADVANTAGES: Mapping[str, AdvantageTraits] = {
     Advantage.GRPO: AdvantageTraits(),

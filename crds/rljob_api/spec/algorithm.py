@@ -56,10 +56,16 @@ CLIP: tuple[Rule, ...] = (
 KL: tuple[Rule, ...] = (
     Rule(
         field="estimator",
-        holds=lambda kl: kl.estimator != "K1" or kl.coefficient == 0 or bool(kl.weighted),
+        holds=lambda kl: kl.estimator != "K1" or not kl.is_in_loss or bool(kl.weighted),
         sentence="K1 pulls nowhere: the mean of its gradient is 0. Set estimator to K3 or K2, or weighted to true.",
         cel="!has(self.estimator) || self.estimator != 'K1' || !has(self.coefficient) || self.coefficient == 0.0 || "
-        "(has(self.weighted) && self.weighted)",
+        "(has(self.weighted) && self.weighted) || (has(self.placement) && self.placement == 'Reward')",
+    ),
+    Rule(
+        field="weighted",
+        holds=lambda kl: not kl.weighted or kl.placement is not KlPlacement.REWARD,
+        sentence="true is for a term of the loss, but placement is Reward. Set placement to Loss or remove weighted.",
+        cel="!has(self.weighted) || !self.weighted || !has(self.placement) || self.placement != 'Reward'",
     ),
     Rule(
         field="weighted",
@@ -196,19 +202,41 @@ class KlEstimator(StrEnum):
     K3 = "K3"
 
 
+class KlPlacement(StrEnum):
+    """Where the pull towards the reference is felt."""
+
+    LOSS = "Loss"
+    REWARD = "Reward"
+
+
 class KlSpec(RuledModel):
-    """KL term in the loss. A coefficient above 0 needs the reference role."""
+    """Pull towards the reference, in the loss or in the reward. A coefficient above 0 needs the reference role."""
 
     rules = KL
 
     coefficient: float = Field(default=0.0, ge=0, le=100)
     """Weight of the term; 0 leaves it out."""
+    placement: KlPlacement | None = None
+    """Loss: the estimate at each token, under the weights that are trained, is a term of its loss. Reward: coefficient
+    times the estimate under the policy before training (the role actorFwd's log-probs, else the engine's) is taken off
+    the reward of each token that the model drew, before advantages are estimated; where these are of samples, off the
+    sample's. There K1 is usual. Null: Loss."""
     estimator: KlEstimator = KlEstimator.K3
     """K2: half the square of the log ratio. K3: unbiased and never negative. K1, the log ratio itself, has a gradient
     of mean 0 and is refused in a loss that is not weighted."""
     weighted: bool | None = None
     """Whether the term of a token is multiplied by the ratio of the new policy and that which drew it, as far as the
     correction goes, so that K3 (and K1) have the gradient of the KL (DeepSeek-V3.2). Null: no."""
+
+    @property
+    def is_in_loss(self) -> bool:
+        """Whether the loss has a term of it."""
+        return self.coefficient > 0 and self.placement is not KlPlacement.REWARD
+
+    @property
+    def is_in_reward(self) -> bool:
+        """Whether rewards are lessened by it."""
+        return self.coefficient > 0 and self.placement is KlPlacement.REWARD
 
 
 class Correction(StrEnum):

@@ -376,9 +376,10 @@ class RolloutRoleSpec(RoleSpec):
 
 
 class RolesSpec(ApiModel):
-    """Roles of the job. `reference` may be absent (null) when no KL term needs it, and `actorFwd` always.
+    """Roles of the job.
 
-    There is a `critic` where algorithm.advantage needs values, and only there.
+    `reference` may be absent (null) when no KL term needs it, `advantages` when rewards of a group are all that these
+    are made of, and `actorFwd` always. There is a `critic` where algorithm.advantage needs values, and only there.
     """
 
     actor: Annotated[ActorSpec, RESTARTS] = ActorSpec()
@@ -395,8 +396,10 @@ class RolesSpec(ApiModel):
     reference: Annotated[ForwardRoleSpec | None, RESTARTS] = None
     """Log-probs under the reference model; null means that there is no such role. With KL coefficient 0 it serves rows
     as it comes to them, and no role waits for it."""
-    advantages: Annotated[RoleSpec, RESTARTS] = RoleSpec()
-    """Advantages from rewards."""
+    advantages: Annotated[RoleSpec | None, RESTARTS] = RoleSpec()
+    """Advantages from rewards. Null: there is no such role, and the rollout puts them with its samples, which costs
+    nothing: where a sample is compared with the others of its group and with nothing else (algorithm.advantage Grpo,
+    DrGrpo, Rloo or a function of yours, and no kl.placement Reward)."""
 
     def present(self) -> dict[Role, RoleSpec]:
         """The roles that the job has, in the order in which a sample passes them."""

@@ -152,6 +152,23 @@ class SummedRewardSpec(RuledModel):
     """A function of yours."""
 
 
+class OverlongSpec(ApiModel):
+    """A penalty that grows over the last tokens before the longest response (DAPO)."""
+
+    buffer: int = Field(ge=1, le=1048576)
+    """Over so many tokens below sampling.maxNewTokens it grows from 0 to `penalty`."""
+    penalty: float = Field(default=1.0, gt=0, le=1e9)
+    """Of a response of maxNewTokens."""
+
+
+class ShorterSpec(ApiModel):
+    """A bonus for the shorter of the right answers to a prompt, and a penalty for longer ones (Kimi k1.5)."""
+
+    weight: float = Field(default=1.0, gt=0, le=1e9)
+    """The shortest answer gets half of it, the longest loses half; an answer whose reward is not positive gains nothing
+    by being short."""
+
+
 class RewardSpec(RuledModel):
     """At most one of exactMatch, characterMatch, custom and sum.
 
@@ -169,6 +186,12 @@ class RewardSpec(RuledModel):
     sum: list[SummedRewardSpec] | None = Field(default=None, min_length=1, max_length=16)
     """Several rewards: each is multiplied by its weight, and added up. A sample that one of them cannot score has no
     score."""
+    overlong: OverlongSpec | None = None
+    """Takes something off the reward of responses that come near sampling.maxNewTokens, tokens that a tool wrote
+    included; the mean is the metric reward/overlong. Null: nothing."""
+    shorter: ShorterSpec | None = None
+    """Compares the lengths of the answers to one prompt, and adds to their rewards by it; the mean is the metric
+    reward/shorter. Null: nothing."""
     on_failure: RewardFailureSpec = RewardFailureSpec()
     """What becomes of a sample that cannot be scored; no role is restarted for it. Those that come with the product
     never fail."""

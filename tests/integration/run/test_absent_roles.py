@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from rljob_cli.jobs.sample_log import read_generations
+
 from .job import RunningJob, at_leisure, kill, make_manifest, make_simulated, stop
 
 SEVERAL_STEPS = {"epochsPerRollout": 2, "globalBatchSize": 16, "microBatchSize": 4}
@@ -49,6 +51,31 @@ def test_the_engines_log_probs_are_the_proximal_ones(tmp_path: Path) -> None:
     assert all(step.get("mismatch/kl", 0.0) == step.get("staleness/kl", 0.0) == 0.0 for step in steps)
     assert "correction/weight" not in steps[0]
     assert any(step["policy/approx_kl"] > 0.0 for step in steps), "one optimizer step, and a ratio that is not 1"
+
+
+def test_the_rollout_makes_advantages_where_there_is_no_role_for_them(tmp_path: Path) -> None:
+    """With the column that leaves out groups without variance; nothing is lost where one of its ranks is killed."""
+    algorithm = {"advantage": "Rloo", "noVariance": "LeaveOut"}
+    roles = {"advantages": None, "rollout": {"replicas": 2}}
+    manifest = make_simulated(tmp_path, algorithm=algorithm, roles=roles, rollout={"numRollouts": 16})
+    manifest["spec"]["telemetry"] |= {"generationsPerRollout": 32}
+    with RunningJob(tmp_path, at_leisure(manifest, tmp_path)) as job:
+        job.wait_for_step(2)
+        assert "advantages" not in {role["name"] for role in job.status()["roles"]}
+        kill(job.rank_pid("rollout"))
+        job.wait_for_event("RankExited", role="rollout", scope="Global")
+        job.assert_succeeded()
+        samples = read_generations(job.out)
+    groups: dict[tuple[int, int, int], list[tuple[float, float]]] = {}
+    for sample in samples:
+        key = (sample["epoch"], sample["rollout"], sample["group"])
+        groups.setdefault(key, []).append((sample["reward"], sample["advantage"]))
+    whole = [group for group in groups.values() if len(group) == 4]
+    assert any(advantage != 0.0 for group in whole for _, advantage in group)
+    for group in whole:
+        mean = sum(reward for reward, _ in group) / 4
+        for reward, advantage in group:
+            assert advantage == pytest.approx((reward - mean) * 4 / 3, abs=1e-5)
 
 
 def test_no_one_waits_for_a_reference_that_no_kl_term_reads(tmp_path: Path) -> None:

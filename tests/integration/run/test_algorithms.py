@@ -18,6 +18,10 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
         "lossAggregation": "SequenceMean",
         "correction": {"kind": "IcePop", "floor": 0.9, "cap": 1.1},
     },
+    "ReinforcePlusPlus, pulled to the reference in its rewards": {
+        "advantage": "ReinforcePlusPlus",
+        "kl": {"coefficient": 0.01, "estimator": "K1", "placement": "Reward"},
+    },
     "the user's own": {"loss": "algorithm:cispo", "advantage": "algorithm:centred", "path": str(EXAMPLE)},
 }
 

@@ -56,6 +56,7 @@ def test_a_clone_goes_on_from_the_last_checkpoint() -> None:
         assert _mounts(role.template) == [
             {"name": "parent-checkpoints", "mountPath": PARENT_DIR, "readOnly": True},
         ]
+    assert job.spec.roles.advantages is not None
     assert job.spec.roles.advantages.template == {}
     assert any("demo-checkpoints, which goes with the RLJob demo" in note for note in made.notes)
 

@@ -8,16 +8,19 @@ import pytest
 import torch
 
 from rljob_api.names import RolloutId
+from rljob_api.spec.algorithm import AlgorithmSpec, NoVariance
 from rljob_workers import pipeline
 from rljob_workers.data.prompts import Prompt
 from rljob_workers.engines.base import FinishReason, Sample, VersionSpan
+from rljob_workers.estimators import estimator_of
 from rljob_workers.rewards.base import Answer, SettledScore
 from rljob_workers.rollout.group_rows import GeneratedGroup
 from rljob_workers.rollout.scoring_stage import ScoreStage, Unscored
 from rljob_workers.rollout.trajectory import LostSample, Trajectory
+from rljob_workers.scoring.advantages import advantages
 from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.packed import unpack_rows
-from rljob_workers.transfer_queue.types import GroupRows, Ticket
+from rljob_workers.transfer_queue.types import Batch, GroupRows, Ticket
 from tests.weights import weight
 
 TICKET = Ticket(id=11, rollout_id=RolloutId(3), group=2, attempt=0, prompt_index=4, alone=False)
@@ -80,6 +83,27 @@ def test_rows_hold_prompt_and_response_and_who_made_them() -> None:
         Answer("p2", " ".join(["20"] * count), "l2", 3, count - 1, token_ids=(20,) * count, loss_mask=(1,) * count)
         for count in (1, 2)
     ]
+
+
+@pytest.mark.parametrize("no_variance", [NoVariance.KEEP, NoVariance.LEAVE_OUT])
+@pytest.mark.parametrize("advantage", ["Grpo", "DrGrpo", "Rloo"])
+def test_a_group_is_put_with_the_advantages_that_the_role_would_make(advantage: str, no_variance: NoVariance) -> None:
+    estimator = estimator_of(AlgorithmSpec(advantage=advantage, no_variance=no_variance))
+    two = make_group(TICKET, 4)
+    four = replace(two, samples=(*two.samples, LostSample("gone"), *two.samples[:1]))
+    (rows,) = ScoreStage(RememberingReward(), decode, estimator).run([four])
+    assert isinstance(rows, GroupRows)
+    numbers, zeros = np.arange(4, dtype=np.uint32), np.zeros(4, np.int64)
+    batch = Batch(RolloutId(0), numbers, zeros.astype(np.uint32), zeros, rows.columns)
+    expected = advantages(batch, 4, estimator)
+    assert set(rows.columns) - set(pipeline.GENERATED) == set(expected)
+    for column, values in expected.items():
+        assert torch.equal(rows.columns[column].values, values.values)
+        assert torch.equal(rows.columns[column].offsets, values.offsets)
+    # Rewards 0, 1 and 3, so that the mean is 4/3; the third sample was lost.
+    found = rows.columns[Column.ROW_ADVANTAGES].values
+    assert found[2] == 0.0
+    assert found.sign().tolist() == [-1.0, -1.0, 0.0, 1.0]
 
 
 class PartlyScored:

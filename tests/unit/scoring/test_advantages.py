@@ -1,14 +1,19 @@
 """The advantages stage: groups are found whatever the order of their rows."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rljob_api.spec.algorithm import AlgorithmSpec
 from rljob_workers.algorithms.advantages.group import group_normalised
-from rljob_workers.estimators import JobEstimator
+from rljob_workers.estimators import JobEstimator, estimator_of
 from rljob_workers.scoring.advantages import advantages
 from rljob_workers.tensors.columns import Column
+from rljob_workers.tensors.jagged import Jagged
+from rljob_workers.transfer_queue.types import Batch
 from tests.unit.training.batches import make_batch
 
 REWARDS = [[0.0, 1.0, 0.5], [1.0, 1.0, 1.0], [0.25, -2.0, 3.0], [0.0, 0.0, 1.0]]
@@ -43,6 +48,61 @@ def test_a_sample_that_could_not_be_scored_moves_no_other() -> None:
     with_hole = make_batch([4, 4, 4], [1.0, 0.0, 0.5], [2, 3, 1], valid=[1, 0, 1])
     holed = advantages(with_hole, 3, GRPO)[Column.ROW_ADVANTAGES]
     assert holed.values.tolist() == [float(whole.values[0]), 0.0, float(whole.values[1])]
+
+
+def with_tokens(batch: Batch, order: list[int], **columns: list[list[float]]) -> Batch:
+    """With such columns of the rows, which stand in `order`."""
+    named: dict[str, Jagged] = {
+        name: Jagged.from_rows([torch.tensor(rows[row]) for row in order]) for name, rows in columns.items()
+    }
+    return replace(batch, columns={**batch.columns, **named})
+
+
+LENGTHS = [2, 1, 3, 1]
+LOG_PROBS = [[-1.0, -2.0], [-1.0], [-0.5, -0.5, -0.5], [-3.0]]
+REFERENCE = [[-2.0, -2.0], [-2.0], [-1.5, 9.0, -0.5], [-9.0]]
+MASKS: list[list[float]] = [[1, 1], [1], [1, 0, 1], [1]]
+
+
+@given(st.permutations(range(4)), st.booleans())
+def test_what_the_policy_moved_from_the_reference_is_taken_off_the_rewards(order: list[int], of_engine: bool) -> None:
+    """K1 at 0.5: 0.5, 0.5 and 0.5 off the first three samples; a tool wrote the token where it would be most."""
+    spec = {"advantage": "DrGrpo", "kl": {"coefficient": 0.5, "placement": "Reward", "estimator": "K1"}}
+    estimator = estimator_of(AlgorithmSpec.model_validate(spec))
+    batch = make_batch(
+        [order_of // 2 for order_of in order],
+        [[1.0, 0.0, 0.0, 5.0][row] for row in order],
+        [LENGTHS[row] for row in order],
+        valid=[[1, 1, 1, 1][row] for row in order],
+    )
+    own = {"rollout_log_probs" if of_engine else "log_probs": LOG_PROBS}
+    found = advantages(with_tokens(batch, order, loss_masks=MASKS, ref_log_probs=REFERENCE, **own), 2, estimator)
+    # Rewards 0.5 and -0.5; -0.5 and 5 - 3 = 2.
+    expected = torch.tensor([0.5, -0.5, -1.25, 1.25])
+    torch.testing.assert_close(found[Column.ROW_ADVANTAGES].values, expected[order])
+
+
+@given(st.permutations(range(4)))
+def test_tokens_get_the_advantages_of_their_place_whatever_the_order_of_rows(order: list[int]) -> None:
+    estimator = estimator_of(AlgorithmSpec.model_validate({"advantage": "Gae", "gae": {"lambda": 0.5, "gamma": 0.5}}))
+    values = [[0.1, 0.2], [0.3], [0.4, 9.0, 0.5], [0.6]]
+
+    def found(rows: list[int]) -> dict[str, Jagged]:
+        of_rows = make_batch(
+            [row // 2 for row in rows],
+            [[1.0, 0.0, 0.5, 5.0][row] for row in rows],
+            [LENGTHS[row] for row in rows],
+            valid=[[1, 1, 1, 0][row] for row in rows],
+        )
+        return advantages(with_tokens(of_rows, rows, loss_masks=MASKS, values=values), 2, estimator)
+
+    expected = found([0, 1, 2, 3])
+    # 0.5 - 0.5 at the last, 0.5 x 0.5 - 0.4 before it, and nothing of the row that was not scored.
+    torch.testing.assert_close(expected[Column.ADVANTAGES].row(2), torch.tensor([-0.15, 0.0, 0.0]))
+    torch.testing.assert_close(expected[Column.RETURNS].row(2), torch.tensor([0.25, 0.0, 0.5]))
+    assert expected[Column.ADVANTAGES].row(3).tolist() == [0.0]
+    for column, of_tokens in found(order).items():
+        assert [row.tolist() for row in of_tokens.rows()] == [expected[column].row(row).tolist() for row in order]
 
 
 @pytest.mark.parametrize(

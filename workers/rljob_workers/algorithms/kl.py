@@ -5,7 +5,7 @@ Source of all: Schulman 2020, "Approximating KL Divergence", http://joschu.net/b
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 import torch
@@ -36,3 +36,7 @@ def k3(log_probs: torch.Tensor, ref_log_probs: torch.Tensor) -> torch.Tensor:
     """K3 = exp(-d) - 1 + d: unbiased, low variance, never negative; at most K3_LIMIT, without a gradient from there."""
     difference = (ref_log_probs - log_probs).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     return (torch.expm1(difference) - difference).clamp(max=K3_LIMIT)
+
+
+KL_ESTIMATES: Mapping[str, KlEstimate] = {"K1": k1, "K2": k2, "K3": k3}
+"""By the names of the manifest."""

@@ -25,6 +25,7 @@ from rljob_workers.data.jsonl import other_columns
 from rljob_workers.data.prompts import Prompt, PromptEncoder, PromptSource
 from rljob_workers.rewards import Answer, Reward, RewardError, RewardMissing, Score, build_reward
 from rljob_workers.rewards.base import Outcome
+from rljob_workers.rewards.length import shaped_by_length
 
 MOST_ANSWERS = 4
 """Of a row; and never more than samplesPerPrompt."""
@@ -99,7 +100,7 @@ def try_reward(spec: RLJobSpec, count: int) -> dict[str, Any]:
     tried: list[dict[str, Any]] = []
     try:
         source = _Lines(spec) if spec.data.reasoning_gym is None else _Tasks(spec)
-        reward = build_reward(spec.rollout.reward, spec.data, source)
+        reward = shaped_by_length(build_reward(spec.rollout.reward, spec.data, source), spec.rollout)
         rows = list(islice(_rows_of(source), count))
         for row in rows:
             answers = _answers(row, rows)[: min(MOST_ANSWERS, spec.rollout.samples_per_prompt)]

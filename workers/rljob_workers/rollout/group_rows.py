@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -10,6 +10,7 @@ import torch
 
 from rljob_workers.data.prompts import Prompt
 from rljob_workers.engines.base import FINISH_CODES, FinishReason
+from rljob_workers.estimators import JobEstimator, has_variance
 from rljob_workers.rewards.base import SettledScore
 from rljob_workers.rollout.trajectory import LostSample, Trajectory, place_of
 from rljob_workers.tensors.columns import Column
@@ -27,8 +28,13 @@ class GeneratedGroup:
     samples: tuple[Trajectory | LostSample, ...]
 
 
-def group_rows(group: GeneratedGroup, scores: Sequence[SettledScore]) -> GroupRows:
-    """All columns of the group, a row for each sample; at least one was made."""
+def group_rows(
+    group: GeneratedGroup, scores: Sequence[SettledScore], estimator: JobEstimator | None = None
+) -> GroupRows:
+    """All columns of the group, a row for each sample; at least one was made. `estimator`: with its advantages.
+
+    Raises ValueError where a user's estimator does not give what it should.
+    """
     facts = _facts(group.prompt)
     rows = [sample if isinstance(sample, Trajectory) else _masked(group.prompt) for sample in group.samples]
     response_lengths = torch.tensor([len(row.loss_mask) for row in rows], dtype=torch.int64)
@@ -58,11 +64,21 @@ def group_rows(group: GeneratedGroup, scores: Sequence[SettledScore]) -> GroupRo
             ]
         ),
     }
+    if estimator is not None:
+        columns |= _advantages(columns, estimator)
     weights = [(row.oldest, row.newest) for row in rows if row.version_spans]
     if len(weights) < len(rows):  # samples that were lost count as made by the oldest
         oldest = min((first for first, _ in weights), key=place_of)
         weights = [(row.oldest, row.newest) if row.version_spans else (oldest, oldest) for row in rows]
     return GroupRows(group.ticket, columns, [first for first, _ in weights], [last for _, last in weights])
+
+
+def _advantages(columns: Mapping[str, Jagged], estimator: JobEstimator) -> dict[str, Jagged]:
+    rewards, valid = columns[Column.REWARDS].values[None], columns[Column.VALID].values[None].bool()
+    found = {Column.ROW_ADVANTAGES: estimator.of_groups(rewards, valid)}
+    if estimator.finds_variance:
+        found[Column.HAS_VARIANCE] = has_variance(rewards, valid)
+    return {column: Jagged.scalars(values) for column, values in found.items()}
 
 
 def _facts(prompt: Prompt) -> dict[str, Fact]:

@@ -22,10 +22,13 @@ from rljob_workers.dcs.membership.counters import WITHHELD_SECONDS
 from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.dcs.weights import build_receiver
 from rljob_workers.engines.base import EngineError, EngineGone, EngineRefused, EngineStalled
+from rljob_workers.estimators import estimator_of
 from rljob_workers.models.building import described_config
 from rljob_workers.models.tokenizers import TokenizerText, build_tokenizer, text_decoder
+from rljob_workers.pipeline import rollout_estimates
 from rljob_workers.rank_loop import TURN_SECONDS, LostTime, RankParts
 from rljob_workers.rewards import Reward, build_reward
+from rljob_workers.rewards.length import shaped_by_length
 from rljob_workers.rewards.scoring import FailedShare, FailurePolicy, Scoring
 from rljob_workers.rollout.admission import (
     FittingPrompts,
@@ -296,12 +299,15 @@ def _serve_tickets(rank: RankParts, engine: RankEngine, found: IdleEngine) -> No
     with rank.loading("opening data and reward", spec.data.prompts):
         tokenizer = build_tokenizer(spec.model)
         source = build_prompt_source(spec.data, tokenizer)
-        reward = build_reward(spec.rollout.reward, spec.data, source) if _scores_answers(spec) else FunctionsOwnReward()
+        reward: Reward = FunctionsOwnReward()
+        if _scores_answers(spec):
+            reward = shaped_by_length(build_reward(spec.rollout.reward, spec.data, source), spec.rollout)
+        estimator = estimator_of(spec.algorithm) if rollout_estimates(spec) else None
     wake = threading.Event()
     work = GroupsInWork(
         engine,
         _group_maker(rank, engine, found),
-        ScoreStage(_scoring(rank, reward), text_decoder(tokenizer, skip_special_tokens=True)),
+        ScoreStage(_scoring(rank, reward), text_decoder(tokenizer, skip_special_tokens=True), estimator),
         rank.timeline,
         wake=wake.set,
         stall_seconds=engine_stall_seconds(spec.restart_policy),

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from rljob_workers.estimators import JobEstimator
 from rljob_workers.models.tokenizers import TextDecoder
 from rljob_workers.rewards.base import Answer, SettledScore
 from rljob_workers.rollout.group_rows import GeneratedGroup, group_rows
@@ -38,17 +39,25 @@ class Unscored:
 class ScoreStage:
     """Scores groups and makes rows of them."""
 
-    def __init__(self, reward: GroupScorer, decode: TextDecoder) -> None:
-        """The parts come from their factories; nothing is opened here."""
+    def __init__(self, reward: GroupScorer, decode: TextDecoder, estimator: JobEstimator | None = None) -> None:
+        """The parts come from their factories; nothing is opened here. `estimator` None: a role makes advantages."""
         self._reward = reward
         self._decode = decode
+        self._estimator = estimator
 
     def run(self, groups: Sequence[GeneratedGroup]) -> list[GroupRows | Unscored]:
         """What became of each; blocks for as long as the reward does.
 
         Raises ValueError for a reward that cannot work, which no restart would cure.
         """
-        return [_outcome(*parts) for parts in zip(groups, self._score(groups), strict=True)]
+        return [self._outcome(*parts) for parts in zip(groups, self._score(groups), strict=True)]
+
+    def _outcome(self, group: GeneratedGroup, scores: Sequence[SettledScore]) -> GroupRows | Unscored:
+        failures = [score.failure for score in scores if score.failure is not None]
+        num_valid = len(scores) - len(failures)
+        if num_valid < MIN_VALID:
+            return Unscored(group.ticket, f"{num_valid} of its {len(scores)} samples could be scored. {failures[-1]}")
+        return group_rows(group, scores, self._estimator)
 
     def _score(self, groups: Sequence[GeneratedGroup]) -> list[list[SettledScore]]:
         """Of every sample; the reward is asked for those that were made and have none of their function's."""
@@ -100,11 +109,3 @@ def _answer(group: GeneratedGroup, index: int, text: str) -> Answer:
         row=prompt.row,
         metrics=sample.metrics,
     )
-
-
-def _outcome(group: GeneratedGroup, scores: Sequence[SettledScore]) -> GroupRows | Unscored:
-    failures = [score.failure for score in scores if score.failure is not None]
-    num_valid = len(scores) - len(failures)
-    if num_valid < MIN_VALID:
-        return Unscored(group.ticket, f"{num_valid} of its {len(scores)} samples could be scored. {failures[-1]}")
-    return group_rows(group, scores)

@@ -12,13 +12,16 @@ import numpy as np
 from rljob_workers.algorithms.advantages.estimator import AdvantageRows
 from rljob_workers.algorithms.objective import MaskedRows
 from rljob_workers.engines.base import FINISH_LENGTH
-from rljob_workers.estimators import estimator_of
+from rljob_workers.estimators import estimator_of, has_variance
 from rljob_workers.pipeline import COMPUTE_ADVANTAGES
 from rljob_workers.rank_loop import Draining, RankParts, RowServer, idle_until_ordered
 from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
 
 if TYPE_CHECKING:
+    import torch
+
+    from rljob_workers.algorithms.kl import KlEstimate
     from rljob_workers.estimators import JobEstimator
     from rljob_workers.transfer_queue.types import Batch
 
@@ -29,37 +32,51 @@ def advantages(batch: Batch, samples_per_prompt: int, estimator: JobEstimator) -
     Raises ValueError where a user's formula does not give [groups, samples] finite numbers.
     """
     order = np.argsort(batch.groups, kind="stable").tolist()
+    places = np.argsort(order).tolist()  # where each row went
+
+    def whole_groups(values: torch.Tensor) -> torch.Tensor:
+        return values.view(-1, samples_per_prompt)
+
+    rewards = batch.columns[Column.REWARDS].values[order]
+    valid = batch.columns[Column.VALID].values[order].bool()
     found: dict[str, Jagged] = {}
-    if estimator.of_tokens is not None:
-        rows = _rows_of(batch, order, samples_per_prompt)
+    if estimator.finds_variance:
+        of_rows = has_variance(whole_groups(rewards), whole_groups(valid))
+        found[Column.HAS_VARIANCE] = Jagged.scalars(of_rows[places])
+    rows = None
+    if estimator.of_tokens is not None or estimator.penalise is not None:
+        rows = _rows_of(batch, order, samples_per_prompt, estimator.penalise)
+        rewards = rows.penalised_rewards()
+    if estimator.of_tokens is None:
+        of_rows = estimator.of_groups(whole_groups(rewards), whole_groups(valid))
+        found[Column.ROW_ADVANTAGES] = Jagged.scalars(of_rows[places])
+    else:
+        assert rows is not None, "made above"
         for column, values in estimator.of_tokens(rows).items():
-            found[column] = Jagged.from_lengths(values.float(), rows.response_lengths).select(_places_of(order))
-    if estimator.reads_groups:
-        rewards = batch.columns[Column.REWARDS].values[order].view(-1, samples_per_prompt)
-        valid = batch.columns[Column.VALID].values[order].bool().view(-1, samples_per_prompt)
-        for column, of_rows in estimator.of_groups(rewards, valid).items():
-            found[column] = Jagged.scalars(of_rows[_places_of(order)])
+            found[column] = Jagged.from_lengths(values.float(), rows.response_lengths).select(places)
     return found
 
 
-def _places_of(order: list[int]) -> list[int]:
-    """Where each row went that `order` has sorted."""
-    return np.argsort(order).tolist()  # type: ignore[no-any-return]
-
-
-def _rows_of(batch: Batch, order: list[int], samples_per_prompt: int) -> AdvantageRows:
+def _rows_of(batch: Batch, order: list[int], samples_per_prompt: int, penalise: KlEstimate | None) -> AdvantageRows:
     columns = batch.columns
     valid = columns[Column.VALID].values[order].bool()
     lengths = columns[Column.RESPONSE_LENGTHS].values[order]
-    masks = columns[Column.LOSS_MASKS].select(order).values * valid.repeat_interleave(lengths)
-    values = columns.get(Column.VALUES)
+
+    def sorted_values(column: Column) -> torch.Tensor:
+        return columns[column].select(order).values
+
+    penalties = None
+    if penalise is not None:
+        before = Column.LOG_PROBS if Column.LOG_PROBS in columns else Column.ROLLOUT_LOG_PROBS
+        penalties = penalise(sorted_values(before), sorted_values(Column.REF_LOG_PROBS))
     return AdvantageRows(
         rewards=columns[Column.REWARDS].values[order].where(valid, 0.0),
         valid=valid,
         samples=samples_per_prompt,
-        masks=MaskedRows(masks, lengths),
+        masks=MaskedRows(sorted_values(Column.LOSS_MASKS) * valid.repeat_interleave(lengths), lengths),
         cut_off=columns[Column.FINISH_REASONS].values[order] == FINISH_LENGTH,
-        values=None if values is None else values.select(order).values,
+        values=sorted_values(Column.VALUES) if Column.VALUES in columns else None,
+        penalties=penalties,
     )
 
 

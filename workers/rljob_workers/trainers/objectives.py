@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from rljob_api.spec.algorithm import DEFAULT_LOSS, Correction, KlEstimator, Loss, LossAggregation, RatioLevel
+from rljob_api.spec.algorithm import DEFAULT_LOSS, Correction, Loss, LossAggregation, RatioLevel
 from rljob_workers.algorithms.aggregation import constant, sequence_mean, sequence_sum, token_mean
 from rljob_workers.algorithms.corrections import (
     RatioMask,
@@ -19,7 +19,7 @@ from rljob_workers.algorithms.corrections import (
     of_token,
     truncated_weights,
 )
-from rljob_workers.algorithms.kl import k1, k2, k3
+from rljob_workers.algorithms.kl import KL_ESTIMATES
 from rljob_workers.algorithms.losses import ClipBounds, Temperatures, cispo, gspo, ppo_clip, reinforce, sapo
 from rljob_workers.algorithms.policy import KlTerm, PolicyObjective
 from rljob_workers.user_functions import Signature, load
@@ -31,11 +31,7 @@ if TYPE_CHECKING:
     from rljob_workers.algorithms.aggregation import Aggregation
     from rljob_workers.algorithms.corrections import Correction as Correct
     from rljob_workers.algorithms.corrections import RatioOf
-    from rljob_workers.algorithms.kl import KlEstimate
     from rljob_workers.algorithms.losses import PolicyLoss
-
-KL: Mapping[KlEstimator, KlEstimate] = {KlEstimator.K1: k1, KlEstimator.K2: k2, KlEstimator.K3: k3}
-
 
 PPO_BOUNDS, GSPO_BOUNDS = ClipBounds(0.2, 0.28), ClipBounds(3e-4, 4e-4)
 """Where the job gives none: those of DAPO and of GSPO's paper."""
@@ -118,7 +114,7 @@ def policy_objective(algorithm: AlgorithmSpec, max_new_tokens: int) -> PolicyObj
     return PolicyObjective(
         _loss(algorithm),
         _aggregation(algorithm, max_new_tokens),
-        kl=KlTerm(kl.coefficient, KL[kl.estimator], bool(kl.weighted)) if kl.coefficient > 0 else None,
+        kl=KlTerm(kl.coefficient, KL_ESTIMATES[kl.estimator], bool(kl.weighted)) if kl.is_in_loss else None,
         correct=correction_of(algorithm),
         entropy_bonus=algorithm.entropy_bonus or 0.0,
     )

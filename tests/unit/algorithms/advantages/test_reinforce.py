@@ -73,7 +73,7 @@ def test_baselines_are_those_of_a_loop(rows: list[Row]) -> None:
 def test_without_penalties_every_drawn_token_of_a_row_has_one_number(rows: list[Row]) -> None:
     rows = [make_row(row.reward, row.masks, valid=row.valid) for row in rows]
     found = as_rows(rows)
-    for number, values in enumerate(returns_to_go(rows).split(found.response_lengths.tolist())):
+    for number, values in enumerate(torch.split(returns_to_go(rows), found.response_lengths.tolist())):
         assert len({values[place].item() for place in rows[number].drawn}) <= 1
 
 
