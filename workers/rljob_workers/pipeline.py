@@ -153,10 +153,6 @@ def _training_tasks(spec: RLJobSpec) -> list[Task]:
     return [task for task in (actor_train(spec), critic_train(spec)) if task.name in served]
 
 
-def _forward_tasks(spec: RLJobSpec) -> list[Task]:
-    return _served(spec, (ACTOR_LOG_PROBS, CRITIC_VALUES, compute_advantages(spec), REFERENCE_LOG_PROBS))
-
-
 def queue_shape(spec: RLJobSpec) -> QueueShape:
     """What the queue must know of the job."""
     columns = columns_of(spec)
