@@ -25,6 +25,7 @@ from rljob_workers.transfer_queue.types import (
 )
 from tests.integration.transfer_queue.job import Job
 from tests.integration.transfer_queue.test_lost_rows import lose
+from tests.integration.transfer_queue.test_missing_chunks import delete_chunk
 from tests.integration.transfer_queue.victims import Receive, Send, victim
 from tests.integration.transfer_queue.world import LOG_PROBS, TRAIN, make_incarnation, make_shape
 from tests.weights import weight
@@ -191,6 +192,23 @@ def test_results_that_are_lost_are_made_again_and_a_claimer_of_rows_waits_for_th
     assert isinstance(job.claim_training(0, train), Batch)
     assert lose(job, 1).recomputed == 2
     assert isinstance(job.claim_training(0, train), NotReady)
+    put(client, claim(job, client))
+    assert isinstance(job.claim_training(0, train), Batch)
+    job.prove()
+
+
+def test_a_column_that_is_lost_takes_those_that_were_written_with_it(make_job: MakeJob) -> None:
+    """What is written anew must not leave bytes behind that rows count as theirs."""
+    job = make_job(shape(batch=2))
+    job.put(job.tickets(2))
+    score(job)
+    client = job.client(Role.ADVANTAGES)
+    put(client, claim(job, client))
+    delete_chunk(job, "advantages")
+    train = replace(TRAIN, needs=NEEDS)
+    assert isinstance(job.claim_training(0, train), NotReady)
+    (report,) = job.admin.upkeep.declare_missing()
+    assert report.loss.recomputed == 2
     put(client, claim(job, client))
     assert isinstance(job.claim_training(0, train), Batch)
     job.prove()
