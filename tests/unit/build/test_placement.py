@@ -51,7 +51,7 @@ def test_a_critic_follows_the_actor_and_the_actor_comes_back_to_where_it_is() ->
         assert _pod(job, name) == _pod(quickstart(), name), "a critic moves no other pod"
 
 
-def test_a_critic_tolerates_what_the_actor_tolerates_unless_its_template_says_otherwise() -> None:
+def test_a_critic_tolerates_what_the_actor_tolerates_unless_its_template_has_others() -> None:
     actors, own = [{"key": "nvidia.com/gpu", "operator": "Exists"}], [{"key": "critics", "operator": "Exists"}]
     job = changed(with_critic(), roles={"actor": {"template": {"spec": {"tolerations": actors}}}})
     assert _pod(job, _CRITIC)["tolerations"] == bounded(actors)

@@ -10,7 +10,7 @@ from rljob_workers.algorithms.aggregation import token_mean
 from rljob_workers.algorithms.objective import Metric
 from rljob_workers.algorithms.supervised import SupervisedObjective
 from rljob_workers.algorithms.value import ValueObjective
-from rljob_workers.training.step_metrics import METRICS
+from rljob_workers.training.step_metrics import CRITIC_METRICS, METRICS
 from tests.objectives import clip_objective
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
@@ -37,6 +37,11 @@ def tables() -> str:
             ),
             objective("Of the policy", policy.metrics),
             objective("Of a critic", ValueObjective.metrics),
+            table(
+                "Of a critic's steps",
+                ("name", "unit", "what"),
+                [(f"`{one.name}`", one.unit, one.formula) for one in CRITIC_METRICS],
+            ),
             objective("Of supervised fine-tuning", SupervisedObjective.metrics),
         ]
     )
@@ -53,6 +58,7 @@ def test_the_page_is_that_of_the_tables() -> None:
 
 
 def test_names_are_unique_and_have_a_group() -> None:
-    names = [one.name for metrics in (METRICS, clip_objective().metrics, ValueObjective.metrics) for one in metrics]
+    tables = (METRICS, clip_objective().metrics, ValueObjective.metrics, CRITIC_METRICS)
+    names = [one.name for metrics in tables for one in metrics]
     assert len(set(names)) == len(names)
     assert all(name.count("/") == 1 for name in names)

@@ -48,7 +48,7 @@ class Turns(ABC):
 
     @staticmethod
     def of(rank: RankParts, group: DataParallelGroup) -> Turns:
-        """Of a job. Where it has one role that trains nobody is asked."""
+        """Of a job. Where it has one role that trains, no request is made."""
         present = rank.spec.roles.present()
         roles = [role for role in SAVING_ROLES if role in present]
         if len(roles) == 1:
