@@ -1,4 +1,4 @@
-"""Turns over HTTP: gangs of two roles go from rollout to rollout together, and leave together, whoever is restarted."""
+"""Turns over HTTP: gangs of two roles go from rollout to rollout together, and leave together, also where a process is restarted."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def turns_of(world: World, session: RankSession, group: DataParallelGroup) -> It
 
 
 def test_gangs_of_two_roles_leave_with_one_version_while_the_coordinator_is_replaced(trainers: Trainers) -> None:
-    """A rank of the critic that does not speak for it is told to drain in the middle."""
+    """A rank of the critic other than its first is ordered to drain in the middle."""
     world = trainers.world
     second = world.rank(Role.CRITIC, 1)
     meeting = Meeting(2)

@@ -206,7 +206,7 @@ CRITIC_CLAIMS, CRITIC_TRAINS = (claim_only, CRITIC), (train, CRITIC)
 @pytest.mark.parametrize(
     ("steps", "generated", "derived"),
     [
-        pytest.param([], REISSUED, RECOMPUTED, id="nobody has them"),
+        pytest.param([], REISSUED, RECOMPUTED, id="no task has them"),
         pytest.param([ACTOR_CLAIMS], RESTART, RESTART, id="the actor has claimed them"),
         pytest.param([ACTOR_TRAINS], RESTART, RESTART, id="the actor has consumed them"),
         pytest.param([ACTOR_TRAINS, PUBLISHES], RESTART, RESTART, id="it has published"),

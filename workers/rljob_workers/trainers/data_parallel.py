@@ -196,7 +196,7 @@ class SingleRank(DataParallelGroup):
         """Itself."""
         return self
 
-    def collective(self, what: str, passes: int = 1) -> AbstractContextManager[None]:  # noqa: ARG002 -- nobody is met
+    def collective(self, what: str, passes: int = 1) -> AbstractContextManager[None]:  # noqa: ARG002 -- no rank is met
         """No rank is met."""
         return nullcontext()
 
