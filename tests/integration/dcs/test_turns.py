@@ -1,4 +1,4 @@
-"""Turns over HTTP: gangs of two roles go from rollout to rollout together, and leave together, also where a process is restarted."""
+"""Turns over HTTP: gangs of two roles begin each rollout together, and leave together, through restarts."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(["ask", "lose", "repeat", "drain", "r
 
 @given(steps=STEPS, num_roles=st.integers(1, 3))
 def test_all_roles_leave_with_one_version(steps: list[tuple[str, int]], num_roles: int) -> None:
-    """Answers are lost, old questions come again, the coordinator is replaced, ranks are ordered to drain at any time."""
+    """Answers are lost, old questions come again, the coordinator is replaced, ranks are ordered to drain."""
     roles = (Role.ACTOR, Role.CRITIC, Role.REFERENCE)[:num_roles]
     table = Table(roles, restored(1, 0))
     trainers = [Trainer(role) for role in roles]
