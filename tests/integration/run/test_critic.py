@@ -37,7 +37,8 @@ def test_a_job_of_six_roles_trains_both_models(tmp_path: Path) -> None:
         assert_whole(job)
         metrics = job.metrics()
         assert len(metrics) == 20
-        assert {"critic/loss", "critic/explained_variance", "critic/grad_norm"} <= metrics[-1].keys()
+        assert all({"critic/loss", "critic/grad_norm"} <= line.keys() for line in metrics)
+        assert any("critic/explained_variance" in line for line in metrics), "of returns that differ"
 
 
 @pytest.mark.parametrize("role", ["critic", pytest.param("actor", marks=pytest.mark.long)])
