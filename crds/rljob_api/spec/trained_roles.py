@@ -122,10 +122,10 @@ CRITIC: tuple[Rule, ...] = (
     ),
     Rule(
         field="training.criticOnlySteps",
-        holds=lambda job: not job.training.critic_only_steps or job.roles.critic is not None,
+        holds=lambda job: job.training.critic_only_steps is None or job.roles.critic is not None,
         sentence="{training.criticOnlySteps} needs the role critic, which is absent. Add roles.critic, or remove "
         "criticOnlySteps.",
-        cel="!has(self.training.criticOnlySteps) || self.training.criticOnlySteps == 0 || has(self.roles.critic)",
+        cel="!has(self.training.criticOnlySteps) || has(self.roles.critic)",
     ),
     Rule(
         field="roles.critic.backend",

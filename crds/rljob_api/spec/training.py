@@ -122,9 +122,9 @@ class TrainingSpec(RuledModel):
     norm_multiple: float | None = Field(default=None, ge=0, le=1e9)
     """An optimizer step whose gradient has a norm of more than this many times the running one is taken, and reported
     by the event GradientSpike with its rows. Null: 10. 0: never."""
-    critic_only_steps: int | None = Field(default=None, ge=0, le=10_000_000)
+    critic_only_steps: int | None = Field(default=None, ge=1, le=10_000_000)
     """On so many rollouts, the first ones of the job, the critic alone is trained: the policy's version goes on without
-    a change of its weights. Null: 0."""
+    a change of its weights. Null: on none."""
     ref_update_interval: Annotated[
         int | None, fixed("rows are measured against a version that this interval chose, and no other one is kept.")
     ] = Field(default=None, ge=1, le=10_000_000)
