@@ -18,7 +18,7 @@ from rljob_workers.dcs.errors import CoordinatorRefused, IncarnationOver
 from rljob_workers.dcs.membership.coordinator_http import CoordinatorClient
 from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.gangs.leading import leader_of_checkpoints
-from rljob_workers.trainers.data_parallel import DataParallelGroup, GroupNotComplete, SingleRank
+from rljob_workers.trainers.data_parallel import DataParallelGroup, GroupNotComplete, RankVote, SingleRank, agree
 from rljob_workers.training.turns import SharedTurns, Turns
 from tests.integration.dcs.world import PATIENCE_SECONDS, World, eventually
 
@@ -146,9 +146,8 @@ class Threads(DataParallelGroup):
 
 @contextmanager
 def turns_of(world: World, session: RankSession, group: DataParallelGroup) -> Iterator[Turns]:
-    turns = SharedTurns(session, group, CoordinatorClient(world.endpoints), BOTH)
-    with closing(turns):
-        yield turns
+    with closing(CoordinatorClient(world.endpoints)) as client:
+        yield SharedTurns(session, group, client, BOTH)
 
 
 def test_gangs_of_two_roles_leave_with_one_version_while_the_coordinator_is_replaced(trainers: Trainers) -> None:
@@ -164,7 +163,9 @@ def test_gangs_of_two_roles_leave_with_one_version_while_the_coordinator_is_repl
         with turns_of(world, session, group) as turns:
             rollout = 0
             while True:
-                turn = turns.take(RolloutId(rollout), drains=session is second and drains.is_set())
+                vote = RankVote(has_rows=False, drains=session is second and drains.is_set(), num_micro_batches=0)
+                agreed = agree(group, vote, "who drains")
+                turn = turns.take(RolloutId(rollout), drains=bool(agreed.draining))
                 if turn is Turn.STOP:
                     left[str(session.incarnation.key)] = rollout
                     return

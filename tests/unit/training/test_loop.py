@@ -158,7 +158,7 @@ class Publisher:
         self.publish = rank.publish
 
 
-def run(ranks: list[Rank], proximal: Proximal, monkeypatch: pytest.MonkeyPatch) -> None:
+def run(ranks: list[Rank], proximal: Proximal, monkeypatch: pytest.MonkeyPatch, critic_only: int = 0) -> None:
     """All ranks to their ends, each in a thread."""
     monkeypatch.setattr("rljob_workers.training.loop.train_rows", lambda batch, *_: SLICE)
     monkeypatch.setattr("rljob_workers.rank_loop.TURN_SECONDS", 0.0)
@@ -166,12 +166,12 @@ def run(ranks: list[Rank], proximal: Proximal, monkeypatch: pytest.MonkeyPatch) 
 
     def live(number: int, rank: Any) -> None:
         slicing = Slicing("actor_train", 12 * SLICES, 12 * SLICES_PER_STEP, SLICES_PER_STEP, number, len(ranks))
-        config = ActorConfig(ROLLOUTS, PASSES, 0, proximal, 1.0, Truncated.KEEP)
+        config = ActorConfig(ROLLOUTS, PASSES, critic_only, proximal, 1.0, Truncated.KEEP)
         group = Threads(number, meeting)
         rank.mesh = data_parallel(group)
         try:
             with closing(Timeline(Path(os.devnull), f"actor-{number}")) as timeline:
-                gang = GangParts(rank, rank, rank, OwnTurns(group), timeline)
+                gang = GangParts(rank, rank, rank, OwnTurns(), timeline)
                 publisher: Any = Publisher(rank)
                 ActorLoop(config, gang, slicing, rank, publisher, None).run()
         except BaseException as error:
@@ -198,13 +198,18 @@ drains = st.none() | st.integers(0, 60)
     late=st.lists(late_rows, min_size=3, max_size=3),
     reported=st.tuples(drains, drains, drains),
     proximal=st.sampled_from([Proximal.QUEUE, Proximal.ROLLOUT]),
+    critic_only=st.integers(0, ROLLOUTS - 1),
 )
 def test_ranks_go_on_together_and_leave_together_where_no_weights_have_moved(
-    world: int, late: list[dict[tuple[int, int], int]], reported: tuple[int | None, ...], proximal: Proximal
+    world: int,
+    late: list[dict[tuple[int, int], int]],
+    reported: tuple[int | None, ...],
+    proximal: Proximal,
+    critic_only: int,
 ) -> None:
     ranks = [Rank(dict(rows), drains_after) for rows, drains_after in zip(late, reported, strict=True)][:world]
     with pytest.MonkeyPatch.context() as monkeypatch:
-        run(ranks, proximal, monkeypatch)
+        run(ranks, proximal, monkeypatch, critic_only)
     first = ranks[0].did
     assert all(rank.did == first for rank in ranks), "a rank did what another did not"
     assert first[0] == "begin"
@@ -213,8 +218,9 @@ def test_ranks_go_on_together_and_leave_together_where_no_weights_have_moved(
     before = work[work.index("finish") - 1] if len(work) > 1 else "publish 0"
     assert before.startswith("publish"), f"it left with weights that are of no version: {work}"
     if all(drains_after is None for drains_after in reported[:world]):
-        assert first.count("step") == ROLLOUTS * PASSES * SLICES // SLICES_PER_STEP
-        assert first.count("log-probs") == (ROLLOUTS * SLICES if proximal is Proximal.ROLLOUT else 0)
+        trained = ROLLOUTS - critic_only
+        assert first.count("step") == trained * PASSES * SLICES // SLICES_PER_STEP
+        assert first.count("log-probs") == (trained * SLICES if proximal is Proximal.ROLLOUT else 0)
 
 
 def test_what_is_agreed_is_what_all_can_and_any_must() -> None:

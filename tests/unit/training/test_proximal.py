@@ -185,7 +185,7 @@ def trained(folder: Path, spec: RLJobSpec) -> torch.Tensor:
     )
     exports: Any = SimpleNamespace(begin=queue.publish, publish=queue.publish)
     with closing(Timeline(Path(os.devnull), "actor-0")) as timeline:
-        gang = GangParts(queue, queue, trainer, OwnTurns(SingleRank()), timeline)
+        gang = GangParts(queue, queue, trainer, OwnTurns(), timeline)
         ActorLoop(config, gang, slicing, queue, exports, None).run()
     return torch.cat([weight.flatten() for weight in trainer.stage_weights().values()])
 

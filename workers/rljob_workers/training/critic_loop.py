@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from rljob_api.names import RolloutId, WeightVersion
+from rljob_api.names import WeightVersion
 from rljob_api.spec import RLJobSpec
 from rljob_workers import pipeline
 from rljob_workers.algorithms.objective import Output
@@ -21,7 +21,7 @@ from rljob_workers.gangs.rendezvous import form_group
 from rljob_workers.gangs.shared_claims import SharedClaims
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.models.value_head import critic_files
-from rljob_workers.rank_loop import Draining, RankParts, RowServer, idle_until_ordered
+from rljob_workers.rank_loop import RankParts, RowServer
 from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_critic, load_critic_version_0
@@ -34,9 +34,8 @@ from rljob_workers.training.gang_loop import GangLoop, GangParts, slicing_of
 from rljob_workers.training.loop import loss_masks
 from rljob_workers.training.reporting import CriticReports
 from rljob_workers.training.saving import SaveConfig, Saves
-from rljob_workers.training.step_metrics import slice_facts
-from rljob_workers.training.turns import Turn, Turns
-from rljob_workers.transfer_queue.dataset import StreamingDataLoader, StreamingDataset, TrainingSlice
+from rljob_workers.training.turns import Turns
+from rljob_workers.transfer_queue.dataset import StreamingDataLoader, TrainingSlice
 from rljob_workers.transfer_queue.types import Batch
 
 
@@ -46,12 +45,14 @@ class CriticLoop(GangLoop):
     def __init__(self, rank: RankParts, gang: GangParts, saves: Saves) -> None:
         spec = rank.spec
         super().__init__(
-            gang, slicing_of(spec, pipeline.CRITIC_TRAIN.name, gang.mesh), spec.training.epochs_per_rollout
+            gang,
+            slicing_of(spec, pipeline.CRITIC_TRAIN.name, gang.mesh),
+            saves,
+            CriticReports(rank) if gang.leads else None,
+            rollouts=spec.rollout.num_rollouts,
+            passes=spec.training.epochs_per_rollout,
         )
-        self._num_rollouts = spec.rollout.num_rollouts
         self._truncated = spec.algorithm.truncated
-        self._saves = saves
-        self._reports = CriticReports(rank) if gang.leads else None
         whole = gang.mesh.gang
         # The rows of a claim are dealt to the ranks by length, and the values of all put by one of them.
         shared = SharedClaims(gang.queue, Mesh.of(whole, [0] * whole.world))
@@ -65,40 +66,18 @@ class CriticLoop(GangLoop):
             counts=gang.leads,
         )
 
-    def run(self) -> None:
-        """Trains from the restored version to the last rollout, then idles; saves when a pod of it is ordered to drain.
-
-        A rank that has left with the others without an order to drain waits for its order like one that is done.
-        """
-        session = self.gang.session
-        first = RolloutId(session.welcome.restore.version)
-        self._saves.begin()
-        claims = SharedClaims(self.gang.queue, self.gang.mesh)
-        dataset = StreamingDataset(claims, self.slicing, first, on_wait=self.wait_for_rows)
-        loader = StreamingDataLoader(dataset)
-        session.ready()
-        if self._reports is not None:
-            self._reports.begin()
-        try:
-            for r in range(first, self._num_rollouts):
-                loader.step(RolloutId(r))
-                self.begin_rollout(RolloutId(r))
-                self._values.serve_partitions(range(r, r + 1))
-                self._train_rollout(loader)
-        except Draining:
-            pass  # all ranks alike, at the same agreement
-        self._saves.finish()
-        idle_until_ordered(session)
-
     def _train_rollout(self, loader: StreamingDataLoader) -> None:
+        self._values.serve_partitions(range(self.rollout_id, self.rollout_id + 1))
         self.train(loader)
-        self._saves.reach(WeightVersion(self.rollout_id + 1))
+        if self.reports is not None:
+            self.reports.sync_samples()
+        self.saves.reach(WeightVersion(self.rollout_id + 1))
         self.starved.count(0.0)
-        if self._reports is not None:
-            self._reports.report(self.rollout_id, self.tally)
-        if self._saves.is_due:
-            self._saves.stage()
-            self._saves.save_if_due()
+        if self.reports is not None:
+            self.reports.report(self.rollout_id, self.tally)
+        if self.saves.is_due:
+            self.saves.stage()
+            self.saves.save_if_due()
 
     def while_waiting(self) -> None:
         """Makes values that were lost since again, else no rows would come.
@@ -114,24 +93,10 @@ class CriticLoop(GangLoop):
         columns[Column.LOSS_MASKS] = loss_masks(batch, self._truncated)
         return TrainRows(columns, torch.from_numpy(batch.rows.astype("int64")))
 
-    def account(self, pass_index: int, part: TrainingSlice) -> None:
-        """Audit first, then the commit, as the actor does."""
-        facts = self.gang.mesh.gather(slice_facts(part.batch), "what the ranks trained on")
-        if pass_index == 0:
-            self.tally.facts.extend(facts)
-        if self._reports is None:
-            return
-        self._reports.audit.append(self.rollout_id, pass_index, facts)
-        if part.ends_step and pass_index == 0:
-            self.gang.queue.commit_training(self.slicing.task, self.rollout_id, part.step)
-
     def _leaves(self) -> bool:
-        """Whether a rank of the gang is ordered to drain, and all roles that train leave at version r; a collective."""
-        gang = self.gang
-        vote = RankVote(has_rows=False, drains=self.drains, num_micro_batches=0)
-        if not agree(gang.mesh.gang, vote, "who drains").draining:
-            return False
-        return gang.turns.take(self.rollout_id, drains=True) is Turn.STOP
+        """False; where the roles that train leave at version r, Draining is raised. A collective."""
+        self.agree("who drains", has_rows=False)
+        return False
 
     def _put_values(self, batch: Batch) -> None:
         gang = self.gang

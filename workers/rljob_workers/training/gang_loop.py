@@ -10,24 +10,30 @@ from __future__ import annotations
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
+
+import torch
 
 from rljob_api.failpoints import failpoint
 from rljob_api.names import RolloutId
 from rljob_api.spec import RLJobSpec
 from rljob_api.wire.ranks import NoticeKind
+from rljob_api.wire.turns import Turn
 from rljob_workers.dcs.membership.counters import STARVED_SECONDS
 from rljob_workers.dcs.membership.session import RankSession
-from rljob_workers.rank_loop import Draining, LostTime, count_claim
+from rljob_workers.gangs.shared_claims import SharedClaims
+from rljob_workers.rank_loop import Draining, LostTime, count_claim, idle_until_ordered
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.trainers.base import Trainer, TrainRows
 from rljob_workers.trainers.data_parallel import Agreement, RankVote, agree
 from rljob_workers.trainers.mesh import Mesh
-from rljob_workers.training.step_metrics import RolloutTally
-from rljob_workers.training.turns import Turn, Turns
+from rljob_workers.training.saving import Saves
+from rljob_workers.training.step_metrics import RolloutTally, slice_facts
+from rljob_workers.training.turns import Turns
 from rljob_workers.transfer_queue.client import TransferQueueClient
-from rljob_workers.transfer_queue.dataset import Slicing, StreamingDataLoader, TrainingSlice
+from rljob_workers.transfer_queue.dataset import Slicing, StreamingDataLoader, StreamingDataset, TrainingSlice
 
 _LOG = logging.getLogger(__name__)
 
@@ -65,13 +71,36 @@ class GangParts:
         return self.mesh.gang.rank == 0
 
 
+class Reports(Protocol):
+    """What rank 0 of a gang reports (`training.reporting`)."""
+
+    def begin(self) -> None:
+        """The first step begins now."""
+
+    def log_slice(
+        self, rollout_id: RolloutId, pass_index: int, part: TrainingSlice, facts: Sequence[torch.Tensor]
+    ) -> None:
+        """Audit lines of a slice; `facts` as in FACTS, by rank."""
+
+    def sync_samples(self) -> None:
+        """Makes the audit lines durable that were logged so far."""
+
+    def report(self, rollout_id: RolloutId, tally: RolloutTally) -> None:
+        """Reports that this role has trained on the rollout."""
+
+
 class GangLoop(ABC):
     """One rollout after another on one data-parallel rank; a role says what its rows are."""
 
-    def __init__(self, gang: GangParts, slicing: Slicing, passes: int) -> None:
-        """`passes`: epochsPerRollout."""
+    def __init__(
+        self, gang: GangParts, slicing: Slicing, saves: Saves, reports: Reports | None, *, rollouts: int, passes: int
+    ) -> None:
+        """`reports` on global rank 0, None on the others. `rollouts` of the whole job; `passes`: epochsPerRollout."""
         self.gang = gang
         self.slicing = slicing
+        self.saves = saves
+        self.reports = reports
+        self._rollouts = rollouts
         self._passes = passes
         self._rollout_id = RolloutId(gang.session.welcome.restore.version)
         self._moved = False
@@ -85,8 +114,50 @@ class GangLoop(ABC):
         """The rows of a slice, as this role trains on them."""
 
     @abstractmethod
+    def _train_rollout(self, loader: StreamingDataLoader) -> None:
+        """All of the role's work on the rollout in hand, until its part of version r + 1 is saved where that is due."""
+
+    def begin(self) -> None:
+        """Makes the restored version durable, before this rank is ready."""
+        self.saves.begin()
+
+    def run(self) -> None:
+        """Trains from the restored version to the last rollout, then idles; saves when a pod of it is ordered to drain.
+
+        A rank that has left with the others without an order to drain waits for its order like one that is done.
+        """
+        session, first = self.gang.session, self._rollout_id
+        self.begin()
+        claims = SharedClaims(self.gang.queue, self.gang.mesh)
+        loader = StreamingDataLoader(StreamingDataset(claims, self.slicing, first, on_wait=self.wait_for_rows))
+        session.ready()
+        if self.reports is not None:
+            self.reports.begin()
+        try:
+            for r in range(first, self._rollouts):
+                loader.step(RolloutId(r))
+                self._rollout_id, self._moved, self.tally = RolloutId(r), False, RolloutTally()
+                self._train_rollout(loader)
+        except Draining:
+            pass  # all ranks alike, at the same agreement
+        self.saves.finish()
+        idle_until_ordered(session)
+
     def account(self, pass_index: int, part: TrainingSlice) -> None:
-        """Notes that a slice was trained on; called by all ranks, a collective."""
+        """A slice was trained on; a collective. Audit first, then the commit: what is consumed has its lines."""
+        facts = self.gang.mesh.gather(slice_facts(part.batch), "what the ranks trained on")
+        if pass_index == 0:
+            self.tally.facts.extend(facts)
+        if self.reports is None:
+            return
+        self.reports.log_slice(self._rollout_id, pass_index, part, facts)
+        if part.ends_step and pass_index == 0:
+            self.gang.queue.commit_training(self.slicing.task, self._rollout_id, part.step)
+
+    @property
+    def computes(self) -> bool:
+        """Whether the rollout in hand is trained on; else its rows are consumed, and the version goes on."""
+        return True
 
     @property
     def rollout_id(self) -> RolloutId:
@@ -97,10 +168,6 @@ class GangLoop(ABC):
     def drains(self) -> bool:
         """Whether this rank shall leave as soon as it may."""
         return self.gang.session.draining or self.gang.session.stops
-
-    def begin_rollout(self, rollout_id: RolloutId) -> None:
-        """Its weights are those of version r."""
-        self._rollout_id, self._moved, self.tally = rollout_id, False, RolloutTally()
 
     def wait_for_rows(self, waiting_for: str) -> None:
         """Reports to the other ranks that this one has no rows yet, whether they have theirs or not."""
@@ -163,6 +230,8 @@ class GangLoop(ABC):
         count = self.await_others(f"slice {part.index} of train_{self._rollout_id}", rows)
         if part.ends_step:
             self.leave_version()
+        if not self.computes:
+            return
         with gang.timeline.span("train", r=self._rollout_id, rows=len(part.batch.rows)):
             gang.trainer.accumulate(rows, self.pulse, num_micro_batches=count)
             if part.ends_step:
@@ -170,9 +239,8 @@ class GangLoop(ABC):
 
     def leave_version(self) -> None:
         """Takes the gang's turn, once for each rollout. Raises Draining where the roles leave at version r instead."""
-        gang = self.gang
         while not self._moved:
-            match gang.turns.take(self._rollout_id, drains=self.drains):
+            match self.gang.turns.take(self._rollout_id, drains=False):
                 case Turn.GO:
                     self._moved = True
                     failpoint("train.begun")
@@ -180,6 +248,7 @@ class GangLoop(ABC):
                     raise Draining
                 case Turn.WAIT:
                     self.starved.count(0.0)  # the other roles train: more rollouts would not help
+                    self.agree(f"the turn at train_{self._rollout_id}", has_rows=True)
 
     def _take_step(self) -> None:
         result = self.gang.trainer.optimizer_step()

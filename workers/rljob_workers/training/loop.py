@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from rljob_api.names import RolloutId, WeightVersion
+from rljob_api.names import WeightVersion
 from rljob_api.spec import RLJobSpec
 from rljob_api.spec.algorithm import ProximalPolicy, Truncated
 from rljob_workers import pipeline
@@ -24,10 +24,9 @@ from rljob_workers.dcs.checkpoints.store import build_checkpoint_store
 from rljob_workers.dcs.weights import build_publisher
 from rljob_workers.gangs.leading import leader_of_checkpoints
 from rljob_workers.gangs.rendezvous import form_group
-from rljob_workers.gangs.shared_claims import SharedClaims
 from rljob_workers.models.building import policy_files
 from rljob_workers.models.tokenizers import build_tokenizer
-from rljob_workers.rank_loop import Draining, RankParts, idle_until_ordered
+from rljob_workers.rank_loop import RankParts
 from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_trainer, load_version_0, tensors_of_version_0
@@ -38,9 +37,9 @@ from rljob_workers.training.publishing import ExportConfig, Exports, TrainerProb
 from rljob_workers.training.reporting import Leader
 from rljob_workers.training.row_metrics import of_all_ranks
 from rljob_workers.training.saving import SaveConfig, Saves
-from rljob_workers.training.step_metrics import is_truncated, slice_facts
+from rljob_workers.training.step_metrics import is_truncated
 from rljob_workers.training.turns import Turns
-from rljob_workers.transfer_queue.dataset import Slicing, StreamingDataLoader, StreamingDataset, TrainingSlice
+from rljob_workers.transfer_queue.dataset import Slicing, StreamingDataLoader, TrainingSlice
 from rljob_workers.transfer_queue.types import Batch
 
 
@@ -109,66 +108,41 @@ class ActorLoop(GangLoop):
         leader: Leader | None,
     ) -> None:
         """`leader` on global rank 0, None on the others."""
-        super().__init__(gang, slicing, config.passes)
+        super().__init__(gang, slicing, saves, leader, rollouts=config.num_rollouts, passes=config.passes)
         self._config = config
-        self._saves = saves
         self._exports = exports
-        self._leader = leader
         self._log_probs: dict[int, Jagged] = {}
         """The proximal log-probs of each slice of the rollout in hand, by its index, where the actor makes them."""
 
-    def run(self) -> None:
-        """Trains from the restored version to the last rollout, then idles; saves when a pod of it is ordered to drain.
+    @property
+    def computes(self) -> bool:
+        """Not on the first rollouts of a job with criticOnlySteps."""
+        return self.rollout_id >= self._config.critic_only_steps
 
-        A rank that has left with the others without an order to drain waits for its order like one that is done.
-        """
-        session = self.gang.session
-        first = RolloutId(session.welcome.restore.version)
-        self._saves.begin()
+    def begin(self) -> None:
+        """Durable, and visible."""
+        super().begin()
         self._exports.begin()
-        claims = SharedClaims(self.gang.queue, self.gang.mesh)
-        dataset = StreamingDataset(claims, self.slicing, first, on_wait=self.wait_for_rows)
-        loader = StreamingDataLoader(dataset)
-        session.ready()
-        if self._leader is not None:
-            self._leader.begin()
-        try:
-            for r in range(first, self._config.num_rollouts):
-                loader.step(RolloutId(r))
-                self.begin_rollout(RolloutId(r))
-                self._train_rollout(loader)
-        except Draining:
-            pass  # all ranks alike, at the same agreement
-        self._saves.finish()
-        idle_until_ordered(session)
 
     def _train_rollout(self, loader: StreamingDataLoader) -> None:
-        rollout_id, mesh, leader = self.rollout_id, self.gang.mesh, self._leader
-        is_trained = rollout_id >= self._config.critic_only_steps
-        if is_trained and self._config.proximal is Proximal.ROLLOUT:
+        rollout_id, mesh, reports = self.rollout_id, self.gang.mesh, self.reports
+        if self.computes and self._config.proximal is Proximal.ROLLOUT:
             self._log_probs = self._proximal_log_probs(loader)
         self.train(loader, has_claimed=bool(self._log_probs))
         self._log_probs = {}
-        if leader is not None:
-            leader.sync_samples()
-        self._saves.reach(WeightVersion(rollout_id + 1))
-        if is_trained:
-            self._saves.stage()
+        if reports is not None:
+            reports.sync_samples()
+        self.saves.reach(WeightVersion(rollout_id + 1))
+        if self.computes:
+            self.saves.stage()
         self._exports.publish()
         # Nothing is reported, or recorded, of a version that is not visible: a rank may still be announcing its part.
         agree(mesh.gang, RankVote(False, False, 0), f"the parts of version {rollout_id + 1}")
         self.starved.count(0.0)
         self.tally.carried = of_all_ranks(mesh, self.tally.carried)
-        if leader is not None:
-            leader.report(rollout_id, self.tally)
-        self._saves.save_if_due()
-
-    def train_slice(self, part: TrainingSlice) -> None:
-        """As the base; on the first rollouts of a job with criticOnlySteps nothing is computed of it."""
-        if self.rollout_id >= self._config.critic_only_steps:
-            super().train_slice(part)
-        else:
-            self.leave_version()
+        if reports is not None:
+            reports.report(rollout_id, self.tally)
+        self.saves.save_if_due()
 
     def _proximal_log_probs(self, loader: StreamingDataLoader) -> dict[int, Jagged]:
         """Of each slice, under version r; all of the rollout is waited for."""
@@ -196,16 +170,10 @@ class ActorLoop(GangLoop):
         return train_rows(part.batch, self._config.truncated, log_probs)
 
     def account(self, pass_index: int, part: TrainingSlice) -> None:
-        """Audit first, then the commit: what the queue calls consumed has its lines."""
-        facts = self.gang.mesh.gather(slice_facts(part.batch), "what the ranks trained on")
+        """As the base, with the metrics that the rows carry."""
         if pass_index == 0:
-            self.tally.facts.extend(facts)
             self.tally.carried.add_batch(part.batch)
-        if self._leader is None:
-            return
-        self._leader.log_slice(self.rollout_id, pass_index, part, facts)
-        if part.ends_step and pass_index == 0:
-            self.gang.queue.commit_training(self.slicing.task, self.rollout_id, part.step)
+        super().account(pass_index, part)
 
 
 def train_rows(batch: Batch, truncated: Truncated, log_probs: Jagged | None = None) -> TrainRows:

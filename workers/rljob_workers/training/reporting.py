@@ -199,7 +199,7 @@ class CriticReports:
     """What rank 0 of the critic reports: its audit, and its figures of each rollout, a part of the step's."""
 
     def __init__(self, rank: RankParts) -> None:
-        self.audit = AuditLog.of(rank)
+        self._audit = AuditLog.of(rank)
         self._session = rank.session
         self._timeline = rank.timeline
         self._step_began = time.monotonic()
@@ -208,9 +208,22 @@ class CriticReports:
         """The first step begins now."""
         self._step_began = time.monotonic()
 
+    def log_slice(
+        self,
+        rollout_id: RolloutId,
+        pass_index: int,
+        part: TrainingSlice,  # noqa: ARG002 -- its texts are the actor's to log
+        facts: Sequence[torch.Tensor],
+    ) -> None:
+        """Audit lines of a slice of every rank; `facts` as in FACTS, by rank."""
+        self._audit.append(rollout_id, pass_index, facts)
+
+    def sync_samples(self) -> None:
+        """Makes the audit lines durable that were logged so far."""
+        self._audit.sync()
+
     def report(self, rollout_id: RolloutId, tally: RolloutTally) -> None:
-        """Reports that the critic has trained on the rollout; its audit lines are durable before that."""
-        self.audit.sync()
+        """Reports that the critic has trained on the rollout."""
         now = time.monotonic()
         seconds, self._step_began = now - self._step_began, now
         report = tally.report(self._session.incarnation, rollout_id, seconds, {})

@@ -1,7 +1,7 @@
 """The turns of a rank that trains: whether its gang begins a rollout, with the gangs of the other roles that train.
 
     turns = Turns.of(rank, group)
-    while (turn := turns.take(r, session.draining)) is Turn.WAIT:
+    while (turn := turns.take(r, drains=False)) is Turn.WAIT:
         ...                                   what the loop does between two turns
     if turn is Turn.STOP:
         raise Draining                        all roles alike, with the weights of version r
@@ -28,7 +28,6 @@ from rljob_workers.dcs.membership.coordinator_http import (
     accept,
 )
 from rljob_workers.rank_loop import TURN_SECONDS
-from rljob_workers.trainers.data_parallel import DataParallelGroup, RankVote, agree
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,9 +35,7 @@ if TYPE_CHECKING:
     from rljob_api.names import Role, RolloutId
     from rljob_workers.dcs.membership.session import RankSession
     from rljob_workers.rank_loop import RankParts
-
-__all__ = ["OwnTurns", "SharedTurns", "Turn", "Turns"]
-
+    from rljob_workers.trainers.data_parallel import DataParallelGroup
 
 _TURNS = tuple(Turn)
 
@@ -52,33 +49,24 @@ class Turns(ABC):
         present = rank.spec.roles.present()
         roles = [role for role in SAVING_ROLES if role in present]
         if len(roles) == 1:
-            return OwnTurns(group)
+            return OwnTurns()
         return SharedTurns(rank.session, group, CoordinatorClient(rank.context.endpoints), roles)
 
     @abstractmethod
-    def take(self, rollout: RolloutId, drains: bool) -> Turn:
-        """Go, Stop or Wait for `train_r`, the same on all ranks of the gang; `drains`: this rank shall.
+    def take(self, rollout: RolloutId, *, drains: bool) -> Turn:
+        """Go, Stop or Wait for `train_r`, the same on all ranks of the gang.
 
-        Returns after about TURN_SECONDS. Asked again after Go or Stop, it answers the same.
+        `drains`: a rank of the gang shall, as all of them have agreed. Returns after about TURN_SECONDS. Asked again
+        after Go or Stop, it answers the same.
         """
-
-    @abstractmethod
-    def close(self) -> None:
-        """Closes the connection, if there is one."""
 
 
 class OwnTurns(Turns):
     """Of the only role that trains: it goes on unless one of its ranks drains."""
 
-    def __init__(self, group: DataParallelGroup) -> None:
-        self._group = group
-
-    def take(self, rollout: RolloutId, drains: bool) -> Turn:
-        """See the base; never Wait."""
-        return Turn.STOP if _any_drains(self._group, rollout, drains=drains) else Turn.GO
-
-    def close(self) -> None:
-        """Nothing to close."""
+    def take(self, rollout: RolloutId, *, drains: bool) -> Turn:  # noqa: ARG002 -- of any rollout alike
+        """See the base; never Wait, and no rank is met."""
+        return Turn.STOP if drains else Turn.GO
 
 
 class SharedTurns(Turns):
@@ -95,9 +83,8 @@ class SharedTurns(Turns):
         self._waits_for = [role for role in roles if role is not session.incarnation.key.role]
         """By the last answer; at first all others."""
 
-    def take(self, rollout: RolloutId, drains: bool) -> Turn:
+    def take(self, rollout: RolloutId, *, drains: bool) -> Turn:
         """See the base."""
-        drains = _any_drains(self._group, rollout, drains=drains)
         shared = torch.zeros(1 + len(self._roles), dtype=torch.int64)
         if self._group.rank == 0:
             answer = self._ask(rollout, drains=drains)
@@ -109,10 +96,6 @@ class SharedTurns(Turns):
             self._waits_for = [role for role, missing in zip(self._roles, shared[1:].tolist(), strict=True) if missing]
             self._session.pulse(waiting=self._waiting(rollout))
         return turn
-
-    def close(self) -> None:
-        """See the base."""
-        self._client.close()
 
     def _ask(self, rollout: RolloutId, *, drains: bool) -> TurnAnswer:
         """Wait, where the coordinator does not answer: the session finds out when that is for too long."""
@@ -139,7 +122,3 @@ class SharedTurns(Turns):
     def _waiting(self, rollout: RolloutId) -> str:
         others = " and ".join(f"the {role.value}'s" for role in self._waits_for)
         return f"{others} turn at train_{rollout}"
-
-
-def _any_drains(group: DataParallelGroup, rollout: RolloutId, *, drains: bool) -> bool:
-    return bool(agree(group, RankVote(False, drains, 0), f"the turn at train_{rollout}").draining)
