@@ -120,6 +120,10 @@ PROXIMAL_ROLE = _only(lambda traits: "actor_log_probs" in traits.tasks)
 """Without it the actor makes those log-probs itself."""
 
 
+VALUE_ROLE = _only(lambda traits: "critic_values" in traits.tasks)
+"""Where a job has it, it estimates values, and trains on returns."""
+
+
 FORWARD_ROLES = frozenset(role for role, traits in TRAITS.items() if traits.stream and not traits.has_engines)
 """They compute log-probs under weights that the actor publishes."""
 

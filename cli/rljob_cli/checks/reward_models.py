@@ -76,7 +76,7 @@ def _config_findings(spec: RLJobSpec, folder: Path, described: Mapping[str, Any]
             " policy's tokens. Give a reward model with the policy's tokenizer.",
             "spec.model",
         )
-    backend = (spec.roles.critic and spec.roles.critic.backend) or spec.trainer_backend
+    backend = spec.critic_backend
     if BACKENDS[backend].computes and not BACKENDS[backend].tries_families and (why := decoder_problem(described)):
         yield problem(
             f"{_FIELD}: {backend} does not compute the model in {folder}: {why}. Set roles.critic.backend to Fsdp, or"

@@ -22,7 +22,7 @@ from rljob_api.model_files.size import ModelShape, critic_shape, fitting_interva
 from rljob_api.names import EngineKind, Role
 from rljob_api.roles import TRAITS, RoleTopology
 from rljob_api.spec import RLJob, RLJobSpec
-from rljob_api.spec.roles import BACKENDS, VALUE_CLIP, RoleSpec, TrainerBackend
+from rljob_api.spec.roles import BACKENDS, RoleSpec, TrainerBackend
 from rljob_api.wire.identity import PodKey
 from rljob_cli.checks.prompts import RowLengths
 from rljob_operator.local.device_placement import PodDevices, placement_order
@@ -173,17 +173,13 @@ _Work = tuple[dict[str, Any], ProcessMemory | None]
 
 
 def _training(job: _Job, role: RoleSpec, topology: RoleTopology, rank: int) -> _Work:
-    share, rows, work = _slice(job, topology, job.backend)
+    settings_of_slice, work = _slice(job, topology, job.backend)
     settings = {
         "backend": job.backend.value,
         "dtype": job.spec.model.dtype.value,
         "headDtype": job.spec.head_dtype.value,
         "rank": rank,
-        "world": topology.num_ranks,
-        "rowsOfSlice": share,
-        "rowsOfMicroBatch": rows,
-        "tokensOfMicroBatch": work.tokens,
-        "activationCheckpointing": work.checkpointing,
+        **settings_of_slice,
         "learningRate": job.spec.training.optimizer.learning_rate,
         "checkpointEverySteps": _checkpoint_interval(job),
         "threads": role.threads,
@@ -195,20 +191,16 @@ def _critic(job: _Job, role: RoleSpec, topology: RoleTopology, rank: int) -> _Wo
     """Its values are computed in micro-batches of the same size, and take less than the pass that trains."""
     own, training = job.spec.roles.critic, job.spec.training
     assert own is not None, "only roles that are there are planned"
-    backend = own.backend or job.backend
-    share, rows, work = _slice(job, topology, backend)
+    backend = job.spec.critic_backend
+    settings_of_slice, work = _slice(job, topology, backend)
     settings = {
         "backend": backend.value,
         "model": own.model_path or "the policy with a new head",
         "dtype": job.spec.model.dtype.value,
         "rank": rank,
-        "world": topology.num_ranks,
-        "rowsOfSlice": share,
-        "rowsOfMicroBatch": rows,
-        "tokensOfMicroBatch": work.tokens,
-        "activationCheckpointing": work.checkpointing,
+        **settings_of_slice,
         "learningRate": (own.optimizer or training.optimizer).learning_rate,
-        "valueClip": VALUE_CLIP if own.value_clip is None else own.value_clip,
+        "valueClip": own.largest_change,
         "criticOnlySteps": training.critic_only_steps or 0,
         "checkpointEverySteps": _checkpoint_interval(job),
         "threads": role.threads,
@@ -221,11 +213,19 @@ def _checkpoint_interval(job: _Job) -> int:
     return job.spec.checkpoint.every_steps or fitting_interval(job.shape.parameters, job.spec.model.dtype)
 
 
-def _slice(job: _Job, topology: RoleTopology, backend: TrainerBackend) -> tuple[int, int, Pass]:
-    """Rows of a slice that a rank of a role that trains has, rows of its largest micro-batch, and that."""
+def _slice(job: _Job, topology: RoleTopology, backend: TrainerBackend) -> tuple[dict[str, Any], Pass]:
+    """How a rank of a role that trains gets and cuts a slice, and its largest micro-batch."""
     training = job.spec.training
     share = training.global_batch_size // training.iters_per_train_update // topology.num_ranks
-    return share, *_pass(job, share, backend, trains=True)
+    rows, work = _pass(job, share, backend, trains=True)
+    settings = {
+        "world": topology.num_ranks,
+        "rowsOfSlice": share,
+        "rowsOfMicroBatch": rows,
+        "tokensOfMicroBatch": work.tokens,
+        "activationCheckpointing": work.checkpointing,
+    }
+    return settings, work
 
 
 def _log_probs(job: _Job, role: RoleSpec, topology: RoleTopology, rank: int) -> _Work:

@@ -37,7 +37,7 @@ from rljob_api.spec.roles import (
 from rljob_api.spec.rollout import RolloutSpec
 from rljob_api.spec.scheduling import SchedulingSpec
 from rljob_api.spec.simulation import SimulationSpec
-from rljob_api.spec.trained_roles import CRITIC, NO_GPUS, RANKS
+from rljob_api.spec.trained_roles import CRITIC, ENGINE_IS_SIM, NO_GPUS, RANKS
 from rljob_api.spec.training import TrainingSpec
 from rljob_api.spec.weights import WeightSyncSpec
 
@@ -55,12 +55,6 @@ _ACTOR_GPUS = NO_GPUS.format(_ACTOR)
 
 
 _IS_FSDP = "(has(self.roles.actor.backend) ? self.roles.actor.backend == 'Fsdp' : has(self.model.path))"
-
-
-_ENGINE_IS_SIM = (
-    "(has(self.roles) && has(self.roles.rollout) && has(self.roles.rollout.engine) && "
-    "has(self.roles.rollout.engine.kind) && self.roles.rollout.engine.kind == 'Sim')"
-)
 
 
 def _is_simulated(job: RLJobSpec) -> bool:
@@ -205,21 +199,21 @@ SPEC: tuple[Rule, ...] = (
         holds=_is_simulated_by_both,
         sentence="{roles.actor.backend} does not go with the kind of roles.rollout.engine: a policy is simulated by "
         "actor and engines, or by neither. Set backend and kind to Sim, or leave backend out.",
-        cel=f"!has({_ACTOR}.backend) || ({_ACTOR}.backend == 'Sim') == {_ENGINE_IS_SIM}",
+        cel=f"!has({_ACTOR}.backend) || ({_ACTOR}.backend == 'Sim') == {ENGINE_IS_SIM}",
     ),
     Rule(
         field="model.path",
         holds=lambda job: not _is_simulated(job) or job.model.path is None,
         sentence="{model.path} is not read by a simulated job, which has no weights of a model. Give model.config, and "
         "model.tokenizerPath for the tokenizer of a folder.",
-        cel=f"!{_ENGINE_IS_SIM} || !has(self.model.path)",
+        cel=f"!{ENGINE_IS_SIM} || !has(self.model.path)",
     ),
     Rule(
         field="simulation",
         holds=lambda job: job.simulation is None or _is_simulated(job),
         sentence="is for engines of kind Sim, and this job computes. Remove simulation or set "
         "roles.rollout.engine.kind to Sim.",
-        cel=f"!has(self.simulation) || {_ENGINE_IS_SIM}",
+        cel=f"!has(self.simulation) || {ENGINE_IS_SIM}",
     ),
     Rule(
         field="training.packing",
@@ -415,6 +409,12 @@ class RLJobSpec(RuledModel):
         if self.roles.rollout.engine.kind is EngineKind.SIM:
             return TrainerBackend.SIM
         return TrainerBackend.FLAT if self.model.path is None else TrainerBackend.FSDP
+
+    @property
+    def critic_backend(self) -> TrainerBackend:
+        """The critic's backend: as given, else the actor's."""
+        critic = self.roles.critic
+        return self.trainer_backend if critic is None or critic.backend is None else critic.backend
 
     @property
     def head_dtype(self) -> Dtype:

@@ -345,6 +345,11 @@ class CriticSpec(RoleSpec):
     """A value counts as at most this far from what it was before the first optimizer step on its rollout, where that
     makes its error larger. 0: no such bound. Null: 0.2."""
 
+    @property
+    def largest_change(self) -> float:
+        """`value_clip` as given or by default."""
+        return VALUE_CLIP if self.value_clip is None else self.value_clip
+
 
 class RolloutRoleSpec(RoleSpec):
     """Size and shape of the rollouts, and what generates in them."""

@@ -21,6 +21,12 @@ NO_GPUS = "(has({0}.gpus) ? {0}.gpus : 0)"
 """The API server fills in no `gpus`: what is not given is resolved (`open_defaults`)."""
 
 
+ENGINE_IS_SIM = (
+    "(has(self.roles) && has(self.roles.rollout) && has(self.roles.rollout.engine) && "
+    "has(self.roles.rollout.engine.kind) && self.roles.rollout.engine.kind == 'Sim')"
+)
+
+
 _SLICES = "(has(self.training.itersPerTrainUpdate) ? self.training.itersPerTrainUpdate : 1)"
 """What is not given is resolved (`open_defaults`) to a number that keeps these rules wherever 1 does."""
 
@@ -133,8 +139,7 @@ CRITIC: tuple[Rule, ...] = (
         sentence="{roles.critic.backend} does not go with the actor's: both are simulated, or neither. Leave backend "
         "out.",
         cel="!has(self.roles.critic) || !has(self.roles.critic.backend) || (self.roles.critic.backend == 'Sim') == "
-        "(has(self.roles.rollout.engine) && has(self.roles.rollout.engine.kind) && "
-        "self.roles.rollout.engine.kind == 'Sim')",
+        + ENGINE_IS_SIM,
     ),
     Rule(
         field="roles.critic.modelPath",
@@ -142,7 +147,6 @@ CRITIC: tuple[Rule, ...] = (
             job.roles.critic is None or job.roles.critic.model_path is None or job.trainer_backend != "Sim"
         ),
         sentence="{roles.critic.modelPath} is not read by a simulated job. Remove it.",
-        cel="!has(self.roles.critic) || !has(self.roles.critic.modelPath) || !(has(self.roles.rollout.engine) && "
-        "has(self.roles.rollout.engine.kind) && self.roles.rollout.engine.kind == 'Sim')",
+        cel=f"!has(self.roles.critic) || !has(self.roles.critic.modelPath) || !{ENGINE_IS_SIM}",
     ),
 )

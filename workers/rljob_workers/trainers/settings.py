@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rljob_api.roles import LEADING_ROLE
-from rljob_api.spec.roles import VALUE_CLIP
+from rljob_api.roles import LEADING_ROLE, VALUE_ROLE
 from rljob_api.spec.training import OptimizerSpec, Schedule, TrainingSpec
 from rljob_workers.algorithms.value import ValueObjective
 from rljob_workers.models.building import initial_state, initial_tensors, torch_dtype
@@ -72,10 +71,6 @@ def _trainer_config(spec: RLJobSpec, objective: Objective, optimizer: AdamWConfi
     )
 
 
-CRITIC = "critic"
-"""The name under which a checkpoint has a critic's state."""
-
-
 @dataclass(frozen=True, slots=True)
 class CriticSettings:
     """What a job says of its critic alone."""
@@ -97,9 +92,9 @@ class CriticSettings:
         return cls(
             model_path=None if critic.model_path is None else Path(critic.model_path),
             optimizer=critic.optimizer or spec.training.optimizer,
-            value_clip={None: VALUE_CLIP, 0.0: None}.get(critic.value_clip, critic.value_clip),
+            value_clip=critic.largest_change or None,
             total_steps=total_steps(spec),
-            backend=critic.backend or spec.trainer_backend,
+            backend=spec.critic_backend,
         )
 
     def of_its_model(self, spec: RLJobSpec) -> RLJobSpec:
@@ -113,7 +108,7 @@ class CriticSettings:
 def critic_config(settings: CriticSettings, spec: RLJobSpec) -> TrainerConfig:
     """A critic's slice of the job."""
     optimizer = optimizer_config(settings.optimizer, settings.total_steps)
-    return _trainer_config(spec, ValueObjective(settings.value_clip), optimizer, CRITIC)
+    return _trainer_config(spec, ValueObjective(settings.value_clip), optimizer, VALUE_ROLE.value)
 
 
 def micro_batch_limits(training: TrainingSpec) -> MicroBatchLimits:

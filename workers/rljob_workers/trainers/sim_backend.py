@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rljob_api.roles import LEADING_ROLE
+from rljob_api.roles import LEADING_ROLE, VALUE_ROLE
 from rljob_api.spec.roles import TrainerBackend
 from rljob_api.spec.simulation import SimulationSpec
 from rljob_workers.models.blob import WEIGHTS_FILE, write_blob
@@ -16,7 +16,7 @@ from rljob_workers.simulation.pace import SimulatedPace
 from rljob_workers.simulation.policy import tensors_of, version_0
 from rljob_workers.tensors.columns import Column
 from rljob_workers.trainers.backend import Backend, CriticBuilder
-from rljob_workers.trainers.settings import CRITIC, micro_batch_limits
+from rljob_workers.trainers.settings import micro_batch_limits
 from rljob_workers.trainers.sim_trainer import (
     VALUE_HEAD,
     SimForward,
@@ -52,7 +52,7 @@ def _critic_losses(columns: Mapping[Column, Jagged]) -> torch.Tensor:
     return (columns[Column.VALUES].values.float() - columns[Column.RETURNS].values.float()).square() / 2
 
 
-OF_CRITIC = SimLearning(CRITIC, (Column.RETURNS, Column.VALUES), _critic_losses)
+OF_CRITIC = SimLearning(VALUE_ROLE.value, (Column.RETURNS, Column.VALUES), _critic_losses)
 
 
 def _build(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, mesh: Mesh) -> Trainer:
