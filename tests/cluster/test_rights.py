@@ -53,9 +53,9 @@ def test_every_right_is_used_and_none_is_missed(kubectl: Kubectl, node: Node, re
     _run_a_whole_incarnation(kubectl)
     asked, refused = _asked(node, f"system:serviceaccount:{kubectl.namespace}:{OPERATOR}")
     granted = _granted(kubectl)
-    assert not refused
+    assert refused == []
     assert granted - asked - set(SPARED) == set()
-    assert asked <= granted
+    assert asked - granted == set()
 
 
 def _run_a_whole_incarnation(kubectl: Kubectl) -> None:
@@ -81,9 +81,12 @@ def _run_a_whole_incarnation(kubectl: Kubectl) -> None:
 
 
 def _asked(node: Node, who: str) -> tuple[set[Right], list[str]]:
-    """What a user has asked for, and what it was refused, by the audit log."""
+    """What a user has asked for, and what it was refused for good, by the audit log.
+
+    An API server grants a new binding to its subject a moment after it stored it: what is answered later is no refusal.
+    """
     asked: set[Right] = set()
-    refused = []
+    refused, answered = set(), set()
     for file in sorted(node.audit_log.parent.glob("audit*.log")):
         for line in file.read_text().split("\n")[:-1]:  # the last one may be half written: the cluster goes on
             if who not in line:
@@ -94,12 +97,11 @@ def _asked(node: Node, who: str) -> tuple[set[Right], list[str]]:
                 continue  # discovery, which everybody may read
             parts = [target["resource"], *([target["subresource"]] if target.get("subresource") else [])]
             code = entry.get("responseStatus", {}).get("code")
-            if code == 403:
-                refused.append(f"{entry['verb']} {entry['requestURI']}")
+            (refused if code == 403 else answered).add(f"{entry['verb']} {entry['requestURI']}")
             asked.add((target.get("apiGroup", ""), "/".join(parts), entry["verb"]))
             if code == 201 and entry["verb"] == "patch":  # an apply that found nothing
                 asked.add((target.get("apiGroup", ""), "/".join(parts), "create"))
-    return asked, refused
+    return asked, sorted(refused - answered)
 
 
 def _granted(kubectl: Kubectl) -> set[Right]:

@@ -140,7 +140,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "spec.training.claimPolicy": st.sampled_from(["Fifo", "Group", "Balanced"]),
     "spec.training.refUpdateInterval": st.sampled_from([1, 5, None]),
     "spec.algorithm.advantage": st.sampled_from(["Grpo", "Gae"]),
-    "spec.training.criticOnlySteps": st.sampled_from([0, 1, None]),
+    "spec.training.criticOnlySteps": st.sampled_from([1, 5, None]),
     "spec.roles.actor": ACTOR,
     "spec.roles.critic": st.one_of(st.none(), CRITIC),
     "spec.roles.rollout": ROLLOUT,
