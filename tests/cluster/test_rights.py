@@ -86,7 +86,8 @@ def _asked(node: Node, who: str) -> tuple[set[Right], list[str]]:
     An API server grants a new binding to its subject a moment after it stored it: what is answered later is no refusal.
     """
     asked: set[Right] = set()
-    refused, answered = set(), set()
+    refused: set[str] = set()
+    answered: set[str] = set()
     for file in sorted(node.audit_log.parent.glob("audit*.log")):
         for line in file.read_text().split("\n")[:-1]:  # the last one may be half written: the cluster goes on
             if who not in line:

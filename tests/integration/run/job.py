@@ -297,12 +297,13 @@ class RunningJob:
         spec = self.manifest.spec
         return audit_run(self.out, spec, steps=spec.rollout.num_rollouts)
 
-    def assert_succeeded(self, seconds: float = 480) -> AuditReport:
-        """Ends well, and soon: exit code 0, everything trained exactly once, nothing left over."""
+    def assert_succeeded(self, seconds: float = 480, epochs: int | None = None) -> AuditReport:
+        """Ends well, and soon: exit code 0, everything trained exactly once, in so many epochs, nothing left over."""
         code = self.finish(seconds)
         assert code == 0, f"exit code {code}\n{self.stated()}"
         report = self.audit()
         assert report.problems == [], self.stated()
+        assert epochs in (None, report.epochs), f"{report.epochs} epochs, not {epochs}\n{self.stated()}"
         self.wait_gone()
         return report
 

@@ -53,7 +53,7 @@ def test_a_death_of_either_trainer_restarts_both_from_one_record(tmp_path: Path,
             job.wait_for("the next epoch", lambda before=epoch: job.epoch() == before + 1 and job.ready())  # type: ignore[misc] # bound per turn
             assert job.epoch() == turn + 2
             assert_whole(job)
-        assert job.assert_succeeded().epochs == 3
+        job.assert_succeeded(epochs=3)
         assert_whole(job)
 
 
@@ -96,6 +96,6 @@ def test_an_interrupted_job_saves_both_and_goes_on(tmp_path: Path) -> None:
         saved = int(folders(job)[-1].name.split("-")[0])
         assert saved >= 5, "what was trained is saved"
         job.start()
-        assert job.assert_succeeded().epochs == 2
+        job.assert_succeeded(epochs=2)
         first = min(line["step"] for line in job.metrics() if line["epoch"] == 2)
         assert first == saved, "nothing was trained again"

@@ -20,5 +20,5 @@ def test_a_job_goes_on_without_a_replica_that_is_stopped_and_with_it_when_it_com
         stop(victim)
         job.wait_for_step(job.step() + 4)  # without its work no more than maxStaleness + 1 steps
         os.kill(victim, signal.SIGCONT)
-        assert job.assert_succeeded().epochs == 1
+        job.assert_succeeded(epochs=1)
         assert not [event for event in job.events() if event["reason"] in ("Hang", "RankExited")]

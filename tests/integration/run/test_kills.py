@@ -62,7 +62,7 @@ def test_what_may_die_alone_comes_back_alone(tmp_path: Path) -> None:
             job.wait_for_step(job.step() + 2)
             kill(job.infrastructure_pid(name))
             job.wait_for(f"another {name}", lambda killed=name: job.infrastructure_restarts(killed) == 1)  # type: ignore[misc] # bound per turn
-        assert job.assert_succeeded().epochs == 1
+        job.assert_succeeded(epochs=1)
         job.assert_epoch(1)
 
 
@@ -97,4 +97,4 @@ def test_a_rank_that_is_stopped_is_found_named_and_restarted(tmp_path: Path) -> 
             event = job.wait_for_event("Hang", role=role, scope=scope)
             assert f"{role}-0" in event["message"]
             job.wait_for("another rank", lambda old=pid, of=role: job.ready() and job.rank_pid(of) != old)  # type: ignore[misc] # bound per turn
-        assert job.assert_succeeded().epochs == len(GLOBAL_ROLES) + 1
+        job.assert_succeeded(epochs=len(GLOBAL_ROLES) + 1)

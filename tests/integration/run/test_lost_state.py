@@ -68,7 +68,7 @@ def test_a_run_goes_on_from_its_record_file_after_a_crash_cut_the_log(tmp_path: 
         job.wait_for("its restore", lambda: sum(event["reason"] == "EpochOpened" for event in job.events()) == 2)
         (opened,) = [event["message"] for event in job.events() if event["message"].startswith("epoch 2 is open")]
         assert f"from version {recorded}," in opened
-        assert job.assert_succeeded().epochs == 2
+        job.assert_succeeded(epochs=2)
         assert drawn_prompts(job) == _all_groups(job)
 
 
@@ -86,7 +86,7 @@ def test_a_run_whose_control_state_is_all_gone_goes_on_with_the_checkpoints_draw
         if not is_known:
             (job.out / "status.json").unlink()
         job.start()
-        assert job.assert_succeeded().epochs == 2
+        job.assert_succeeded(epochs=2)
         resumed = [event["message"] for event in job.events() if event["reason"] == "Resumed"]
         whose = "" if is_known else " of an earlier job, whose last checkpoint it goes on from"
         assert resumed == [f"epoch 2 begins after epoch 1{whose}"]
@@ -126,7 +126,7 @@ def test_no_ticket_is_lost_with_replicas_that_die_over_their_work(tmp_path: Path
             kill(job.rank_pid("rollout", killed))
             kill(int(job.pod("rollout", other)["enginePid"]))
             job.wait_for("its loss", lambda: job.pod("rollout", killed)["generation"] > generation)  # noqa: B023 - used at once
-        assert job.assert_succeeded().epochs == 1
+        job.assert_succeeded(epochs=1)
         assert drawn_prompts(job) == _all_groups(job)
         assert {event["scope"] for event in job.events() if event["reason"] == "RankExited"} == {"InPlace"}
 

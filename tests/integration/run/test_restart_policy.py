@@ -55,7 +55,7 @@ def test_a_rollout_in_place_restarts_alone_while_the_others_never_stop(tmp_path:
         job.wait_for("the replica to be ready again", job.ready)
         assert {role: job.rank_pid(role) for role in others} == others
         assert job.pod("rollout")["enginePid"] == engine
-        assert job.assert_succeeded().epochs == 1
+        job.assert_succeeded(epochs=1)
 
 
 def test_two_data_parallel_ranks_train_the_same_job(tmp_path: Path) -> None:

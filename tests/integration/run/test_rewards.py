@@ -80,7 +80,7 @@ def test_a_reward_that_sleeps_for_ever_stalls_the_job_which_states_who_waits(tmp
         assert "stallTimeoutSeconds 15" in event["message"]
         assert "actor-0.0 waits for batch 0 (32 rows) of train_" in event["message"]
         assert "rollout-0.0 is at work" in event["message"]
-        assert job.assert_succeeded().epochs == len(stalls()) + 1
+        job.assert_succeeded(epochs=len(stalls()) + 1)
         conditions = {condition["type"]: condition for condition in job.status()["conditions"]}
         assert conditions["Stalled"]["status"] == "False"
 

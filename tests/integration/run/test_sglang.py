@@ -138,7 +138,7 @@ def test_engines_die_in_every_way_and_the_job_restarts_nothing_else(
                 ),
             )
             job.wait_for_step(job.step() + 2)
-        assert job.assert_succeeded().epochs == 1
+        job.assert_succeeded(epochs=1)
         wait_gone(seen)
     assert not {path for path in shared_memory() - before if path.name.startswith("sglang")}
 
@@ -166,7 +166,7 @@ def test_a_server_that_answers_and_does_nothing_is_ended_by_its_rank(tmp_path: P
     job_of = manifest(tmp_path, numRollouts=20, maxStaleness=0, sampling={"maxNewTokens": 64})
     job_of["spec"]["roles"]["rollout"]["replicas"] = 1
     # Longer than SGLang takes to start on a busy machine; the engine is given up midway between the two.
-    patience = {"heartbeatTimeoutSeconds": 10, "stallTimeoutSeconds": 60}
+    patience = {"heartbeatTimeoutSeconds": 20, "stallTimeoutSeconds": 80}
     job_of["spec"]["restartPolicy"] = {**job_of["spec"].get("restartPolicy", {}), **patience}
     with RunningJob(tmp_path, job_of) as job:
         job.wait_for_step(1)
@@ -176,7 +176,7 @@ def test_a_server_that_answers_and_does_nothing_is_ended_by_its_rank(tmp_path: P
         job.wait_for_event("EngineStandsStill")
         job.wait_for("another life", lambda: engine_pid(job, 0) not in {0, stopped})
         job.wait_for_step(job.step() + 2)
-        assert job.assert_succeeded().epochs == 1
+        job.assert_succeeded(epochs=1)
         wait_gone({stopped})
 
 
@@ -203,8 +203,9 @@ def test_twenty_random_faults_of_servers_schedulers_and_ranks(tmp_path: Path) ->
                 faults.append(f"{number.name} {victim} of rollout-{replica}")
             job.wait_for_step(job.step() + 1, 240)
             time.sleep(dice.uniform(0, 2))
-        assert job.assert_succeeded(900).epochs == 1, faults
-        print(*faults, *idle_times(job), sep="\n")  # noqa: T201 - the figures, shown with -s
+        print(*faults, sep="\n")  # noqa: T201 - the figures, shown with -s
+        job.assert_succeeded(900, epochs=1)
+        print(*idle_times(job), sep="\n")  # noqa: T201
     assert not {path for path in shared_memory() - before if path.name.startswith("sglang")}
 
 

@@ -40,7 +40,7 @@ def in_place(job: RunningJob) -> list[str]:
 
 def survive(job: RunningJob, num_faults: int) -> None:
     """Each fault was one restart, all in the first epoch, and each row was trained once."""
-    assert job.assert_succeeded().epochs == 1
+    job.assert_succeeded(epochs=1)
     assert len(in_place(job)) == num_faults, job.stated()
     kl = [line["policy/kl_reference"] for line in job.metrics()]
     assert all(0 <= value < 0.5 for value in kl), f"rows were measured against another version: {kl}"

@@ -54,4 +54,4 @@ def test_a_stopped_engine_is_found_by_its_launcher_and_does_not_count(tmp_path: 
         stop(engine)
         event = job.wait_for_event("EngineExited", role="rollout")
         assert "/health" in event["message"]
-        assert job.assert_succeeded().epochs == 1
+        job.assert_succeeded(epochs=1)
