@@ -294,7 +294,7 @@ def test_full_units_are_named_at_the_deadline_and_taken_again_when_there_is_room
     try:
         server.start()
         units = connect(server)
-        columns = {"a": Jagged.from_rows([torch.arange(1_000_000)])}
+        columns = {"a": Jagged.from_rows([torch.arange(250_000)] * 4)}
         first = units.store(columns, deadline=soon())
         with pytest.raises(
             StorageFull, match=r"storage unit 0 .* has no room for \d+ bytes; rollout-0\.0 puts train_9"
