@@ -53,6 +53,11 @@ def fenced(message: str) -> Refused:
     return Refused(CONFLICT, "Fenced", message)
 
 
+def incarnation_over(who: str) -> Refused:
+    """The rank that asks was fenced; the request and its incarnation are named."""
+    return fenced(f"{who} is over: it died, was replaced or was ordered to restart. Exit.")
+
+
 def wrong_epoch(message: str) -> Refused:
     """The speaker is of another epoch."""
     return Refused(CONFLICT, "WrongEpoch", message)

@@ -19,7 +19,14 @@ from rljob_api.wire.identity import Incarnation, PodKey, RankKey
 from rljob_api.wire.launchers import LauncherHello
 from rljob_api.wire.observation import EventKind
 from rljob_api.wire.ranks import Beat, BeatAnswer, FirstRank, RankHello, RankState
-from rljob_workers.dcs.coordinator.context import CoordinatorContext, Refused, Topic, fenced, wrong_epoch
+from rljob_workers.dcs.coordinator.context import (
+    CoordinatorContext,
+    Refused,
+    Topic,
+    fenced,
+    incarnation_over,
+    wrong_epoch,
+)
 from rljob_workers.dcs.coordinator.demand import Advance, Demand
 from rljob_workers.dcs.coordinator.epochs import Epochs
 from rljob_workers.dcs.coordinator.records import PODS, RANKS, Change, Derived, RankEntry
@@ -151,7 +158,7 @@ class RankIncarnations:
         if epoch != open_epoch:
             raise wrong_epoch(f"{role.value}: {asking} is of epoch {epoch}; epoch {open_epoch} is open. Exit.")
         if asking not in self.living():
-            raise fenced(f"{role.value}: {asking} is over: it died, was replaced or was told to restart. Exit.")
+            raise incarnation_over(f"{role.value}: {asking}")
         first = RankKey(role=role, replica=0, rank=0)
         entry, order = self._context.store.get(RANKS, str(first)), self._epochs.order_of(first.pod)
         return FirstRank(
@@ -201,9 +208,7 @@ class RankIncarnations:
             )
         entry = self._context.store.get(RANKS, str(incarnation.key))
         if entry is None or entry.hello.incarnation.id != incarnation.id:
-            raise fenced(
-                f"{incarnation.key} {incarnation.id} is over: it died, was replaced or was told to restart. Exit."
-            )
+            raise incarnation_over(f"{incarnation.key} {incarnation.id}")
         return entry
 
     def epoch_opened(self) -> None:

@@ -11,7 +11,7 @@ from collections import defaultdict
 
 from rljob_api.wire.identity import Incarnation, RankKey
 from rljob_api.wire.ranks import Rendezvous
-from rljob_workers.dcs.coordinator.context import CoordinatorContext, Topic, fenced, wrong_epoch
+from rljob_workers.dcs.coordinator.context import CoordinatorContext, Topic, incarnation_over, wrong_epoch
 from rljob_workers.dcs.coordinator.epochs import Epochs
 from rljob_workers.dcs.coordinator.rank_incarnations import RankIncarnations
 from rljob_workers.dcs.coordinator.records import RENDEZVOUS
@@ -96,7 +96,7 @@ class RendezvousTable:
         incarnations = (entry.hello.incarnation for entry in self._ranks.by_rank().values())
         found = next((incarnation for incarnation in incarnations if incarnation.id == id_), None)
         if found is None:
-            raise fenced(f"rendezvous {group}: {id_} is over: it died, was replaced or was told to restart. Exit.")
+            raise incarnation_over(f"rendezvous {group}: {id_}")
         return found
 
     def _check_epoch(self, group: str, epoch: int) -> None:
