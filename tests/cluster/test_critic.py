@@ -1,4 +1,6 @@
-"""A job of six roles on a cluster: a death of either trainer, a pod that goes, a suspension; a record has both models.
+"""A job of six roles on a cluster: a trainer's death, a pod that goes, a scale, a suspension, a later job of the name.
+
+A record always has both models.
 
 Actor and critic share a volume that one node may mount; the critic has two ranks.
 """
@@ -73,6 +75,12 @@ def test_both_trainers_restart_drain_and_resume_from_one_record(subject: Subject
     subject.wait_ready()
     subject.train_on()
 
+    job.change({"roles": {"rollout": {"replicas": 2}}})
+    subject.wait("a second rollout", lambda: len(job.pods(role="rollout")) == 2)
+    subject.wait_ready()
+    subject.train_on()
+    assert job.epoch() == 3, job.summary()
+
     job.change({"suspend": True})
     job.wait_true("Suspended")
     assert records(subject)
@@ -83,5 +91,15 @@ def test_both_trainers_restart_drain_and_resume_from_one_record(subject: Subject
     subject.wait_ready()
     subject.train_on()
     job.change({"rollout": {"numRollouts": job.step() + 20}})
-    assert job.assert_succeeded().problems == []
+    rollouts = job.assert_succeeded().steps
+    assert records(subject)
+
+    # The claim outlives its job: a later one of the name goes on with both models.
+    epoch = job.epoch()
+    job.kubectl("delete", "rljob", job.name)
+    job.manifest["spec"]["rollout"]["numRollouts"] = rollouts + 10
+    job.apply()
+    note = f"after epoch {epoch} of an earlier job"
+    job.wait("what it goes on from", lambda: any(note in event["note"] for event in job.events("Resumed")))
+    assert job.assert_succeeded().steps == rollouts + 10
     assert records(subject)
