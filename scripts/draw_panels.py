@@ -142,6 +142,8 @@ def _panel(
         yield _text(x + width / 2, y + height / 2 + 20, text, size=26, anchor="middle")
     elif panel["type"] == "state-timeline":
         yield from _states(series, reader, x + 8, y + 28, width - 16, height - 44)
+    elif not series and "noValue" in panel["fieldConfig"]["defaults"]:
+        yield _text(x + width / 2, y + height / 2, panel["fieldConfig"]["defaults"]["noValue"], anchor="middle")
     else:
         frame = (x + AXIS, y + 28, width - AXIS - 10, height - 62)
         yield from _lines(panel, series, unit, reader, marks, frame)

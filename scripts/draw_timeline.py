@@ -17,7 +17,7 @@ from xml.sax.saxutils import escape
 WIDTH, LEFT, RIGHT, TOP = 900, 104, 16, 46
 BAR, LANE_GAP, ROW_GAP = 18, 3, 12
 COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#76b7b2", "#e15759")
-ORDER = ("rollout", "reference", "advantages", "actor_fwd", "actor")
+ORDER = ("rollout", "reference", "advantages", "actor_fwd", "actor", "critic")
 LABELS = {"ref_log_probs": "ref", "actor_log_probs": "fwd", "advantages": "adv"}
 LETTER_WIDTH = 6.2
 TICK_MS = 50

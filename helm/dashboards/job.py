@@ -95,6 +95,51 @@ _TRAINING = Row(
     ],
 )
 
+_NO_CRITIC = "No step of a critic"
+"""Most jobs have none."""
+
+_CRITIC = Row(
+    "Critic",
+    [
+        lines(
+            "Explained variance",
+            "Of the returns, by the values of before the step. 1: all of it; 0 or less: a constant would do as well.",
+            "none",
+            Query(_of_job("rljob_critic_explained_variance"), "explained"),
+            width=6,
+            least=None,
+            most=1,
+            without=_NO_CRITIC,
+        ),
+        lines(
+            "Value loss",
+            "Of a step.",
+            "none",
+            Query(_of_job("rljob_critic_loss"), "loss"),
+            width=6,
+            without=_NO_CRITIC,
+        ),
+        lines(
+            "Clipped share",
+            "Of a step's tokens: those whose value has moved so far that its clipped error counts.",
+            "percentunit",
+            Query(_of_job("rljob_critic_clipped_share"), "clipped"),
+            width=6,
+            most=1,
+            without=_NO_CRITIC,
+        ),
+        lines(
+            "Seconds of a step",
+            "What the critic's first rank did. It waits for rows, and for the actor.",
+            "s",
+            Query(f"max by (phase) (rljob_critic_seconds{{{_JOB}}})", "{{phase}}"),
+            width=6,
+            stacked=True,
+            without=_NO_CRITIC,
+        ),
+    ],
+)
+
 _ROLES = Row(
     "Roles",
     [
@@ -139,7 +184,7 @@ _ROLES = Row(
             "Skipped steps",
             "Optimizer steps whose loss or gradient was not finite, in each interval.",
             "none",
-            Query(f"max(increase(rljob_rank_skipped_steps_total{{{_JOB}}}[{RECENT}]))", "skipped"),
+            Query(f"max by (role) (increase(rljob_rank_skipped_steps_total{{{_JOB}}}[{RECENT}]))", "{{role}}"),
         ),
     ],
 )
@@ -296,6 +341,6 @@ BOARD = Board(
         choice("namespace", "Namespace", "label_values(rljob_operator_job_phase, namespace)"),
         choice("job", "Job", 'label_values(rljob_operator_job_phase{namespace="$namespace"}, job)'),
     ],
-    rows=[_NOW, _TRAINING, _ROLES, _ROLLOUT, _QUEUE, _WEIGHTS],
+    rows=[_NOW, _TRAINING, _CRITIC, _ROLES, _ROLLOUT, _QUEUE, _WEIGHTS],
     marks=[Query(f"max(changes(rljob_epoch{{{_JOB}}}[{RECENT}])) > 0", "New epoch")],
 )

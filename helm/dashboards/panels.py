@@ -61,8 +61,12 @@ def lines(
     stacked: bool = False,
     least: float | None = 0,
     most: float | None = None,
+    without: str | None = None,
 ) -> timeseries.Panel:
-    """Values over time. `least` and `most` are the ends of the axis; None: as the values want it."""
+    """Values over time. `least` and `most` are the ends of the axis; None: as the values want it.
+
+    `without` is shown where there is no series; None: Grafana's own words.
+    """
     legend = common_builders.VizLegendOptions().display_mode(common.LegendDisplayMode.LIST)
     panel = (
         timeseries.Panel()
@@ -80,6 +84,8 @@ def lines(
         panel = panel.min(least)
     if most is not None:
         panel = panel.max(most)
+    if without is not None:
+        panel = panel.no_value(without)
     _ask(panel, queries)
     return panel.span(width).height(HEIGHT)
 

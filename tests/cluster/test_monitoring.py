@@ -1,7 +1,7 @@
 """A real Prometheus asks operator and jobs as the chart's and the operator's monitors say: what panels and alerts see.
 
-One job trains, while its engine and its actor are killed; one waits for nodes, and fails. By then every panel has a
-series, and alerts that can come within minutes have come, by the names of their jobs.
+One job of all six roles trains, while its engine and its actor are killed; one waits for nodes, and fails. By then
+every panel has a series, and alerts that can come within minutes have come, by the names of their jobs.
 """
 
 import json
@@ -55,7 +55,14 @@ class Stage:
         self.chosen = {"namespace": kubectl.namespace, "job": "steady", "service": OPERATOR}
         """What a reader of the dashboards has chosen."""
         policy = {"heartbeatTimeoutSeconds": 60, "maxGlobalRestarts": 50, "backoff": {"initialSeconds": 0.1}}
-        steady = make_job("steady", rollout={"numRollouts": 4000}, restartPolicy=policy)
+        all_roles: Object = {"reference": {}, "actorFwd": {}, "critic": {}}
+        steady = make_job(
+            "steady",
+            algorithm={"advantage": "Gae"},
+            rollout={"numRollouts": 4000},
+            roles=all_roles,
+            restartPolicy=policy,
+        )
         self.steady = ClusterJob(kubectl, slowed(steady))
         nowhere = {"template": {"spec": {"nodeSelector": {"nobody": "has-this"}}}}
         roles = ("actor", "actorFwd", "advantages", "reference", "rollout")
@@ -113,9 +120,9 @@ def test_everybody_whom_a_monitor_means_is_reached(stage: Stage) -> None:
         stage.prometheus.discover(stage.kubectl)
         reported = stage.prometheus.targets()
         names = [(target["labels"].get("container"), target["health"]) for target in reported]
-        # Of the job that trains a coordinator and five roles.
+        # Of the job that trains a coordinator and six roles.
         of_steady = [target for target in reported if target["labels"]["job"].endswith("/steady")]
-        return names.count(("operator", "up")) == 1 and [one["health"] for one in of_steady] == ["up"] * 6
+        return names.count(("operator", "up")) == 1 and [one["health"] for one in of_steady] == ["up"] * 7
 
     stage.kubectl.wait("all targets to be up", reached)
 

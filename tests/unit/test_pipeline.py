@@ -41,7 +41,7 @@ def job(algorithm: dict[str, Any]) -> RLJobSpec:
         pytest.param(
             {"kl": {"coefficient": 0.1, "placement": "Reward"}},
             {*TOKENS, Column.LOG_PROBS, Column.REF_LOG_PROBS},
-            {Column.ROW_ADVANTAGES},
+            {Column.ROW_ADVANTAGES, Column.REWARD_KL},
             ClaimPolicy.GROUP,
             id="of a group, whose rewards are lessened by tokens",
         ),

@@ -50,14 +50,22 @@ _OWN = Signature(2, "rewards, valid", "def advantages(rewards, valid): return ..
 
 
 @dataclass(frozen=True, slots=True)
+class KlPenalty:
+    """What is taken off the reward of each drawn token: `coefficient` times an estimate of KL(policy || reference)."""
+
+    coefficient: float
+    estimate: KlEstimate
+
+
+@dataclass(frozen=True, slots=True)
 class JobEstimator:
     """The job's estimator, of one kind or the other, with what else is found in the rewards of groups."""
 
     of_rows: RowEstimator | None
     of_tokens: TokenEstimator | None
     finds_variance: bool
-    penalise: KlEstimate | None = None
-    """(log_probs, ref_log_probs) -> what is taken off the reward of each drawn token, all [tokens]. None: nothing."""
+    penalty: KlPenalty | None = None
+    """None: nothing is taken off rewards."""
 
     def of_groups(self, rewards: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
         """The advantages of whole groups, [rows]; both are [groups, samples], and the estimator one of rows.
@@ -86,11 +94,8 @@ def _row_estimator(algorithm: AlgorithmSpec) -> RowEstimator:
     return load("algorithm.advantage", name, "algorithm.path", algorithm.path, _OWN)  # type: ignore[no-any-return]
 
 
-def _penalty(kl: KlSpec) -> KlEstimate | None:
-    if not kl.is_in_reward:
-        return None
-    estimate = KL_ESTIMATES[kl.estimator]
-    return lambda log_probs, ref_log_probs: kl.coefficient * estimate(log_probs, ref_log_probs)
+def _penalty(kl: KlSpec) -> KlPenalty | None:
+    return KlPenalty(kl.coefficient, KL_ESTIMATES[kl.estimator]) if kl.is_in_reward else None
 
 
 def has_variance(rewards: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:

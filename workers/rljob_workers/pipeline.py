@@ -98,6 +98,8 @@ def compute_advantages(spec: RLJobSpec) -> Task:
         ]
     if traits.is_per_token:
         writes = [Column.ADVANTAGES]
+    if algorithm.kl.is_in_reward:
+        writes.append(Column.REWARD_KL)
     if traits.needs_values:
         needs.append(Column.VALUES)
         writes.append(Column.RETURNS)

@@ -14,7 +14,8 @@ from tests.integration.dcs.world import World, make_step_report
 
 
 def of_critic(rank: RankSession, step: int) -> StepReport:
-    return make_step_report(rank, step).model_copy(update={"reward": 0.0, "metrics": {"critic/loss": 2.0 + step}})
+    metrics = {"critic/loss": 2.0 + step, "critic/seconds_waiting": 0.5}
+    return make_step_report(rank, step).model_copy(update={"reward": 0.0, "metrics": metrics})
 
 
 def trained(world: World) -> list[int]:
@@ -42,7 +43,7 @@ def test_half_a_step_outlives_the_coordinator_and_is_no_step(critic_world: World
     last = world.status().last_step
     assert last is not None
     assert (last.incarnation, last.reward) == (actor.incarnation, 0.5)
-    assert last.metrics == {"critic/loss": 2.0, PASSED_OVER: 0.0}
+    assert last.metrics == {"critic/loss": 2.0, "critic/seconds_waiting": 0.5, PASSED_OVER: 0.0}
 
 
 def test_steps_are_joined_one_by_one_however_far_one_role_is_ahead(critic_world: World) -> None:
@@ -58,6 +59,10 @@ def test_steps_are_joined_one_by_one_however_far_one_role_is_ahead(critic_world:
     last = world.status().last_step
     assert last is not None
     assert (last.step, last.metrics["critic/loss"]) == (1, 3.0)
+    text = world.call("GET", "/metrics").decode()
+    assert 'rljob_step{job="test"} 1.0' in text
+    assert 'rljob_critic_loss{job="test"} 3.0' in text
+    assert 'rljob_critic_seconds{job="test",phase="waiting"} 0.5' in text
 
 
 def test_half_a_step_ends_with_its_epoch(critic_world: World) -> None:

@@ -45,6 +45,8 @@ def test_a_job_trains_by_it(tmp_path: Path, name: str) -> None:
         assert step["optimizer/grad_norm"] > 0.0
         assert step["policy/ratio_max"] >= step["policy/ratio"] > 0.0
     assert any(step["policy/ratio_max"] != 1.0 for step in steps)
+    in_reward = ALGORITHMS[name].get("kl", {}).get("placement") == "Reward"
+    assert ["kl/in_reward" in step for step in steps] == [in_reward] * 3
     for r, step in enumerate(steps):
         shown = recomputed([sample for sample in samples if sample["rollout"] == r], r)
         assert {figure: step[figure] for figure in shown} == pytest.approx(shown, abs=1e-6)

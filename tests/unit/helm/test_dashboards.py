@@ -68,6 +68,12 @@ def test_a_legend_names_labels_that_its_series_keep(panel: dict[str, Any]) -> No
         assert named <= grouped_by(target["expr"]), target["expr"]
 
 
+def test_panels_of_a_role_that_most_jobs_lack_state_that_there_is_none() -> None:
+    optional = [panel for panel in BOARDS["job"]["panels"] if "rljob_critic_" in json.dumps(panel.get("targets", []))]
+    assert len(optional) == 4
+    assert {panel["fieldConfig"]["defaults"].get("noValue") for panel in optional} == {"No step of a critic"}
+
+
 @BOARD
 def test_the_variables_of_a_dashboard_are_its_own(board: dict[str, Any]) -> None:
     known = {variable["name"] for variable in board["templating"]["list"]} | {"__rate_interval"}

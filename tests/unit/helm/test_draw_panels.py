@@ -30,13 +30,16 @@ class Reader:
         return [({"job": f"job-{number}"}, points) for number, points in enumerate(self._series)]
 
 
-def drawn(reader: Reader) -> str:
+LINES = {**FIGURE, "type": "timeseries", "fieldConfig": {"defaults": {"unit": "none", "noValue": "No critic"}}}
+
+
+def drawn(reader: Reader, panel: dict[str, Any] = FIGURE) -> str:
     spec = importlib.util.spec_from_file_location("draw_panels", SCRIPT)
     assert spec is not None
     assert spec.loader is not None
     module: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return "\n".join(module.draw({"panels": [FIGURE], "annotations": {}}, [], reader))
+    return "\n".join(module.draw({"panels": [panel], "annotations": {}}, [], reader))
 
 
 @pytest.mark.parametrize(
@@ -49,3 +52,8 @@ def drawn(reader: Reader) -> str:
 )
 def test_a_series_without_a_value_is_left_out_of_a_figure(series: list[list[tuple[float, float]]], text: str) -> None:
     assert text in drawn(Reader(*series))
+
+
+def test_a_panel_states_that_there_is_no_series_only_where_there_is_none() -> None:
+    assert ">No critic<" in drawn(Reader(), LINES)
+    assert ">No critic<" not in drawn(Reader([(0.0, 0.5), (60.0, 0.75)]), LINES)

@@ -66,7 +66,10 @@ MASKS: list[list[float]] = [[1, 1], [1], [1, 0, 1], [1]]
 
 @given(st.permutations(range(4)), st.booleans())
 def test_what_the_policy_moved_from_the_reference_is_taken_off_the_rewards(order: list[int], of_engine: bool) -> None:
-    """K1 at 0.5: 0.5, 0.5 and 0.5 off the first three samples; a tool wrote the token where it would be most."""
+    """K1 at 0.5: 0.5, 0.5 and 0.5 off the first three samples; a tool wrote the token where it would be most.
+
+    The KL goes on with the row, without its coefficient.
+    """
     spec = {"advantage": "DrGrpo", "kl": {"coefficient": 0.5, "placement": "Reward", "estimator": "K1"}}
     estimator = estimator_of(AlgorithmSpec.model_validate(spec))
     batch = make_batch(
@@ -80,6 +83,26 @@ def test_what_the_policy_moved_from_the_reference_is_taken_off_the_rewards(order
     # Rewards 0.5 and -0.5; -0.5 and 5 - 3 = 2.
     expected = torch.tensor([0.5, -0.5, -1.25, 1.25])
     torch.testing.assert_close(found[Column.ROW_ADVANTAGES].values, expected[order])
+    torch.testing.assert_close(found[Column.REWARD_KL].values, torch.tensor([1.0, 1.0, 1.0, 6.0])[order])
+
+
+@pytest.mark.parametrize(
+    ("advantage", "estimator", "expected"),
+    [
+        pytest.param("Gae", "K1", [1.0, 1.0, 1.0, 0.0], id="K1, and a sample without a score"),
+        pytest.param("ReinforcePlusPlus", "K2", [0.5, 0.5, 0.5, 0.0], id="K2"),
+        pytest.param("Grpo", "K3", [0.367879, 0.367879, 0.367879, 0.0], id="K3: exp(-1) - 1 + 1"),
+    ],
+)
+def test_every_kind_of_estimator_gives_the_kl_that_was_taken_off(
+    advantage: str, estimator: str, expected: list[float]
+) -> None:
+    spec = {"advantage": advantage, "kl": {"coefficient": 0.02, "placement": "Reward", "estimator": estimator}}
+    batch = make_batch([0, 0, 1, 1], [1.0, 0.0, 0.0, 5.0], LENGTHS, valid=[1, 1, 1, 0])
+    batch = with_tokens(batch, [0, 1, 2, 3], loss_masks=MASKS, ref_log_probs=REFERENCE, log_probs=LOG_PROBS)
+    batch = with_tokens(batch, [0, 1, 2, 3], values=LOG_PROBS)
+    found = advantages(batch, 2, estimator_of(AlgorithmSpec.model_validate(spec)))
+    torch.testing.assert_close(found[Column.REWARD_KL].values, torch.tensor(expected), atol=1e-6, rtol=0)
 
 
 @given(st.permutations(range(4)))

@@ -113,7 +113,7 @@ def seen(batch: Batch) -> list[tuple[int, float, int]]:
 def test_a_single_rank_gathers_its_own_rows() -> None:
     facts = slice_facts(make_batch([0, 0], [0.0, 1.0], [1, 2]))
     (gathered,) = data_parallel(SingleRank()).gather(facts, "facts")
-    assert torch.equal(gathered, facts)
+    torch.testing.assert_close(gathered, facts, rtol=0, atol=0, equal_nan=True)
 
 
 def test_a_rollout_is_summed_up_over_all_its_slices_and_steps() -> None:
@@ -156,6 +156,27 @@ def test_groups_are_right_wrong_or_mixed() -> None:
     shares = {"all_right": 0.25, "all_wrong": 0.25, "mixed": 0.5, "no_variance": 0.75}
     assert {name: found[f"groups/{name}"] for name in shares} == shares, "the fifth group has no valid sample"
     assert found["reward/mean"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("valid", "sums", "expected"),
+    [
+        # 3 of 2 + 1 + 1 drawn tokens: a tool wrote two of the third sample.
+        pytest.param([1, 1, 1], [1.0, 0.5, 1.5], 0.75, id="over the tokens that the model drew"),
+        pytest.param([1, 0, 1], [1.0, 0.0, -0.25], 0.25, id="of samples with a score: 0.75 of 2 + 1"),
+        pytest.param([0, 0, 0], [0.0, 0.0, 0.0], None, id="of nothing"),
+        pytest.param([1, 1, 1], None, None, id="of a job whose rewards stay"),
+    ],
+)
+def test_the_kl_that_was_taken_off_is_a_mean_over_drawn_tokens(
+    valid: list[int], sums: list[float] | None, expected: float | None
+) -> None:
+    spans = [[(3, 0, 2)], [(2, 0, 1)], [(3, 0, 1)]]
+    batch = make_batch([0, 0, 1], [0.0] * 3, [2, 1, 3], valid=valid, spans=spans)
+    if sums is not None:
+        batch = replace(batch, columns={**batch.columns, Column.REWARD_KL: Jagged.scalars(torch.tensor(sums))})
+    found = row_metrics(dict(zip(FACTS, slice_facts(batch).unbind(1), strict=True)), RolloutId(3))
+    assert found.get("kl/in_reward") == expected
 
 
 def test_a_rollout_is_worth_what_its_valid_samples_are() -> None:

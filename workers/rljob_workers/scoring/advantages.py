@@ -21,8 +21,7 @@ from rljob_workers.tensors.jagged import Jagged
 if TYPE_CHECKING:
     import torch
 
-    from rljob_workers.algorithms.kl import KlEstimate
-    from rljob_workers.estimators import JobEstimator
+    from rljob_workers.estimators import JobEstimator, KlPenalty
     from rljob_workers.transfer_queue.types import Batch
 
 
@@ -44,9 +43,12 @@ def advantages(batch: Batch, samples_per_prompt: int, estimator: JobEstimator) -
         of_rows = has_variance(whole_groups(rewards), whole_groups(valid))
         found[Column.HAS_VARIANCE] = Jagged.scalars(of_rows[places])
     rows = None
-    if estimator.of_tokens is not None or estimator.penalise is not None:
-        rows = _rows_of(batch, order, samples_per_prompt, estimator.penalise)
+    if estimator.of_tokens is not None or estimator.penalty is not None:
+        rows = _rows_of(batch, order, samples_per_prompt, estimator.penalty)
         rewards = rows.penalised_rewards()
+    if estimator.penalty is not None:
+        assert rows is not None, "made above"
+        found[Column.REWARD_KL] = Jagged.scalars((rows.penalty_sums() / estimator.penalty.coefficient)[places])
     if estimator.of_tokens is None:
         of_rows = estimator.of_groups(whole_groups(rewards), whole_groups(valid))
         found[Column.ROW_ADVANTAGES] = Jagged.scalars(of_rows[places])
@@ -57,7 +59,7 @@ def advantages(batch: Batch, samples_per_prompt: int, estimator: JobEstimator) -
     return found
 
 
-def _rows_of(batch: Batch, order: list[int], samples_per_prompt: int, penalise: KlEstimate | None) -> AdvantageRows:
+def _rows_of(batch: Batch, order: list[int], samples_per_prompt: int, penalty: KlPenalty | None) -> AdvantageRows:
     columns = batch.columns
     valid = columns[Column.VALID].values[order].bool()
     lengths = columns[Column.RESPONSE_LENGTHS].values[order]
@@ -66,9 +68,10 @@ def _rows_of(batch: Batch, order: list[int], samples_per_prompt: int, penalise: 
         return columns[column].select(order).values
 
     penalties = None
-    if penalise is not None:
+    if penalty is not None:
         before = Column.LOG_PROBS if Column.LOG_PROBS in columns else Column.ROLLOUT_LOG_PROBS
-        penalties = penalise(sorted_values(before), sorted_values(Column.REF_LOG_PROBS))
+        kl = penalty.estimate(sorted_values(before), sorted_values(Column.REF_LOG_PROBS))
+        penalties = penalty.coefficient * kl
     return AdvantageRows(
         rewards=columns[Column.REWARDS].values[order].where(valid, 0.0),
         valid=valid,

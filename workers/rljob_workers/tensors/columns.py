@@ -54,6 +54,9 @@ class Column(StrEnum):
     """The advantage of all tokens of the row, where they have one: the trainer's rank makes ADVANTAGES of it."""
     HAS_VARIANCE = "has_variance", Over.ROW, "uint8"
     """0 where the valid rewards of the row's group are all equal; only in jobs that leave such groups out."""
+    REWARD_KL = "reward_kl", Over.ROW, "float32"
+    """Sum over the row's drawn tokens of the KL of which a multiple was taken off their rewards, 0 where the row is not
+    valid; only in jobs with such a penalty."""
     VALUES = "values", Over.RESPONSE, "float32"
     RETURNS = "returns", Over.RESPONSE, "float32"
     IS_CURRENT = "is_current", Over.RESPONSE, "uint8"

@@ -39,9 +39,11 @@ FACTS = (
     "token_staleness",
     "prompt_length",
     "drawn_tokens",
+    "reward_kl",
 )
 """Columns of `slice_facts`; float64 holds every one of them exactly. `token_staleness` is summed over the tokens that
-the model drew, of which there are `drawn_tokens`: rollout id minus the version that made each."""
+the model drew, of which there are `drawn_tokens`: rollout id minus the version that made each. `reward_kl` is the sum
+over the same tokens of the KL that is taken off rewards, and NaN in jobs where none is."""
 
 
 def slice_facts(batch: Batch) -> torch.Tensor:
@@ -59,8 +61,15 @@ def slice_facts(batch: Batch) -> torch.Tensor:
         staleness,
         (batch.columns[Column.TOKENS].lengths - lengths).double(),
         drawn,
+        _reward_kl(batch),
     )
     return torch.stack(columns, dim=1)
+
+
+def _reward_kl(batch: Batch) -> torch.Tensor:
+    if Column.REWARD_KL in batch.columns:
+        return batch.columns[Column.REWARD_KL].values.double()
+    return torch.full((len(batch.rows),), torch.nan, dtype=torch.float64)
 
 
 def _of_spans(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -104,6 +113,12 @@ METRICS = (
     Figure("samples/drawn_share", "share", "response tokens that the model drew; the others are a tool's"),
     Figure("staleness/mean", "versions", "r minus the version that drew the token"),
     Figure("staleness/max", "versions", "r minus the oldest version that drew a token"),
+    Figure(
+        "kl/in_reward",
+        "nats",
+        "KL to the reference that is taken off rewards: of the policy before training, by the estimator, without the"
+        " coefficient, mean over drawn tokens of valid samples",
+    ),
     Figure("optimizer/grad_norm", "", "norm of the gradient before clipping, mean over steps"),
     Figure("optimizer/grad_norm_max", "", "the same, of the step with the largest"),
     Figure("optimizer/learning_rate", "", "of the last optimizer step"),
@@ -116,7 +131,8 @@ METRICS = (
     Figure("seconds/stage_checkpoint", "s", "copying what is saved"),
     Figure("seconds/waiting", "s", "the rest: mostly waiting for rows"),
 )
-"""What every report has, beside the objective's metrics and those of rewards; skipped steps where there were any."""
+"""What every report has, beside the objective's metrics and those of rewards; skipped steps where there were any, a KL
+where algorithm.kl.placement is Reward."""
 
 
 CRITIC_METRICS = (
@@ -238,7 +254,15 @@ def row_metrics(facts: Mapping[str, torch.Tensor], rollout_id: RolloutId) -> dic
         "samples/drawn_share": float(drawn.sum() / lengths.sum().clamp(min=1.0)),
         "staleness/mean": float(facts["token_staleness"].sum() / drawn.sum().clamp(min=1.0)),
         "staleness/max": float(rollout_id - facts["oldest_version"].min()),
+        **_kl_in_reward(facts["reward_kl"][is_valid], drawn[is_valid]),
     }
+
+
+def _kl_in_reward(sums: torch.Tensor, drawn_tokens: torch.Tensor) -> dict[str, float]:
+    """Of valid samples; nothing where there is none, or no KL is taken off rewards."""
+    if not len(sums) or not bool(sums.isfinite().all()):
+        return {}
+    return {"kl/in_reward": float(sums.sum() / drawn_tokens.sum().clamp(min=1.0))}
 
 
 def _group_shares(groups: torch.Tensor, rewards: torch.Tensor) -> dict[str, float]:

@@ -47,9 +47,13 @@ class AdvantageRows:
         """[rows] int64."""
         return self.masks.response_lengths
 
+    def penalty_sums(self) -> torch.Tensor:
+        """Of all drawn tokens of each row, [rows] float32; 0 where the row is not valid."""
+        return torch.zeros_like(self.rewards) if self.penalties is None else self.masks.sums(self.penalties)
+
     def penalised_rewards(self) -> torch.Tensor:
         """Rewards less the penalties of all drawn tokens of the row, [rows] float32."""
-        return self.rewards if self.penalties is None else self.rewards - self.masks.sums(self.penalties)
+        return self.rewards - self.penalty_sums()
 
 
 TokenEstimator: TypeAlias = Callable[[AdvantageRows], Mapping[Column, torch.Tensor]]

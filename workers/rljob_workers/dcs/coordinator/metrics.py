@@ -6,13 +6,14 @@ names come from `FAMILIES` and from nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
 from rljob_api.wire.observation import CoordinatorStatus, ServerState
+from rljob_api.wire.ranks import StepReport
 from rljob_workers.dcs.coordinator import demand, queue_room
 from rljob_workers.dcs.membership import counters
 from rljob_workers.telemetry.exposition import Family, Labels, Sample, render
@@ -21,12 +22,21 @@ if TYPE_CHECKING:
     from rljob_workers.dcs.coordinator.coordinator import Coordinator
 
 
-_OF_SAMPLES = {
-    "samples/invalid_share": ("rljob_invalid_share", "Share of the last step's samples that have no score."),
-    "response_length/truncated_share": ("rljob_truncated_share", "Share of the last step's samples that were cut off."),
-    "staleness/mean": ("rljob_token_staleness", "Mean over the last step's tokens of rollout id minus version."),
+FROM_REPORT: Mapping[str, tuple[str, Labels]] = {
+    "samples/invalid_share": ("rljob_invalid_share", ()),
+    "response_length/truncated_share": ("rljob_truncated_share", ()),
+    "staleness/mean": ("rljob_token_staleness", ()),
+    "critic/loss": ("rljob_critic_loss", ()),
+    "critic/explained_variance": ("rljob_critic_explained_variance", ()),
+    "critic/clip_fraction": ("rljob_critic_clipped_share", ()),
+    "critic/grad_norm": ("rljob_critic_grad_norm", ()),
+    "critic/seconds_train": ("rljob_critic_seconds", (("phase", "train"),)),
+    "critic/seconds_values": ("rljob_critic_seconds", (("phase", "values"),)),
+    "critic/seconds_stage_checkpoint": ("rljob_critic_seconds", (("phase", "stage_checkpoint"),)),
+    "critic/seconds_waiting": ("rljob_critic_seconds", (("phase", "waiting"),)),
 }
-"""What a step's report has of its samples; the rest of its metrics is the loss's, and differs from job to job."""
+"""What a step's report has of its samples, and of a critic where the job has one, and under which name and labels it is
+shown. The rest of its metrics is the policy loss's, and differs from job to job."""
 
 FAMILIES = {
     "rljob_build_info": Family("1; labels say what runs.", ("component", "version")),
@@ -45,7 +55,16 @@ FAMILIES = {
     "rljob_step_seconds": Family("Duration of the last step."),
     "rljob_step_samples": Family("Samples of the last step."),
     "rljob_step_tokens": Family("Tokens of the last step."),
-    **{family: Family(text) for family, text in _OF_SAMPLES.values()},
+    "rljob_invalid_share": Family("Share of the last step's samples that have no score."),
+    "rljob_truncated_share": Family("Share of the last step's samples that were cut off."),
+    "rljob_token_staleness": Family("Mean over the last step's tokens of rollout id minus version."),
+    "rljob_critic_loss": Family("Loss of the critic in the last step."),
+    "rljob_critic_explained_variance": Family(
+        "Share of the variance of returns that values of before the step explain."
+    ),
+    "rljob_critic_clipped_share": Family("Share of the last step's tokens whose clipped error is the critic's loss."),
+    "rljob_critic_grad_norm": Family("Norm of the critic's gradient before clipping, in the last step."),
+    "rljob_critic_seconds": Family("Seconds of the last step that the critic's first rank spent so.", ("phase",)),
     "rljob_rank_ready": Family("1 while the rank is ready.", counters.RANK_LABELS),
     "rljob_rank_beat_age_seconds": Family("Since its last beat.", counters.RANK_LABELS),
     **counters.FAMILIES,
@@ -63,7 +82,12 @@ ProcessCollector(registry=_PROCESS)  # process_*, under the names and without la
 def exposition(coordinator: Coordinator) -> str:
     """All samples, grouped by name."""
     status = coordinator.status()
-    samples = [*_job_samples(status), *_step_samples(status), *_pod_samples(status), *_counter_samples(coordinator)]
+    samples = [
+        *_job_samples(status),
+        *step_samples(status.last_step),
+        *_pod_samples(status),
+        *_counter_samples(coordinator),
+    ]
     queue = coordinator.queue.scraped()
     samples += [] if queue is None else queue_room.queue_samples(queue)
     samples += coordinator.ranks.demand.samples()
@@ -86,8 +110,8 @@ def _job_samples(status: CoordinatorStatus) -> Iterator[Sample]:
         yield "rljob_rows_ready", (("task", task),), float(rows)
 
 
-def _step_samples(status: CoordinatorStatus) -> Iterator[Sample]:
-    report = status.last_step
+def step_samples(report: StepReport | None) -> Iterator[Sample]:
+    """Of the last step, as all roles have reported it."""
     if report is None:
         return
     yield "rljob_step", (), float(report.step)
@@ -97,9 +121,9 @@ def _step_samples(status: CoordinatorStatus) -> Iterator[Sample]:
     yield "rljob_step_seconds", (), report.seconds
     yield "rljob_step_samples", (), float(report.samples)
     yield "rljob_step_tokens", (), float(report.tokens)
-    for name, (family, _) in _OF_SAMPLES.items():
+    for name, (family, labels) in FROM_REPORT.items():
         if name in report.metrics:
-            yield family, (), report.metrics[name]
+            yield family, labels, report.metrics[name]
 
 
 def _pod_samples(status: CoordinatorStatus) -> Iterator[Sample]:
