@@ -26,17 +26,20 @@ def baselines_of(steps: list[dict[str, Any]], samples: list[dict[str, Any]]) -> 
     return found
 
 
-def test_a_job_trains_on_what_its_samples_are_worth_beside_a_greedy_answer(tmp_path: Path) -> None:
-    """In two optimizer steps of a rollout."""
+@pytest.mark.long
+def test_the_rollout_measures_its_samples_where_there_is_no_role_for_it(tmp_path: Path) -> None:
+    """By a model that trains, in two optimizer steps of a rollout."""
     manifest = make_manifest(
         tmp_path,
         rollout={"numRollouts": 4, "reward": {"characterMatch": {}}},
-        algorithm={"advantage": "ReMax"},
+        algorithm={"advantage": "ReMax", "noVariance": "LeaveOut"},
         training={"globalBatchSize": 16},
+        roles={"advantages": None},
     )
     manifest["spec"]["telemetry"] |= {"generationsPerRollout": 32}
     with RunningJob(tmp_path, manifest) as job:
         job.assert_succeeded()
+        assert "advantages" not in {role["name"] for role in job.status()["roles"]}
         steps, samples = job.metrics(), read_generations(job.out)
     baselines = baselines_of(steps, samples)
     assert len(baselines) == 32
@@ -45,17 +48,15 @@ def test_a_job_trains_on_what_its_samples_are_worth_beside_a_greedy_answer(tmp_p
     assert any(sample["advantage"] != 0.0 for sample in samples)
 
 
-def test_one_sample_of_a_prompt_is_enough_and_the_rollout_makes_its_advantage(tmp_path: Path) -> None:
+def test_one_sample_of_a_prompt_is_enough_beside_a_greedy_answer(tmp_path: Path) -> None:
     manifest = make_simulated(
         tmp_path,
         rollout={"numRollouts": 6, "batchSize": 32, "samplesPerPrompt": 1, "reward": {"characterMatch": {}}},
-        algorithm={"advantage": "ReMax", "noVariance": "LeaveOut"},
-        roles={"advantages": None},
+        algorithm={"advantage": "ReMax"},
     )
     manifest["spec"]["telemetry"] |= {"generationsPerRollout": 32}
     with RunningJob(tmp_path, manifest) as job:
         job.assert_succeeded()
-        assert "advantages" not in {role["name"] for role in job.status()["roles"]}
         steps, samples = job.metrics(), read_generations(job.out)
     assert len(baselines_of(steps, samples)) == 6 * 32
     assert any(sample["advantage"] != 0.0 for sample in samples)
