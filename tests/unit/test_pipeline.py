@@ -17,6 +17,7 @@ from tests.unit.trainers.rows import make_spec
 
 REWARDS = {Column.REWARDS, Column.VALID}
 TOKENS = {*REWARDS, Column.RESPONSE_LENGTHS, Column.LOSS_MASKS, Column.FINISH_REASONS}
+AGAINST_GREEDY = {*REWARDS, Column.BASELINES}
 WITH_VALUES = {*TOKENS, Column.VALUES}
 OF_TOKENS = {Column.ADVANTAGES, Column.RETURNS}
 WHITENED = {"advantage": "Gae", "gae": {"whiten": "Partition"}}
@@ -52,6 +53,20 @@ def job(algorithm: dict[str, Any]) -> RLJobSpec:
             ForwardPolicy.PARTITION,
             id="over the rollout",
         ),
+        pytest.param(
+            {"advantage": "ReMax"},
+            AGAINST_GREEDY,
+            {Column.ROW_ADVANTAGES},
+            ClaimPolicy.FIFO,
+            id="each row against a greedy answer",
+        ),
+        pytest.param(
+            {"advantage": "ReMax", "noVariance": "LeaveOut"},
+            AGAINST_GREEDY,
+            {Column.ROW_ADVANTAGES, Column.HAS_VARIANCE},
+            ClaimPolicy.GROUP,
+            id="the same, but for its group's variance",
+        ),
         pytest.param({"advantage": "Gae"}, WITH_VALUES, OF_TOKENS, ClaimPolicy.FIFO, id="each row by itself"),
         pytest.param(
             {"advantage": "Gae", "noVariance": "LeaveOut"},
@@ -71,7 +86,7 @@ def test_the_estimator_decides_what_its_task_reads_writes_and_claims(
     assert (set(task.needs), set(task.writes), task.policy) == (needs, writes, policy)
     read = set(pipeline.actor_train(spec).needs)
     assert writes - {Column.RETURNS} <= read, "the actor waits for what is made for it"
-    assert not read & {Column.VALUES, Column.RETURNS}, "and for nothing of a critic's"
+    assert not read & {Column.VALUES, Column.RETURNS, Column.BASELINES}, "and for nothing that others read"
 
 
 @pytest.mark.parametrize(
@@ -89,8 +104,11 @@ def test_the_reference_is_read_where_the_pull_is_felt(placement: str | None, of_
 
 
 @pytest.mark.parametrize("no_variance", ["Keep", "LeaveOut"])
-def test_without_the_role_the_rollout_generates_what_it_would_compute(no_variance: str) -> None:
-    with_role = job({"noVariance": no_variance})
+@pytest.mark.parametrize(("advantage", "more"), [("Grpo", ()), ("ReMax", (Column.BASELINES,))])
+def test_without_the_role_the_rollout_generates_what_it_would_compute(
+    advantage: str, more: tuple[Column, ...], no_variance: str
+) -> None:
+    with_role = job({"advantage": advantage, "noVariance": no_variance})
     without = with_role.model_copy(update={"roles": with_role.roles.model_copy(update={"advantages": None})})
     assert set(pipeline.columns_of(with_role)) == set(pipeline.columns_of(without))
     assert pipeline.actor_train(with_role).needs != ()
@@ -100,4 +118,4 @@ def test_without_the_role_the_rollout_generates_what_it_would_compute(no_varianc
     assert set(shape.generated_fields) == set(pipeline.columns_of(without)) - computed
     assert Column.ROW_ADVANTAGES in shape.generated_fields
     assert pipeline.COMPUTE_ADVANTAGES not in {task.name for task in shape.tasks}
-    assert pipeline.queue_shape(with_role).generated_fields == pipeline.GENERATED
+    assert pipeline.queue_shape(with_role).generated_fields == (*pipeline.GENERATED, *more)

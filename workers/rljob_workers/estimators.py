@@ -17,18 +17,23 @@ from rljob_api.spec.algorithm import NoVariance
 from rljob_workers.algorithms.advantages.gae import gae
 from rljob_workers.algorithms.advantages.group import group_centred, group_normalised, leave_one_out
 from rljob_workers.algorithms.advantages.reinforce import reinforce_plus_plus, reinforce_plus_plus_baseline
+from rljob_workers.algorithms.advantages.remax import remax
 from rljob_workers.algorithms.kl import KL_ESTIMATES
 from rljob_workers.user_functions import Signature, load
 
 if TYPE_CHECKING:
     from rljob_api.spec.algorithm import AlgorithmSpec, KlSpec
-    from rljob_workers.algorithms.advantages.estimator import RowEstimator, TokenEstimator
+    from rljob_workers.algorithms.advantages.estimator import BaselineEstimator, RowEstimator, TokenEstimator
     from rljob_workers.algorithms.kl import KlEstimate
 
 ROW_ESTIMATORS: Mapping[str, RowEstimator] = {
     Advantage.GRPO: group_normalised,
     Advantage.DR_GRPO: group_centred,
     Advantage.RLOO: leave_one_out,
+}
+
+BASELINE_ESTIMATORS: Mapping[str, BaselineEstimator] = {
+    Advantage.REMAX: remax,
 }
 
 
@@ -59,32 +64,42 @@ class KlPenalty:
 
 @dataclass(frozen=True, slots=True)
 class JobEstimator:
-    """The job's estimator, of one kind or the other, with what else is found in the rewards of groups."""
+    """The job's estimator, of one of three kinds, with what else is found in the rewards of groups."""
 
     of_rows: RowEstimator | None
     of_tokens: TokenEstimator | None
     finds_variance: bool
     penalty: KlPenalty | None = None
     """None: nothing is taken off rewards."""
+    of_baselines: BaselineEstimator | None = None
 
-    def of_groups(self, rewards: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
-        """The advantages of whole groups, [rows]; both are [groups, samples], and the estimator one of rows.
+    def of_samples(
+        self, rewards: torch.Tensor, valid: torch.Tensor, samples: int, baselines: torch.Tensor | None
+    ) -> torch.Tensor:
+        """An advantage for each row, all [rows], of an estimator that gives such: float32.
 
+        Rows are sorted by group, and groups of `samples` are whole, unless the estimator is one of baselines.
         Raises ValueError where a user's function does not give [groups, samples] finite numbers.
         """
+        if self.of_baselines is not None:
+            assert baselines is not None, "the rollout writes them for such an estimator"
+            return self.of_baselines(rewards, valid, baselines).float()
         assert self.of_rows is not None, "the job's estimator is one of tokens"
-        return _checked(self.of_rows(rewards, valid), rewards)
+        of_groups = rewards.view(-1, samples)
+        return _checked(self.of_rows(of_groups, valid.view(-1, samples)), of_groups)
 
 
 def estimator_of(algorithm: AlgorithmSpec) -> JobEstimator:
     """The job's. Raises ValueError where a function of the user's cannot be loaded."""
     finds_variance = algorithm.no_variance is NoVariance.LEAVE_OUT
-    of_rows, of_tokens = None, None
+    of_rows, of_tokens, of_baselines = None, None, None
     if algorithm.advantage_traits.is_per_token:
         of_tokens = TOKEN_ESTIMATORS[algorithm.advantage](algorithm)
+    elif algorithm.advantage_traits.needs_greedy:
+        of_baselines = BASELINE_ESTIMATORS[algorithm.advantage]
     else:
         of_rows = _row_estimator(algorithm)
-    return JobEstimator(of_rows, of_tokens, finds_variance, _penalty(algorithm.kl))
+    return JobEstimator(of_rows, of_tokens, finds_variance, _penalty(algorithm.kl), of_baselines)
 
 
 def _row_estimator(algorithm: AlgorithmSpec) -> RowEstimator:
@@ -98,14 +113,21 @@ def _penalty(kl: KlSpec) -> KlPenalty | None:
     return KlPenalty(kl.coefficient, KL_ESTIMATES[kl.estimator]) if kl.is_in_reward else None
 
 
-def has_variance(rewards: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
-    """1 for rows of groups whose valid rewards differ: both [groups, samples] -> [rows] uint8.
+def has_variance(
+    rewards: torch.Tensor, valid: torch.Tensor, samples: int, baselines: torch.Tensor | None = None
+) -> torch.Tensor:
+    """1 for rows of whole groups of `samples` whose valid rewards differ: all [rows], sorted by group -> [rows] uint8.
 
-    A group of one valid sample, or of none, has no variance.
+    A group of one valid sample, or of none, has no variance. A baseline is one more reward of its group: one that no
+    sample differs from is a group in which every advantage is 0.
     """
+    rewards, valid = rewards.view(-1, samples), valid.view(-1, samples)
     lowest = rewards.masked_fill(~valid, torch.inf).amin(1)
     highest = rewards.masked_fill(~valid, -torch.inf).amax(1)
-    return (lowest < highest).to(torch.uint8).repeat_interleave(rewards.shape[1])
+    if baselines is not None:
+        of_groups = baselines.view(-1, samples)[:, 0]
+        lowest, highest = torch.minimum(lowest, of_groups), torch.maximum(highest, of_groups)
+    return (lowest < highest).to(torch.uint8).repeat_interleave(samples)
 
 
 def _checked(found: torch.Tensor, rewards: torch.Tensor) -> torch.Tensor:

@@ -73,10 +73,14 @@ def columns_of(spec: RLJobSpec) -> tuple[str, ...]:
 
 
 def generated(spec: RLJobSpec) -> tuple[str, ...]:
-    """What the rollout writes under its ticket: without a role for advantages these too: it has whole groups."""
+    """What the rollout writes under its ticket: without a role for advantages these too: it has whole groups.
+
+    Baselines are there in either case, so that rows are the same, whoever makes advantages of them.
+    """
+    baselines = (Column.BASELINES,) if spec.algorithm.advantage_traits.needs_greedy else ()
     if rollout_estimates(spec):
-        return (*GENERATED, *compute_advantages(spec).writes)
-    return GENERATED
+        return (*GENERATED, *baselines, *compute_advantages(spec).writes)
+    return (*GENERATED, *baselines)
 
 
 def rollout_estimates(spec: RLJobSpec) -> bool:
@@ -96,6 +100,8 @@ def compute_advantages(spec: RLJobSpec) -> Task:
             Column.REF_LOG_PROBS,
             Column.LOG_PROBS if ACTOR_LOG_PROBS.name in _served(spec) else Column.ROLLOUT_LOG_PROBS,
         ]
+    if traits.needs_greedy:
+        needs.append(Column.BASELINES)
     if traits.is_per_token:
         writes = [Column.ADVANTAGES]
     if algorithm.kl.is_in_reward:
@@ -128,9 +134,9 @@ def actor_train(spec: RLJobSpec) -> Task:
 
     Without actor_fwd it makes its own log-probs (`training.loop.Proximal`). The reference's are read by the KL term
     of the loss: where there is none a reference goes on serving rows as it comes to them, and no task waits for it.
-    Values and returns are a critic's.
+    Values and returns are a critic's, and baselines are in the advantages.
     """
-    unread = {Column.VALUES, Column.RETURNS}
+    unread = {Column.VALUES, Column.RETURNS, Column.BASELINES}
     if not spec.algorithm.kl.is_in_loss:
         unread.add(Column.REF_LOG_PROBS)
     needs = tuple(column for column in columns_of(spec) if column not in unread)

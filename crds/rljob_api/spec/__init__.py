@@ -94,6 +94,20 @@ def _penalised_rewards_have_a_role(job: RLJobSpec) -> bool:
     return job.roles.advantages is not None or not job.algorithm.kl.is_in_reward
 
 
+_BESIDE_GREEDY = [str(name) for name, traits in ADVANTAGES.items() if traits.needs_greedy]
+
+
+_IS_GREEDY = f"self.algorithm.advantage in {_BESIDE_GREEDY}"
+
+
+def _samples_have_a_measure(job: RLJobSpec) -> bool:
+    return job.rollout.samples_per_prompt >= job.algorithm.advantage_traits.fewest_samples
+
+
+def _function_leaves_greedy_answers(job: RLJobSpec) -> bool:
+    return job.rollout.function is None or not job.algorithm.advantage_traits.needs_greedy
+
+
 def _function_ends_before_a_stall(job: RLJobSpec) -> bool:
     function = job.rollout.function
     limit = None if function is None else function.timeout_seconds
@@ -272,6 +286,20 @@ SPEC: tuple[Rule, ...] = (
         cel="!self.data.applyChatTemplate || has(self.model.path) || has(self.model.tokenizerPath)",
     ),
     Rule(
+        field="rollout.samplesPerPrompt",
+        holds=_samples_have_a_measure,
+        sentence="{rollout.samplesPerPrompt} leaves algorithm.advantage {algorithm.advantage} no other sample of the "
+        f"prompt to measure one against. Give at least 2, or set advantage to {' or '.join(_BESIDE_GREEDY)}.",
+        cel=f"self.rollout.samplesPerPrompt >= 2 || {_IS_GREEDY}",
+    ),
+    Rule(
+        field="rollout.function",
+        holds=_function_leaves_greedy_answers,
+        sentence="draws its answers itself, and algorithm.advantage {algorithm.advantage} needs a greedy one beside "
+        "them, which the engine is asked for. Remove rollout.function, or choose another advantage, such as Rloo.",
+        cel=f"!has(self.rollout.function) || !({_IS_GREEDY})",
+    ),
+    Rule(
         field="rollout.function.timeoutSeconds",
         holds=_function_ends_before_a_stall,
         sentence="{rollout.function.timeoutSeconds} is not below restartPolicy.stallTimeoutSeconds, so that a job "
@@ -423,6 +451,11 @@ class RLJobSpec(RuledModel):
         Of a job whose defaults are resolved (`open_defaults`): with GPUs these give float32.
         """
         return self.model.dtype if self.model.head_dtype is None else self.model.head_dtype
+
+    @property
+    def samples_per_ticket(self) -> int:
+        """Samples that an engine draws for a prompt: its group's, and the greedy one where the estimator needs it."""
+        return self.rollout.samples_per_prompt + self.algorithm.advantage_traits.needs_greedy
 
     @property
     def has_one_optimizer_step(self) -> bool:

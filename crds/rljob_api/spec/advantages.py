@@ -18,6 +18,7 @@ class Advantage(StrEnum):
     GRPO = "Grpo"
     DR_GRPO = "DrGrpo"
     RLOO = "Rloo"
+    REMAX = "ReMax"
     REINFORCE_PLUS_PLUS = "ReinforcePlusPlus"
     REINFORCE_PLUS_PLUS_BASELINE = "ReinforcePlusPlusBaseline"
     GAE = "Gae"
@@ -42,17 +43,25 @@ class AdvantageTraits:
     """Whether it gives a number for each token; else one for each sample."""
     needs_values: bool = False
     """Whether it reads a critic's values, and gives returns to train it on."""
+    needs_greedy: bool = False
+    """Whether it measures samples against a greedy answer to their prompt, which is drawn and scored beside them."""
 
     @property
     def is_of_a_group(self) -> bool:
-        """Whether the rewards of a group are all that it needs."""
-        return self.statistics is Statistics.GROUP and not self.is_per_token
+        """Whether the rewards of a group, and of its greedy answer, are all that it needs."""
+        return self.statistics is not Statistics.PARTITION and not self.is_per_token
+
+    @property
+    def fewest_samples(self) -> int:
+        """Of a prompt, for each to be measured against something: without a greedy answer that is the others."""
+        return 1 if self.needs_greedy else 2
 
 
 ADVANTAGES: Mapping[str, AdvantageTraits] = {
     Advantage.GRPO: AdvantageTraits(),
     Advantage.DR_GRPO: AdvantageTraits(),
     Advantage.RLOO: AdvantageTraits(),
+    Advantage.REMAX: AdvantageTraits(Statistics.ROW, needs_greedy=True),
     Advantage.REINFORCE_PLUS_PLUS: AdvantageTraits(Statistics.PARTITION, is_per_token=True),
     Advantage.REINFORCE_PLUS_PLUS_BASELINE: AdvantageTraits(Statistics.PARTITION, is_per_token=True),
     Advantage.GAE: AdvantageTraits(Statistics.PARTITION, is_per_token=True, needs_values=True),

@@ -329,7 +329,8 @@ class AlgorithmSpec(RuledModel):
 
     advantage: Annotated[str, _names(Advantage)] = Advantage.GRPO
     """Grpo: (reward - mean of its group) / standard deviation of its group. DrGrpo: without the deviation. Rloo: reward
-    - mean of the others of its group. ReinforcePlusPlus: what comes from each token on, with mean 0 and variance 1 over
+    - mean of the others of its group. ReMax: reward - reward of a greedy answer to the same prompt, which is drawn and
+    scored beside its samples. ReinforcePlusPlus: what comes from each token on, with mean 0 and variance 1 over
     the tokens of the whole rollout; ReinforcePlusPlusBaseline: reward - mean of its group, so too. Gae: each token
     against a critic's values, over the tokens that the model drew. Or `package.module:function` with the
     signature of `rljob_workers.algorithms.advantages.estimator.RowEstimator`."""
@@ -370,7 +371,8 @@ class AlgorithmSpec(RuledModel):
     no_variance: NoVariance = NoVariance.KEEP
     """Groups whose valid samples all have one reward, so that Grpo gives them no advantage. Keep: they count in the
     loss like others, and make it smaller where it is a mean. LeaveOut: they are masked, so that neither the loss's
-    normaliser, nor its KL term, nor its metrics know them. The metric groups/no_variance counts them either way."""
+    normaliser, nor its KL term, nor its metrics know them. The metric groups/no_variance counts them either way. With
+    ReMax the greedy answer is one more of the group: where it has another reward, the group is not left out."""
 
     @property
     def advantage_traits(self) -> AdvantageTraits:

@@ -130,7 +130,8 @@ class RewardFailureSpec(RuledModel):
     """Pause before the first retry; twice as long before each further one."""
     then: FailedReward = FailedReward.INVALID
     """Invalid: nothing is learnt from the sample, and it counts nowhere; a prompt with fewer than two others is drawn
-    again. Score: it gets `score`, like an answer that earned it."""
+    again, and with the advantage ReMax one without any other, or without a score of its greedy answer. Score: it gets
+    `score`, like an answer that earned it."""
     score: float | None = Field(default=None, ge=-1e9, le=1e9)
     """With `then: Score`."""
 
@@ -241,8 +242,8 @@ class RolloutSpec(ApiModel):
         ge=1, le=1_000_000
     )
     """Prompts of one rollout."""
-    samples_per_prompt: Annotated[int, fixed("the rows of the queue are numbered by it.")] = Field(ge=2, le=4096)
-    """Samples of one prompt: the group that their advantages are relative to."""
+    samples_per_prompt: Annotated[int, fixed("the rows of the queue are numbered by it.")] = Field(ge=1, le=4096)
+    """Samples of one prompt: the group that their advantages are relative to. 1: with the advantage ReMax alone."""
     max_staleness: int = Field(default=1, ge=0, le=64)
     """Largest r - v for a row of train_r and any weight version v that made a token of it. 0: strictly on-policy."""
     sampling: SamplingSpec = SamplingSpec()

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
@@ -18,15 +18,17 @@ from rljob_api.names import Lineage, RolloutId, WeightVersion
 from rljob_api.spec.weights import Interruption
 from rljob_api.wire.identity import WeightId
 from rljob_workers.data.prompts import Prompt
-from rljob_workers.engines.base import EngineTimeout
+from rljob_workers.engines.base import EngineTimeout, FinishReason
 from rljob_workers.engines.torch_engine.torch_client import TorchEngineClient
 from rljob_workers.models.weight_source import Folder
 from rljob_workers.rollout.admission import AdmissionLimits, PromptedTicket, tickets_to_claim
 from rljob_workers.rollout.group_rows import GeneratedGroup
 from rljob_workers.rollout.groups import GenerateStage, GroupsInWork
 from rljob_workers.rollout.sampling import GenerateConfig
+from rljob_workers.rollout.trajectory import Trajectory
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.transfer_queue.types import GroupRows, Ticket
+from tests.integration.engines.contract.reference import write_versions
 from tests.integration.engines.driven import wait_until, waiting_prompts
 from tests.unit.rollout.fake_engine import FakeRankEngine
 
@@ -34,6 +36,7 @@ WEIGHT = WeightId(lineage=Lineage(1), version=WeightVersion(0))
 SLOW_PROMPT = 7
 """Its score is waited for until the test lets it go."""
 WAIT_SECONDS = 240.0
+CONFIG = GenerateConfig(0, 4, 1.0, 1.0, 0, 24, 1024, ())
 
 
 class OneByOne(TorchEngineClient):
@@ -48,9 +51,11 @@ class Scores:
     def __init__(self) -> None:
         self.may_end = threading.Event()
         self.waiting = 0
+        self.groups: list[GeneratedGroup] = []
 
     def run(self, groups: Sequence[GeneratedGroup]) -> list[GroupRows]:
         """Blocks for the slow prompt."""
+        self.groups += groups
         if any(group.ticket.prompt_index == SLOW_PROMPT for group in groups):
             self.waiting += 1
             assert self.may_end.wait(WAIT_SECONDS)
@@ -68,14 +73,18 @@ class Workplace:
 
 @contextmanager
 def opened(
-    url: str, weights: Path, kind: type[TorchEngineClient], *, stall_seconds: float = 60.0
+    url: str,
+    weights: Path,
+    kind: type[TorchEngineClient],
+    *,
+    stall_seconds: float = 60.0,
+    config: GenerateConfig = CONFIG,
 ) -> Iterator[Workplace]:
     with (
         closing(FakeRankEngine(kind(url), tokens_per_ticket=4 * 24)) as engine,
         closing(Timeline(Path(os.devnull), "rollout-0.0")) as timeline,
     ):
         scores, wake = Scores(), threading.Event()
-        config = GenerateConfig(0, 4, 1.0, 1.0, 0, 24, 1024, ())
         work = GroupsInWork(
             engine,
             GenerateStage(config, engine.client),
@@ -136,3 +145,25 @@ def test_an_engine_that_stands_still_is_given_up_by_name_with_a_message(server_u
             outcome.result()
         assert at.work.samples_in_flight == 0
         wait_until(lambda: waiting_prompts(server_url) == 0, "the server to forget the request")
+
+
+@pytest.mark.parametrize("kind", [TorchEngineClient, OneByOne])
+def test_the_greedy_answer_of_each_group_has_the_likeliest_tokens(
+    server_url: str, tmp_path: Path, kind: type[TorchEngineClient]
+) -> None:
+    """By transformers, token by token; the samples of the group are others."""
+    config = replace(CONFIG, temperature=1.5, top_k=40, draws_greedy=True)
+    [model] = write_versions(tmp_path, 1)
+    with opened(server_url, model.folder, kind, config=config) as at:
+        at.work.begin([make_ticket(0), make_ticket(3)], config.samples_per_prompt + 1)
+        wait_until(lambda: at.work.collect() != [], "both groups")
+    assert [group.ticket.id for group in at.scores.groups] == [0, 3]
+    for group in at.scores.groups:
+        prompt = group.prompt.token_ids
+        assert group.greedy is not None
+        assert len(group.samples) == 4
+        assert len(group.greedy.response_ids) == 24 or group.greedy.finish is FinishReason.STOP
+        assert model.nucleus(prompt, group.greedy.response_ids, 0.0, 1).all()
+        for sample in group.samples:
+            assert isinstance(sample, Trajectory)
+            assert not model.nucleus(prompt, sample.response_ids, 0.0, 1).all()

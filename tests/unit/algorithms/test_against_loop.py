@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 
 import pytest
 import torch
 
+from rljob_workers.algorithms.advantages.estimator import BaselineEstimator, broadcast_to_tokens
+from rljob_workers.algorithms.advantages.remax import remax
 from rljob_workers.algorithms.aggregation import Aggregation, constant, sequence_mean, sequence_sum, token_mean
 from rljob_workers.algorithms.corrections import (
     Correction,
@@ -67,6 +69,8 @@ class Algorithm:
     aggregation: tuple[Aggregation, str] = (token_mean, "tokens")
     kl: tuple[KlTerm, OfRow] | None = None
     entropy_bonus: float = 0.0
+    advantage: tuple[BaselineEstimator, Callable[[float, float], float]] | None = None
+    """Of rewards and baselines. None: advantages are given."""
     parent: str | None = None
 
     def objective(self) -> PolicyObjective:
@@ -239,6 +243,10 @@ ALGORITHMS: dict[str, Algorithm] = {
         PPO, UNTRUNCATED, kl=(KlTerm(KL, k1, is_weighted=True), weighted_first_estimate), parent="K3 weighted"
     ),
     "entropy bonus": Algorithm(PPO, entropy_bonus=BONUS, parent="PpoClip"),
+    "rewards themselves": Algorithm(
+        PPO, advantage=(lambda rewards, _valid, _baselines: rewards, lambda reward, _: reward), parent="PpoClip"
+    ),
+    "ReMax": Algorithm(PPO, advantage=(remax, lambda reward, baseline: reward - baseline), parent="rewards themselves"),
 }
 
 
@@ -268,14 +276,20 @@ def rows() -> tuple[torch.Tensor, torch.Tensor, dict[Column, torch.Tensor]]:
         Column.LOSS_MASKS: (torch.rand(total, generator=chance) > 0.15).to(torch.uint8),
         Column.RESPONSE_LENGTHS: torch.tensor(LENGTHS),
     }
-    return proximal + 0.2 * noise(total, VOCABULARY), tokens, columns
+    policy = proximal + 0.2 * noise(total, VOCABULARY)
+    columns |= {column: noise(len(LENGTHS)) for column in (Column.REWARDS, Column.BASELINES)}
+    return policy, tokens, columns
 
 
 @cache
 def by_product_of_ours(name: str) -> list[torch.Tensor]:
     """The gradient of each step, by the product's objective."""
-    objective = ALGORITHMS[name].objective()
+    objective, advantage = ALGORITHMS[name].objective(), ALGORITHMS[name].advantage
     logits, tokens, columns = rows()
+    if advantage is not None:
+        valid = torch.ones(len(LENGTHS), dtype=torch.bool)
+        of_rows = advantage[0](columns[Column.REWARDS], valid, columns[Column.BASELINES])
+        columns[Column.ADVANTAGES] = broadcast_to_tokens(of_rows, columns[Column.RESPONSE_LENGTHS])
     masked = MaskedRows(columns[Column.LOSS_MASKS], columns[Column.RESPONSE_LENGTHS])
     weights = objective.weigh(masked)
     found = []
@@ -296,11 +310,15 @@ def by_loop(algorithm: Algorithm) -> list[torch.Tensor]:
     for _ in range(STEPS):
         logits = logits.detach().requires_grad_()
         losses, start = [], 0
-        for length in LENGTHS:
+        for number, length in enumerate(LENGTHS):
             at = [place for place in range(start, start + length) if columns[Column.LOSS_MASKS][place]]
             start += length
             if at:
-                losses.append(algorithm.losses(row_at(logits, tokens, columns, at)))
+                row = row_at(logits, tokens, columns, at)
+                if algorithm.advantage is not None:
+                    of_row = (float(columns[name][number]) for name in (Column.REWARDS, Column.BASELINES))
+                    row = replace(row, advantage=algorithm.advantage[1](*of_row))
+                losses.append(algorithm.losses(row))
         found.append(torch.autograd.grad(aggregated(losses, algorithm.aggregation[1]), logits)[0])
         logits = logits - RATE * found[-1]
     return found

@@ -76,7 +76,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "spec.data.applyChatTemplate": st.booleans(),
     "spec.algorithm.kl.coefficient": st.sampled_from([0, 0.0, 0.5, 1]),
     "spec.rollout.batchSize": SIZES,
-    "spec.rollout.samplesPerPrompt": st.sampled_from([2, 3, 16]),
+    "spec.rollout.samplesPerPrompt": st.sampled_from([1, 2, 3, 16]),
     "spec.rollout.sampling.maxNewTokens": st.sampled_from([7, 8, 64]),
     "spec.rollout.sampling.stop": st.sampled_from([[], ["."], ["a", "b"]]),
     "spec.rollout.function": st.none()
@@ -139,7 +139,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "spec.training.itersPerTrainUpdate": SIZES,
     "spec.training.claimPolicy": st.sampled_from(["Fifo", "Group", "Balanced"]),
     "spec.training.refUpdateInterval": st.sampled_from([1, 5, None]),
-    "spec.algorithm.advantage": st.sampled_from(["Grpo", "Gae"]),
+    "spec.algorithm.advantage": st.sampled_from(["Grpo", "Gae", "ReMax"]),
     "spec.training.criticOnlySteps": st.sampled_from([1, 5, None]),
     "spec.roles.actor": ACTOR,
     "spec.roles.critic": st.one_of(st.none(), CRITIC),

@@ -17,7 +17,7 @@ from rljob_workers.rollout.admission import (
 )
 
 SHAPE = RolloutShape(
-    batch_size=64, samples_per_prompt=8, max_new_tokens=8, max_staleness=0, most_ranks=1, concurrency=4096
+    batch_size=64, samples_per_ticket=8, max_new_tokens=8, max_staleness=0, most_ranks=1, concurrency=4096
 )
 
 
@@ -59,7 +59,7 @@ def test_requests_are_as_large_as_they_end_soon(
 SHAPES = st.builds(
     RolloutShape,
     batch_size=st.integers(1, 4096),
-    samples_per_prompt=st.integers(2, 64),
+    samples_per_ticket=st.integers(2, 65),
     max_new_tokens=st.integers(1, 65536),
     max_staleness=st.integers(0, 8),
     most_ranks=st.integers(1, 64),
@@ -74,11 +74,11 @@ def test_all_ranks_together_can_work_on_every_open_rollout(shape: RolloutShape) 
     open_groups = shape.batch_size * (1 + shape.max_staleness)
     assert limits.tickets_in_work * num_ranks >= open_groups
     if shape.concurrency >= limits.samples_in_flight + 1:
-        assert limits.samples_in_flight * num_ranks >= open_groups * shape.samples_per_prompt
+        assert limits.samples_in_flight * num_ranks >= open_groups * shape.samples_per_ticket
     share = ceil(shape.batch_size / num_ranks)
     assert 1 <= limits.tickets_per_request <= share
     assert ceil(share / limits.tickets_per_request) <= MAX_REQUESTS
-    fits = limits.tickets_per_request * shape.samples_per_prompt * shape.max_new_tokens <= TOKENS_PER_REQUEST
+    fits = limits.tickets_per_request * shape.samples_per_ticket * shape.max_new_tokens <= TOKENS_PER_REQUEST
     assert fits or limits.tickets_per_request == max(1, ceil(share / MAX_REQUESTS))
 
 
@@ -111,14 +111,14 @@ def test_the_engine_is_full_whenever_tickets_may_be_had(
     scoring = 0
     for _ in range(data.draw(st.integers(1, 30))):
         claimed = tickets_to_claim(limits, sum(generating), len(generating) + scoring)
-        generating += [shape.samples_per_prompt] * claimed
+        generating += [shape.samples_per_ticket] * claimed
         assert len(generating) + scoring <= limits.tickets_in_work
-        assert sum(generating) < limits.samples_in_flight + shape.samples_per_prompt
+        assert sum(generating) < limits.samples_in_flight + shape.samples_per_ticket
         is_full = sum(generating) >= limits.samples_in_flight
         assert is_full or len(generating) + scoring == limits.tickets_in_work
         ending = data.draw(st.lists(st.integers(0, len(generating) - 1), max_size=8)) if generating else []
         for index in ending:
-            generating[index] = max(0, generating[index] - data.draw(st.integers(1, shape.samples_per_prompt)))
+            generating[index] = max(0, generating[index] - data.draw(st.integers(1, shape.samples_per_ticket)))
         scoring += generating.count(0)
         generating = [left for left in generating if left]
         scoring -= data.draw(st.integers(0, scoring))

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import ClassVar
 
 import pytest
 
@@ -183,6 +184,68 @@ def test_each_sample_is_a_request_and_makes_room_alone_where_the_engine_takes_on
     assert responses_of(group) == [[40], [40, 40]], "in order of their seeds"
     assert (counts.tokens, counts.moved) == ([2, 1], [-1, -1]), "the second was done first"
     assert {param.seed for param in engine.params} == {engine.first_seed, engine.first_seed + 1}
+
+
+class GreedyEngine(SwappedOnceEngine):
+    """Takes one sample a request; a greedy answer is the token 99."""
+
+    prompts_per_request: ClassVar[int | None] = 1
+
+    def _numbers(self, params: SamplingParams) -> range:
+        return range(params.num_samples) if params.temperature else range(-1, 0)
+
+    def _sample(self, token: int, length: int) -> Sample:
+        made = super()._sample(token, 1)
+        return made if length >= 0 else replace(made, output_ids=[99])
+
+
+class GreedyEngineOfManyPrompts(GreedyEngine):
+    """All at once."""
+
+    prompts_per_request = None
+
+
+@pytest.mark.parametrize("kind", [GreedyEngine, GreedyEngineOfManyPrompts])
+def test_a_greedy_answer_is_drawn_beside_the_samples_of_each_ticket(kind: type[GreedyEngine]) -> None:
+    counts, engine = Counts(), kind()
+    stage = GenerateStage(replace(CONFIG, draws_greedy=True, stop=("x",)), engine)
+    tickets = [TICKET, replace(TICKET, id=12, group=3, prompt_index=8)]
+    first, second = asyncio.run(stage.run([prompted(each) for each in tickets], counted_calls(tickets, counts)))
+    assert (responses_of(first), responses_of(second)) == ([[40]] * 2, [[80]] * 2)
+    assert first.greedy is not None
+    assert second.greedy is not None
+    assert (first.greedy.token_ids, second.greedy.token_ids) == ([4] * 4 + [99], [8] * 8 + [99])
+    assert (sum(counts.tokens), sum(counts.moved)) == (6, -6), "they hold places at the engine like samples"
+    greedy = [one for one in engine.params if one.temperature == 0.0]
+    assert [(one.max_new_tokens, one.num_samples, one.top_p, one.top_k) for one in greedy] == [
+        (6, 1, 1, 0),
+        (2, 1, 1, 0),
+    ]
+    assert all((one.stop_token_ids, one.stop) == ((1,), ("x",)) for one in engine.params)
+
+
+class GreedilyGone(GreedyEngine):
+    """Dies with the greedy answer."""
+
+    def _numbers(self, params: SamplingParams) -> range:
+        if not params.temperature:
+            raise EngineGone("the engine's sentence")
+        return super()._numbers(params)
+
+
+class GreedilyEmptied(GreedyEngine):
+    """Aborts it."""
+
+    def _sample(self, token: int, length: int) -> Sample:
+        made = super()._sample(token, length)
+        return made if length >= 0 else replace(made, finish_reason=FinishReason.ABORT)
+
+
+@pytest.mark.parametrize(("engine", "error"), [(GreedilyGone(), EngineGone), (GreedilyEmptied(), EngineEmptied)])
+def test_nothing_counts_of_tickets_whose_greedy_answer_fails(engine: GreedyEngine, error: type[Exception]) -> None:
+    stage = GenerateStage(replace(CONFIG, draws_greedy=True), engine)
+    with pytest.raises(error):
+        asyncio.run(stage.run([prompted(TICKET)], counted_calls([TICKET], Counts())))
 
 
 class FailingEngine(SampleBySampleEngine):

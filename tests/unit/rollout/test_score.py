@@ -106,6 +106,33 @@ def test_a_group_is_put_with_the_advantages_that_the_role_would_make(advantage: 
     assert found.sign().tolist() == [-1.0, -1.0, 0.0, 1.0]
 
 
+def beside_greedy(samples: int = 2) -> GeneratedGroup:
+    """A group of so many samples, and a greedy answer of the tokens 7 and 8."""
+    two = make_group(TICKET, 4)
+    greedy = Sample([7, 8], [-0.1] * 2, FinishReason.STOP, (VersionSpan(weight(3), 0, 2),))
+    return replace(two, samples=two.samples[:samples], greedy=Trajectory.of_sample(two.prompt.token_ids, greedy))
+
+
+@pytest.mark.parametrize("no_variance", [NoVariance.KEEP, NoVariance.LEAVE_OUT])
+def test_a_greedy_answer_is_scored_with_its_group_and_is_no_row(no_variance: NoVariance) -> None:
+    estimator = estimator_of(AlgorithmSpec(advantage="ReMax", no_variance=no_variance))
+    reward = RememberingReward()
+    (rows,) = ScoreStage(reward, decode, estimator).run([beside_greedy()])
+    assert isinstance(rows, GroupRows)
+    assert [(answer.index, answer.response) for answer in reward.groups[0]] == [(0, "40"), (1, "40 40"), (2, "7 8")]
+    assert [row.tolist() for row in rows.columns[Column.TOKENS].rows()] == [[4] * 4 + [40], [4] * 4 + [40, 40]]
+    assert len(rows.oldest) == len(rows.newest) == 2
+    baselines = rows.columns[Column.BASELINES].values
+    assert (baselines.tolist(), baselines.dtype) == ([2.0, 2.0], torch.float32)
+    assert rows.columns[Column.ROW_ADVANTAGES].values.tolist() == [-2.0, -1.0]
+    numbers, zeros = np.arange(2, dtype=np.uint32), np.zeros(2, np.int64)
+    of_role = advantages(Batch(RolloutId(0), numbers, zeros.astype(np.uint32), zeros, rows.columns), 2, estimator)
+    assert set(rows.columns) - set(pipeline.GENERATED) == {*of_role, Column.BASELINES}
+    assert all(torch.equal(rows.columns[column].values, values.values) for column, values in of_role.items())
+    metrics = [one.metrics for one in unpack_rows(rows.columns[Column.EXTRA])]
+    assert metrics == [{"greedy_reward": 2.0}, {}], "once for each group"
+
+
 class PartlyScored:
     """Scores of the first so many samples of each group; the others fail."""
 
@@ -130,6 +157,45 @@ def test_a_sample_without_a_score_is_a_row_that_is_not_valid() -> None:
 def test_a_group_without_two_scores_is_to_be_drawn_again(num_valid: int) -> None:
     (outcome,) = ScoreStage(PartlyScored(num_valid), decode).run([make_group(TICKET, 4)])
     assert outcome == Unscored(TICKET, f"{num_valid} of its 2 samples could be scored. the grader is away")
+
+
+class ScoredBut:
+    """Every answer is worth 1, but for these."""
+
+    def __init__(self, failed: set[int]) -> None:
+        self._failed = failed
+
+    def score_groups(self, groups: Sequence[Sequence[Answer]]) -> list[list[SettledScore]]:
+        scored, failed = SettledScore(1.0), SettledScore(0.0, "the grader is away")
+        return [[failed if answer.index in self._failed else scored for answer in group] for group in groups]
+
+
+@pytest.mark.parametrize(
+    ("failed", "samples", "reason"),
+    [
+        pytest.param(
+            {2},
+            2,
+            "its greedy answer, which its samples are measured against, could not be scored. the grader is away",
+            id="the greedy answer",
+        ),
+        pytest.param({0, 1}, 2, "0 of its 2 samples could be scored. the grader is away", id="all samples"),
+        pytest.param({0}, 1, "0 of its 1 samples could be scored. the grader is away", id="the only sample"),
+    ],
+)
+def test_a_group_beside_a_greedy_answer_is_drawn_again_without_either(
+    failed: set[int], samples: int, reason: str
+) -> None:
+    (outcome,) = ScoreStage(ScoredBut(failed), decode).run([beside_greedy(samples)])
+    assert outcome == Unscored(TICKET, reason)
+
+
+@pytest.mark.parametrize(("failed", "samples"), [({1}, 2), (set(), 1)])
+def test_one_score_is_enough_beside_a_greedy_answer(failed: set[int], samples: int) -> None:
+    (rows,) = ScoreStage(ScoredBut(failed), decode).run([beside_greedy(samples)])
+    assert isinstance(rows, GroupRows)
+    assert rows.columns[Column.BASELINES].values.tolist() == [1.0] * samples
+    assert rows.columns[Column.VALID].values.tolist() == [1, 0][:samples]
 
 
 def two_turns(**changes: object) -> Trajectory:

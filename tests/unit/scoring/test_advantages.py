@@ -105,6 +105,45 @@ def test_every_kind_of_estimator_gives_the_kl_that_was_taken_off(
     torch.testing.assert_close(found[Column.REWARD_KL].values, torch.tensor(expected), atol=1e-6, rtol=0)
 
 
+@given(st.permutations(range(4)), st.integers(1, 4))
+def test_rows_are_measured_against_their_greedy_answer_whichever_come_together(order: list[int], count: int) -> None:
+    """K1 at 0.5 takes 0.5 off the first three samples, and nothing off the baselines."""
+    spec = {"advantage": "ReMax", "kl": {"coefficient": 0.5, "placement": "Reward", "estimator": "K1"}}
+    rows = order[:count]
+    batch = make_batch(
+        [row // 2 for row in rows],
+        [[1.0, 0.0, 0.0, 5.0][row] for row in rows],
+        [LENGTHS[row] for row in rows],
+        valid=[[1, 1, 1, 0][row] for row in rows],
+    )
+    of_rows = with_tokens(
+        batch,
+        rows,
+        loss_masks=MASKS,
+        ref_log_probs=REFERENCE,
+        log_probs=LOG_PROBS,
+        baselines=[[0.25], [0.25], [1.0], [1.0]],
+    )
+    found = advantages(of_rows, 2, estimator_of(AlgorithmSpec.model_validate(spec)))
+    expected = torch.tensor([0.25, -0.75, -1.5, 0.0])
+    torch.testing.assert_close(found[Column.ROW_ADVANTAGES].values, expected[rows])
+
+
+@given(st.permutations(range(8)))
+def test_a_greedy_answer_that_is_worth_something_else_is_variance(order: list[int]) -> None:
+    """Groups: one reward and that of the greedy answer; the same, not of it; two rewards; none that is valid."""
+    estimator = estimator_of(AlgorithmSpec.model_validate({"advantage": "ReMax", "noVariance": "LeaveOut"}))
+    rewards, baselines = [1.0, 1.0, 1.0, 1.0, 0.0, 1.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0]
+    batch = make_batch(
+        [row // 2 for row in order],
+        [rewards[row] for row in order],
+        [1] * 8,
+        valid=[int(row < 6) for row in order],
+    )
+    found = advantages(with_tokens(batch, order, baselines=[[one] for one in baselines]), 2, estimator)
+    assert found[Column.HAS_VARIANCE].values.tolist() == [int(row // 2 in (1, 2)) for row in order]
+
+
 @given(st.permutations(range(4)))
 def test_tokens_get_the_advantages_of_their_place_whatever_the_order_of_rows(order: list[int]) -> None:
     estimator = estimator_of(AlgorithmSpec.model_validate({"advantage": "Gae", "gae": {"lambda": 0.5, "gamma": 0.5}}))

@@ -67,6 +67,7 @@ class SamplingParams:
     """
 
     temperature: float
+    """0: the likeliest token each time, whatever top_p and top_k are; log-probs are then of temperature 1."""
     top_p: float
     top_k: int
     """0 means all tokens."""

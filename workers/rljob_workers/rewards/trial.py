@@ -28,7 +28,7 @@ from rljob_workers.rewards.base import Outcome
 from rljob_workers.rewards.length import shaped_by_length
 
 MOST_ANSWERS = 4
-"""Of a row; and never more than samplesPerPrompt."""
+"""Of a row; and never more than are drawn for a prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def try_reward(spec: RLJobSpec, count: int) -> dict[str, Any]:
         reward = shaped_by_length(build_reward(spec.rollout.reward, spec.data, source), spec.rollout)
         rows = list(islice(_rows_of(source), count))
         for row in rows:
-            answers = _answers(row, rows)[: min(MOST_ANSWERS, spec.rollout.samples_per_prompt)]
+            answers = _answers(row, rows)[: min(MOST_ANSWERS, spec.samples_per_ticket)]
             tried.append({"row": row.number, "prompt": row.text, "answers": _scored(reward, row, answers)})
     except (RewardError, ValueError) as error:
         return {"problem": str(error), "rows": tried}

@@ -35,7 +35,8 @@ class RolloutShape:
     """What of a job and of its engines decides how much one of its rollout ranks takes."""
 
     batch_size: int
-    samples_per_prompt: int
+    samples_per_ticket: int
+    """Drawn for each: its group's, and a greedy one in jobs that need it."""
     max_new_tokens: int
     max_staleness: int
     most_ranks: int
@@ -68,15 +69,15 @@ def limits_of(shape: RolloutShape, role_ranks: int | None = None) -> AdmissionLi
     share = ceil(shape.batch_size / num_ranks)
     open_share = ceil(shape.batch_size * (1 + shape.max_staleness) / num_ranks)
     return AdmissionLimits(
-        samples_in_flight=min(shape.concurrency, open_share * shape.samples_per_prompt),
+        samples_in_flight=min(shape.concurrency, open_share * shape.samples_per_ticket),
         tickets_in_work=open_share * (1 + SCORED_PER_GENERATED),
-        samples_per_ticket=shape.samples_per_prompt,
+        samples_per_ticket=shape.samples_per_ticket,
         tickets_per_request=_tickets_per_request(shape, share),
     )
 
 
 def _tickets_per_request(shape: RolloutShape, share: int) -> int:
-    by_tokens = TOKENS_PER_REQUEST // (shape.samples_per_prompt * shape.max_new_tokens)
+    by_tokens = TOKENS_PER_REQUEST // (shape.samples_per_ticket * shape.max_new_tokens)
     wanted = max(1, min(by_tokens, ceil(share / 2)), ceil(share / MAX_REQUESTS))
     return wanted if shape.prompts_per_request is None else min(wanted, shape.prompts_per_request)
 

@@ -18,6 +18,10 @@ from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.tensors.packed import Fact, RowExtra, pack_rows
 from rljob_workers.transfer_queue.types import GroupRows, Ticket
 
+GREEDY_REWARD = "greedy_reward"
+"""Metric of rows: the reward of the greedy answer. A step reports its mean as `rollout/greedy_reward`, which no
+function's metric can be: a job has greedy answers or a function."""
+
 
 @dataclass(frozen=True, slots=True)
 class GeneratedGroup:
@@ -26,13 +30,24 @@ class GeneratedGroup:
     ticket: Ticket
     prompt: Prompt
     samples: tuple[Trajectory | LostSample, ...]
+    greedy: Trajectory | None = None
+    """The greedy answer, where the job has them: no row, and scored like one more sample."""
+
+    @property
+    def answers(self) -> tuple[Trajectory | LostSample, ...]:
+        """What is to be scored: its samples, and after them the greedy answer."""
+        return self.samples if self.greedy is None else (*self.samples, self.greedy)
 
 
 def group_rows(
-    group: GeneratedGroup, scores: Sequence[SettledScore], estimator: JobEstimator | None = None
+    group: GeneratedGroup,
+    scores: Sequence[SettledScore],
+    baseline: float | None = None,
+    estimator: JobEstimator | None = None,
 ) -> GroupRows:
-    """All columns of the group, a row for each sample; at least one was made. `estimator`: with its advantages.
+    """All columns of the group, a row for each sample, of which there are `scores`; at least one was made.
 
+    `baseline`: the reward of its greedy answer; None: there is none. `estimator`: with its advantages.
     Raises ValueError where a user's estimator does not give what it should.
     """
     facts = _facts(group.prompt)
@@ -59,11 +74,13 @@ def group_rows(
         Column.VERSION_SPANS: _spans(rows),
         Column.EXTRA: pack_rows(
             [
-                RowExtra({**row.metrics, **score.metrics}, facts, row.extra)
-                for row, score in zip(rows, scores, strict=True)
+                RowExtra({**row.metrics, **score.metrics, **of_group}, facts, row.extra)
+                for row, score, of_group in zip(rows, scores, _group_metrics(baseline, len(rows)), strict=True)
             ]
         ),
     }
+    if baseline is not None:
+        columns[Column.BASELINES] = Jagged.scalars(torch.full((len(rows),), baseline, dtype=torch.float32))
     if estimator is not None:
         columns |= _advantages(columns, estimator)
     weights = [(row.oldest, row.newest) for row in rows if row.version_spans]
@@ -74,11 +91,18 @@ def group_rows(
 
 
 def _advantages(columns: Mapping[str, Jagged], estimator: JobEstimator) -> dict[str, Jagged]:
-    rewards, valid = columns[Column.REWARDS].values[None], columns[Column.VALID].values[None].bool()
-    found = {Column.ROW_ADVANTAGES: estimator.of_groups(rewards, valid)}
+    rewards, valid = columns[Column.REWARDS].values, columns[Column.VALID].values.bool()
+    baselines = columns[Column.BASELINES].values if Column.BASELINES in columns else None
+    found = {Column.ROW_ADVANTAGES: estimator.of_samples(rewards, valid, len(rewards), baselines)}
     if estimator.finds_variance:
-        found[Column.HAS_VARIANCE] = has_variance(rewards, valid)
+        found[Column.HAS_VARIANCE] = has_variance(rewards, valid, len(rewards), baselines)
     return {column: Jagged.scalars(values) for column, values in found.items()}
+
+
+def _group_metrics(baseline: float | None, num_rows: int) -> list[dict[str, float]]:
+    """Of each row; what is the group's is its first row's, so that a step's mean has each group once."""
+    first = {} if baseline is None else {GREEDY_REWARD: baseline}
+    return [first, *({} for _ in range(num_rows - 1))]
 
 
 def _facts(prompt: Prompt) -> dict[str, Fact]:

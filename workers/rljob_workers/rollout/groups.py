@@ -56,10 +56,14 @@ class GenerateStage:
     async def run(self, tickets: Sequence[PromptedTicket], calls: EngineCalls) -> list[GeneratedGroup]:
         """All samples of all tickets: one request where the engine takes many prompts, else one for each sample.
 
+        With greedy answers where the job has them, which are prompts of one sample beside the others.
         Raises EngineError (nothing of it counts). Prompts leave room for a response: others are passed over before.
         """
         params = [self._config.params_of(each) for each in tickets]
         ids = [each.prompt.token_ids for each in tickets]
+        if self._config.draws_greedy:
+            params += [self._config.greedy_of(each) for each in tickets]
+            ids += ids
         if self._engine.prompts_per_request is None:
             generations = await calls.watch(self._engine.generate(ids, params, progress=calls.made))
             calls.moved(-sum(one.num_samples for one in params))
@@ -67,13 +71,15 @@ class GenerateStage:
             generations = await calls.watch(self._one_by_one(ids, params, calls))
         if any(sample.finish_reason is FinishReason.ABORT for one in generations for sample in one.samples):
             raise EngineEmptied("the samples were aborted at the engine: they are no answers")
+        made = [
+            tuple(Trajectory.of_sample(prompt, sample) for sample in generation.samples)
+            for prompt, generation in zip(ids, generations, strict=True)
+        ]
+        count = len(tickets)
+        greedy = made[count:] or [()] * count
         return [
-            GeneratedGroup(
-                each.ticket,
-                each.prompt,
-                tuple(Trajectory.of_sample(each.prompt.token_ids, sample) for sample in generation.samples),
-            )
-            for each, generation in zip(tickets, generations, strict=True)
+            GeneratedGroup(each.ticket, each.prompt, samples, *of_greedy)
+            for each, samples, of_greedy in zip(tickets, made[:count], greedy, strict=True)
         ]
 
     def close(self) -> None:

@@ -288,7 +288,7 @@ def requests_of(tickets: list[PromptedTicket], tickets_per_request: int) -> list
 def run_rollout(rank: RankParts) -> None:
     """Builds the parts of a rank that drives an engine, and runs the loop until the pod drains."""
     rollout = rank.spec.rollout
-    progress = EngineProgress(time.monotonic, rollout.samples_per_prompt * rollout.sampling.max_new_tokens)
+    progress = EngineProgress(time.monotonic, rank.spec.samples_per_ticket * rollout.sampling.max_new_tokens)
     with closing(RankEngine(build_engine(rank.context), progress, rank.context, rank.session)) as engine:
         if (found := engine.find_idle()) is not None:
             _serve_tickets(rank, engine, found)
@@ -314,7 +314,7 @@ def _serve_tickets(rank: RankParts, engine: RankEngine, found: IdleEngine) -> No
     )
     shape = RolloutShape(
         batch_size=spec.rollout.batch_size,
-        samples_per_prompt=spec.rollout.samples_per_prompt,
+        samples_per_ticket=spec.samples_per_ticket,
         max_new_tokens=spec.rollout.sampling.max_new_tokens,
         max_staleness=spec.rollout.max_staleness,
         most_ranks=rank.topology.num_ranks,

@@ -5,7 +5,7 @@ For the stages that generate.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import xxhash
 
@@ -29,6 +29,8 @@ class GenerateConfig:
     """Positions of the model: prompt and response together."""
     stop_token_ids: tuple[int, ...]
     stop: tuple[str, ...] = ()
+    draws_greedy: bool = False
+    """Whether each ticket has a greedy answer beside its samples."""
 
     @classmethod
     def of(cls, spec: RLJobSpec, max_tokens: int) -> GenerateConfig:
@@ -44,6 +46,7 @@ class GenerateConfig:
             max_tokens=max_tokens,
             stop_token_ids=tuple(sampling.stop_token_ids),
             stop=tuple(sampling.stop),
+            draws_greedy=spec.algorithm.advantage_traits.needs_greedy,
         )
 
     def params_of(self, each: PromptedTicket) -> SamplingParams:
@@ -60,6 +63,10 @@ class GenerateConfig:
             seed=sampling_seed(self.job_seed, each.ticket),
             stop=self.stop,
         )
+
+    def greedy_of(self, each: PromptedTicket) -> SamplingParams:
+        """Of the greedy answer to a ticket's prompt: the likeliest token each time, and else as its samples."""
+        return replace(self.params_of(each), temperature=0.0, top_p=1.0, top_k=0, num_samples=1)
 
 
 def sampling_seed(job_seed: int, ticket: Ticket) -> int:

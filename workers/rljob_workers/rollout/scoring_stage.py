@@ -20,6 +20,10 @@ MIN_VALID = 2
 """Scores of a group without which none of its samples has anything to be measured against."""
 
 
+MIN_VALID_BESIDE_GREEDY = 1
+"""The same where they are measured against a greedy answer."""
+
+
 class GroupScorer(Protocol):
     """Scores whole groups (`rewards.scoring`)."""
 
@@ -53,15 +57,27 @@ class ScoreStage:
         return [self._outcome(*parts) for parts in zip(groups, self._score(groups), strict=True)]
 
     def _outcome(self, group: GeneratedGroup, scores: Sequence[SettledScore]) -> GroupRows | Unscored:
+        """`scores` are those of `group.answers`."""
+        if group.greedy is None:
+            return self._of_samples(group, scores, MIN_VALID, None)
+        *of_samples, greedy = scores
+        if greedy.failure is not None:
+            reason = "its greedy answer, which its samples are measured against, could not be scored."
+            return Unscored(group.ticket, f"{reason} {greedy.failure}")
+        return self._of_samples(group, of_samples, MIN_VALID_BESIDE_GREEDY, greedy.reward)
+
+    def _of_samples(
+        self, group: GeneratedGroup, scores: Sequence[SettledScore], min_valid: int, baseline: float | None
+    ) -> GroupRows | Unscored:
         failures = [score.failure for score in scores if score.failure is not None]
         num_valid = len(scores) - len(failures)
-        if num_valid < MIN_VALID:
+        if num_valid < min_valid:
             return Unscored(group.ticket, f"{num_valid} of its {len(scores)} samples could be scored. {failures[-1]}")
-        return group_rows(group, scores, self._estimator)
+        return group_rows(group, scores, baseline, self._estimator)
 
     def _score(self, groups: Sequence[GeneratedGroup]) -> list[list[SettledScore]]:
-        """Of every sample; the reward is asked for those that were made and have none of their function's."""
-        asked = [[index for index, sample in enumerate(group.samples) if _is_asked(sample)] for group in groups]
+        """Of every answer; the reward is asked for those that were made and have none of their function's."""
+        asked = [[index for index, answer in enumerate(group.answers) if _is_asked(answer)] for group in groups]
         pairs = [(group, index) for group, indices in zip(groups, asked, strict=True) for index in indices]
         texts = iter(self._decode([_made(group, index).response_ids for group, index in pairs]))
         answers = [
@@ -72,7 +88,7 @@ class ScoreStage:
         scored = iter(self._reward.score_groups(to_score) if to_score else ())
         by_group = [iter(next(scored)) if group else iter(()) for group in answers]
         return [
-            [next(scores) if _is_asked(sample) else _own_score(sample) for sample in group.samples]
+            [next(scores) if _is_asked(answer) else _own_score(answer) for answer in group.answers]
             for group, scores in zip(groups, by_group, strict=True)
         ]
 
@@ -89,7 +105,7 @@ def _own_score(sample: Trajectory | LostSample) -> SettledScore:
 
 
 def _made(group: GeneratedGroup, index: int) -> Trajectory:
-    sample = group.samples[index]
+    sample = group.answers[index]
     assert isinstance(sample, Trajectory)
     return sample
 

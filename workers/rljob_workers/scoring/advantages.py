@@ -32,15 +32,12 @@ def advantages(batch: Batch, samples_per_prompt: int, estimator: JobEstimator) -
     """
     order = np.argsort(batch.groups, kind="stable").tolist()
     places = np.argsort(order).tolist()  # where each row went
-
-    def whole_groups(values: torch.Tensor) -> torch.Tensor:
-        return values.view(-1, samples_per_prompt)
-
     rewards = batch.columns[Column.REWARDS].values[order]
     valid = batch.columns[Column.VALID].values[order].bool()
+    baselines = None if estimator.of_baselines is None else batch.columns[Column.BASELINES].values[order]
     found: dict[str, Jagged] = {}
     if estimator.finds_variance:
-        of_rows = has_variance(whole_groups(rewards), whole_groups(valid))
+        of_rows = has_variance(rewards, valid, samples_per_prompt, baselines)
         found[Column.HAS_VARIANCE] = Jagged.scalars(of_rows[places])
     rows = None
     if estimator.of_tokens is not None or estimator.penalty is not None:
@@ -50,7 +47,7 @@ def advantages(batch: Batch, samples_per_prompt: int, estimator: JobEstimator) -
         assert rows is not None, "made above"
         found[Column.REWARD_KL] = Jagged.scalars((rows.penalty_sums() / estimator.penalty.coefficient)[places])
     if estimator.of_tokens is None:
-        of_rows = estimator.of_groups(whole_groups(rewards), whole_groups(valid))
+        of_rows = estimator.of_samples(rewards, valid, samples_per_prompt, baselines)
         found[Column.ROW_ADVANTAGES] = Jagged.scalars(of_rows[places])
     else:
         assert rows is not None, "made above"

@@ -40,6 +40,8 @@ class Column(StrEnum):
     REWARDS = "rewards", Over.ROW, "float32"
     VALID = "valid", Over.ROW, "uint8"
     """0 where the sample could not be scored, so that nothing may be learnt from it."""
+    BASELINES = "baselines", Over.ROW, "float32"
+    """The reward of the greedy answer to the row's prompt; only in jobs whose estimator measures against it."""
     FINISH_REASONS = "finish_reasons", Over.ROW, "uint8"
     """As in `engines.base.FINISH_CODES`."""
     VERSION_SPANS = "version_spans", Over.SPANS, "int32", (4,)

@@ -1,7 +1,7 @@
 """The metrics that rows carry, of rewards and of rollout functions: their means over a rollout, over all ranks.
 
 Their names are known only once rows have come, and may differ by rank: ranks add them up once a rollout, as bytes.
-Those of a rollout function are reported as `rollout/NAME`.
+Those of a rollout function, and the reward of a greedy answer, are reported as `rollout/NAME`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_NAMES = 400
 """Of a report. Where rollout functions make up more, it has the first in the alphabet's order."""
 
 
-OF_FUNCTION = "rollout/"
+OF_ROLLOUT = "rollout/"
 
 
 _NUMBER_BYTES = 8
@@ -82,7 +82,7 @@ class RowMetricTotals:
 
 
 def _reported(name: str) -> str:
-    return name if name.startswith(PREFIX) else f"{OF_FUNCTION}{name}"
+    return name if name.startswith(PREFIX) else f"{OF_ROLLOUT}{name}"
 
 
 def of_all_ranks(mesh: Mesh, own: RowMetricTotals) -> RowMetricTotals:

@@ -37,8 +37,16 @@ async def test_top_p_and_top_k_choose_tokens_and_leave_log_probs_as_they_were(
 
 async def test_temperature_0_takes_the_likeliest_token(engine: Engine, versions: list[Weights]) -> None:
     await load(engine, versions[1].folder, 1)
-    [sample] = await draw(engine, params(32, temperature=0.0))
-    assert versions[1].nucleus(PROMPT, sample.output_ids, 0.0, 1).all()
+    """With the log-probs of temperature 1, beside a sample of another temperature."""
+    (greedy,), (other,) = (
+        one.samples
+        for one in await engine.generate(
+            [PROMPT, PROMPT], [params(32, temperature=0.0), params(32)], progress=lambda _: None
+        )
+    )
+    assert versions[1].nucleus(PROMPT, greedy.output_ids, 0.0, 1).all()
+    assert not versions[1].nucleus(PROMPT, other.output_ids, 0.0, 1).all()
+    assert_log_probs_near(torch.tensor(greedy.log_probs), versions[1].log_probs(PROMPT, greedy.output_ids))
 
 
 async def test_a_seed_fixes_a_sample_whatever_runs_beside_it(

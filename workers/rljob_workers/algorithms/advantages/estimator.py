@@ -1,7 +1,8 @@
-"""The two kinds of estimators of advantages, and what one that looks at tokens is given.
+"""The three kinds of estimators of advantages, and what one that looks at tokens is given.
 
-A row estimator gives one number a sample, which the trainer spreads over the response. A token estimator gives one a
-token, and the returns that a critic is trained on.
+A row estimator gives one number a sample, which the trainer spreads over the response, and so does one of baselines,
+which is given what each sample is measured against. A token estimator gives one a token, and the returns that a critic
+is trained on.
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ from rljob_workers.tensors.columns import Column
 RowEstimator: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """(rewards, valid) -> advantages, all [groups, samples]; `valid` is bool: where it is False the reward may be anything,
 and the advantage counts nowhere."""
+
+BaselineEstimator: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""(rewards, valid, baselines) -> advantages, all [rows], any rows; `valid` as above. A baseline is the reward of a
+greedy answer to the row's prompt."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
