@@ -37,6 +37,7 @@ from rljob_api.spec.roles import (
 from rljob_api.spec.rollout import RolloutSpec
 from rljob_api.spec.scheduling import SchedulingSpec
 from rljob_api.spec.simulation import SimulationSpec
+from rljob_api.spec.teacher import TEACHER
 from rljob_api.spec.trained_roles import CRITIC, ENGINE_IS_SIM, NO_GPUS, RANKS
 from rljob_api.spec.training import TrainingSpec
 from rljob_api.spec.weights import WeightSyncSpec
@@ -245,6 +246,7 @@ SPEC: tuple[Rule, ...] = (
     ),
     *RANKS,
     *CRITIC,
+    *TEACHER,
     Rule(
         field="algorithm.proximal",
         holds=_has_no_idle_forward,
