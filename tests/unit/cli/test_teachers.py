@@ -1,10 +1,13 @@
 """A folder that can teach no policy is refused before a start, in a sentence with field, value and cure."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from click.testing import CliRunner
 
 from rljob_api.manifest import resolve_paths
 from rljob_api.model_files.tokens import made_tokens
@@ -12,6 +15,7 @@ from rljob_api.spec import RLJob, RLJobSpec
 from rljob_api.spec.model import TokenizerConfig
 from rljob_cli.checks.findings import Level
 from rljob_cli.checks.teachers import teacher_findings
+from rljob_cli.main import cli
 from tests.unit.api.manifests import changed
 
 TEACHER: dict[str, Any] = {
@@ -185,6 +189,21 @@ def test_a_folder_that_is_not_here_is_refused_here_and_named_for_a_cluster(tmp_p
     (there,) = teacher_findings(job, is_elsewhere=True)
     assert there.level is Level.UNCHECKED
     assert list(teacher_findings(RLJobSpec.model_validate(changed({})["spec"]), is_elsewhere=False)) == []
+
+
+def test_the_command_line_refuses_it_with_the_line_of_the_field(tmp_path: Path) -> None:
+    write(tmp_path / "teacher", TEACHER, {**TOKENS, 3: "x"})
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "12=", "label": "21"}\n')
+    job = changed({**DISTILLATION, "spec.roles.reference": {"modelPath": "teacher"}})
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    for command in (["validate"], ["run", "--out", str(tmp_path / "out")]):
+        done = CliRunner().invoke(cli, [command[0], str(tmp_path / "job.yaml"), *command[1:]])
+        assert done.exit_code == 64, done.output
+        assert (
+            f"spec.roles.reference.modelPath: the tokenizer in {tmp_path / 'teacher'} is not the policy's"
+            in done.output
+        )
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_folder_is_relative_to_the_manifest(tmp_path: Path) -> None:
