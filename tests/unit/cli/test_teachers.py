@@ -1,7 +1,6 @@
 """A folder that can teach no policy is refused before a start, in a sentence with field, value and cure."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +154,7 @@ def test_a_policy_from_a_folder_is_compared_by_its_files(tmp_path: Path) -> None
     assert "the id 3 is '3' there, but 'x' to the policy" in text
 
 
-def test_what_no_file_says_is_named(tmp_path: Path) -> None:
+def test_what_no_file_states_is_named(tmp_path: Path) -> None:
     (one,) = found(write(tmp_path / "teacher", TEACHER))
     assert one == (
         Level.UNCHECKED,

@@ -19,6 +19,7 @@ from rljob_workers.models.weight_source import Folder
 from rljob_workers.scoring.teacher import Teacher
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_forward_model
+from rljob_workers.trainers.data_parallel import SingleRank
 from tests.unit.api.manifests import changed
 
 TOKENIZER = {"kind": "Character", "alphabet": "0123456789="}
@@ -51,7 +52,7 @@ def test_its_log_probs_are_those_of_its_own_model(tmp_path: Path, backend: str |
     tokens = Jagged.from_rows([torch.tensor([1, 2, 10, 2, 1, 11], dtype=torch.int32)])
     lengths = torch.tensor([3])
     tokenizer = build_tokenizer(job.model)
-    model = build_forward_model(teacher.spec, tokenizer)
+    model = teacher.model(tokenizer, SingleRank())
     model.load(Folder(given.path))
     found = model.score(tokens, lengths, Output.LOG_PROBS, 1.0).values
     own = build_forward_model(job.model_copy(update={"model": LARGER}), tokenizer)
@@ -95,3 +96,14 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "teacher")
     with pytest.raises(ValueError, match=rf"^roles\.reference\.modelPath: {tmp_path}/teacher has neither"):
         Teacher.of(job)
+
+
+def test_a_family_that_is_not_computed_is_named_by_the_field_of_the_teacher(tmp_path: Path) -> None:
+    """On a cluster no command has read its folder before."""
+    file = save(tmp_path / "teacher", LARGER) / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_bytes()), "model_type": "gpt2"}))
+    job = spec(tmp_path / "teacher")
+    teacher = Teacher.of(job)
+    assert teacher is not None
+    with pytest.raises(ValueError, match=r"^roles\.reference\.modelPath: its config\.json has model_type 'gpt2'"):
+        teacher.model(build_tokenizer(job.model), SingleRank())

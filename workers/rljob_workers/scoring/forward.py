@@ -182,10 +182,9 @@ def _run(rank: RankParts, task: Task, field: str, *, interval: int | None, teach
         max_rows=rank.share,
         interval=interval,
     )
-    spec = rank.spec if teacher is None else teacher.spec
-    with rank.loading("building the model", spec.model.path):
-        gang = form_group(rank.context, rank.session)
-        model = build_forward_model(spec, build_tokenizer(rank.spec.model), gang)
+    with rank.loading("building the model", rank.spec.model.path if teacher is None else teacher.folder):
+        gang, tokenizer = form_group(rank.context, rank.session), build_tokenizer(rank.spec.model)
+        model = build_forward_model(rank.spec, tokenizer, gang) if teacher is None else teacher.model(tokenizer, gang)
         mesh = Mesh.of(gang, [0] * gang.world)
     with closing(_receiver(rank, teacher)) as receiver:
         ForwardLoop(config, rank.session, rank.queue, receiver, model, rank.timeline, mesh).run()

@@ -5,6 +5,7 @@ For `scoring.forward`, whose loop gets its weights from a receiver here as it ge
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,12 +16,17 @@ from rljob_api.spec.teacher import has_teacher
 from rljob_api.wire.identity import WeightId
 from rljob_workers.dcs.weights.transport import StagedWeights, WeightReceiver
 from rljob_workers.models.building import weight_files
+from rljob_workers.trainers import build_forward_model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+    from transformers import PreTrainedTokenizerBase
 
     from rljob_api.names import Lineage, Stream
     from rljob_api.spec import RLJobSpec
+    from rljob_workers.trainers.base import ForwardModel
+    from rljob_workers.trainers.data_parallel import DataParallelGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +47,8 @@ class Teacher:
             return None
         assert spec.roles.reference is not None, "it has a teacher"
         folder = Path(spec.roles.reference.model_path or "")
-        try:
+        with _naming_its_field():
             weight_files(folder)
-        except ValueError as error:
-            raise ValueError(f"{FIELD}: {str(error).removeprefix('model.path: ')}") from error
         wrong = teacher_problem(spec.model, folder)
         if wrong is not None:
             raise ValueError(wrong)
@@ -53,11 +57,30 @@ class Teacher:
         roles = spec.roles.model_copy(update={"actor": actor})
         return cls(folder, spec.model_copy(update={"model": model, "roles": roles}))
 
+    def model(self, tokenizer: PreTrainedTokenizerBase, gang: DataParallelGroup) -> ForwardModel:
+        """This rank's part of it, without weights; `tokenizer` is the policy's. ValueError as of `of`."""
+        with _naming_its_field():
+            return build_forward_model(self.spec, tokenizer, gang)
+
     def receiver(self, lineage: Lineage) -> WeightReceiver:
         """What gives its weights, once, to a rank of an epoch that began with `lineage`."""
         num_bytes = sum(file.stat().st_size for file in weight_files(self.folder))
         weight = WeightId(lineage=lineage, version=WeightVersion(0))
         return _GivenWeights(StagedWeights(weight, self.folder, num_bytes))
+
+
+_OF_THE_POLICY = "model.path: "
+"""With this begin sentences about a model's folder, whose ever it is."""
+
+
+@contextmanager
+def _naming_its_field() -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        if not str(error).startswith(_OF_THE_POLICY):
+            raise
+        raise ValueError(f"{FIELD}: {str(error).removeprefix(_OF_THE_POLICY)}") from error
 
 
 class _GivenWeights(WeightReceiver):
