@@ -101,6 +101,9 @@ _BESIDE_GREEDY = [str(name) for name, traits in ADVANTAGES.items() if traits.nee
 _IS_GREEDY = f"self.algorithm.advantage in {_BESIDE_GREEDY}"
 
 
+_OF_ONE_SAMPLE = [str(name) for name, traits in ADVANTAGES.items() if traits.fewest_samples == 1]
+
+
 def _samples_have_a_measure(job: RLJobSpec) -> bool:
     return job.rollout.samples_per_prompt >= job.algorithm.advantage_traits.fewest_samples
 
@@ -291,8 +294,8 @@ SPEC: tuple[Rule, ...] = (
         field="rollout.samplesPerPrompt",
         holds=_samples_have_a_measure,
         sentence="{rollout.samplesPerPrompt} leaves algorithm.advantage {algorithm.advantage} no other sample of the "
-        f"prompt to measure one against. Give at least 2, or set advantage to {' or '.join(_BESIDE_GREEDY)}.",
-        cel=f"self.rollout.samplesPerPrompt >= 2 || {_IS_GREEDY}",
+        f"prompt to measure one against. Give at least 2, or set advantage to {' or '.join(_OF_ONE_SAMPLE)}.",
+        cel=f"self.rollout.samplesPerPrompt >= 2 || self.algorithm.advantage in {_OF_ONE_SAMPLE}",
     ),
     Rule(
         field="rollout.function",

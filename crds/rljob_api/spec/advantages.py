@@ -56,8 +56,8 @@ class AdvantageTraits:
 
     @property
     def fewest_samples(self) -> int:
-        """Of a prompt, for each to be measured against something: without a greedy answer that is the others."""
-        return 1 if self.needs_greedy else 2
+        """Of a prompt, for each to be measured against something: without greedy answer and teacher, the others."""
+        return 1 if self.needs_greedy or self.needs_reference else 2
 
 
 ADVANTAGES: Mapping[str, AdvantageTraits] = {
