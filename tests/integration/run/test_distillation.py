@@ -63,7 +63,8 @@ def die_and_learn(folder: Path, manifest: dict[str, Any], rank: int) -> None:
 
 def test_a_student_comes_nearer_to_its_teacher(tmp_path: Path) -> None:
     training = {"optimizer": {"learningRate": 1e-2}}
-    die_and_learn(tmp_path, make_student(tmp_path, rollout={"numRollouts": 16}, training=training), 0)
+    rollout = {"numRollouts": 16, "batchSize": 32, "samplesPerPrompt": 1}
+    die_and_learn(tmp_path, make_student(tmp_path, rollout=rollout, training=training), 0)
 
 
 @pytest.mark.long
