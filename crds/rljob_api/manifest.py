@@ -155,6 +155,9 @@ def resolve_paths(job: RLJob, folder: Path) -> RLJob:
     if roles.critic is not None:
         path = _absolute(roles.critic.model_path, folder)
         roles = roles.model_copy(update={"critic": roles.critic.model_copy(update={"model_path": path})})
+    if roles.reference is not None:
+        path = _absolute(roles.reference.model_path, folder)
+        roles = roles.model_copy(update={"reference": roles.reference.model_copy(update={"model_path": path})})
     parts = {"model": model, "data": data, "rollout": rollout, "algorithm": algorithm, "roles": roles}
     return job.model_copy(update={"spec": spec.model_copy(update=parts)})
 

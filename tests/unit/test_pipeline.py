@@ -8,7 +8,7 @@ import pytest
 
 from rljob_api.spec import RLJobSpec
 from rljob_api.spec.algorithm import AlgorithmSpec
-from rljob_api.spec.roles import ForwardRoleSpec
+from rljob_api.spec.roles import ReferenceSpec
 from rljob_api.spec.training import ClaimPolicy
 from rljob_workers import pipeline
 from rljob_workers.tensors.columns import Column
@@ -75,6 +75,13 @@ def job(algorithm: dict[str, Any]) -> RLJobSpec:
             ClaimPolicy.GROUP,
             id="each row by itself, but for its group's variance",
         ),
+        pytest.param(
+            {"advantage": "Distillation"},
+            {*TOKENS, Column.LOG_PROBS, Column.REF_LOG_PROBS},
+            {Column.ADVANTAGES},
+            ClaimPolicy.FIFO,
+            id="each row by itself, and a teacher",
+        ),
         pytest.param(WHITENED, WITH_VALUES, OF_TOKENS, ForwardPolicy.PARTITION, id="whitened over the rollout"),
     ],
 )
@@ -94,7 +101,7 @@ def test_the_estimator_decides_what_its_task_reads_writes_and_claims(
 )
 def test_the_reference_is_read_where_the_pull_is_felt(placement: str | None, of_loss: bool, of_reward: bool) -> None:
     spec = job({"kl": {"coefficient": 0.1, "placement": placement}})
-    spec = spec.model_copy(update={"roles": spec.roles.model_copy(update={"reference": ForwardRoleSpec()})})
+    spec = spec.model_copy(update={"roles": spec.roles.model_copy(update={"reference": ReferenceSpec()})})
     train, advantages = pipeline.actor_train(spec), pipeline.compute_advantages(spec)
     assert (Column.REF_LOG_PROBS in train.needs) is of_loss
     assert (Column.REF_LOG_PROBS in advantages.needs) is of_reward

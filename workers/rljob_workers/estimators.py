@@ -14,6 +14,7 @@ import torch
 
 from rljob_api.spec.advantages import Advantage, CutOff, GaeSpec, Whitening
 from rljob_api.spec.algorithm import NoVariance
+from rljob_workers.algorithms.advantages.distillation import distillation
 from rljob_workers.algorithms.advantages.gae import gae
 from rljob_workers.algorithms.advantages.group import group_centred, group_normalised, leave_one_out
 from rljob_workers.algorithms.advantages.reinforce import reinforce_plus_plus, reinforce_plus_plus_baseline
@@ -48,6 +49,7 @@ TOKEN_ESTIMATORS: Mapping[str, Callable[[AlgorithmSpec], TokenEstimator]] = {
     Advantage.REINFORCE_PLUS_PLUS: lambda algorithm: reinforce_plus_plus,  # noqa: ARG005 - one signature
     Advantage.REINFORCE_PLUS_PLUS_BASELINE: lambda algorithm: reinforce_plus_plus_baseline,  # noqa: ARG005
     Advantage.GAE: _gae,
+    Advantage.DISTILLATION: lambda algorithm: distillation,  # noqa: ARG005
 }
 
 

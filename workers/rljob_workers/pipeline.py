@@ -95,7 +95,7 @@ def compute_advantages(spec: RLJobSpec) -> Task:
     needs, writes = [Column.REWARDS, Column.VALID], [Column.ROW_ADVANTAGES]
     if traits.is_per_token or algorithm.kl.is_in_reward:
         needs += [Column.RESPONSE_LENGTHS, Column.LOSS_MASKS, Column.FINISH_REASONS]
-    if algorithm.kl.is_in_reward:
+    if traits.needs_reference or algorithm.kl.is_in_reward:
         needs += [
             Column.REF_LOG_PROBS,
             Column.LOG_PROBS if ACTOR_LOG_PROBS.name in _served(spec) else Column.ROLLOUT_LOG_PROBS,
@@ -133,8 +133,8 @@ def actor_train(spec: RLJobSpec) -> Task:
     """The actor's task. It waits for nothing that it does not read.
 
     Without actor_fwd it makes its own log-probs (`training.loop.Proximal`). The reference's are read by the KL term
-    of the loss: where there is none a reference goes on serving rows as it comes to them, and no task waits for it.
-    Values and returns are a critic's, and baselines are in the advantages.
+    of the loss, and by advantages that are made of them: where there is neither a reference goes on serving rows as it
+    comes to them, and no task waits for it. Values and returns are a critic's, and baselines are in the advantages.
     """
     unread = {Column.VALUES, Column.RETURNS, Column.BASELINES}
     if not spec.algorithm.kl.is_in_loss:

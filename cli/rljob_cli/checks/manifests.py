@@ -46,6 +46,7 @@ from rljob_cli.checks.machine import machine_findings
 from rljob_cli.checks.models import model_findings
 from rljob_cli.checks.prompts import prompt_findings
 from rljob_cli.checks.reward_models import reward_model_findings
+from rljob_cli.checks.teachers import teacher_findings
 from rljob_cli.checks.user_functions import function_problem, functions_of
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ def preflight(job: RLJob, place: JobPlace = JobPlace.MACHINE, refused: Collectio
     findings = Findings()
     findings.add(model_findings(spec, is_elsewhere=is_elsewhere))
     findings.add(reward_model_findings(spec, is_elsewhere=is_elsewhere))
+    findings.add(teacher_findings(spec, is_elsewhere=is_elsewhere))
     for function in functions_of(spec):
         wrong = function_problem(function)
         if wrong is not None:

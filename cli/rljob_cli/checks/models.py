@@ -233,10 +233,15 @@ def max_positions(spec: RLJobSpec, described: Mapping[str, Any]) -> int | None:
     is_sglang = engine.kind is EngineKind.SGLANG
     given = _given_length(engine.args) if is_sglang else None
     for fields in (inner if isinstance(inner, dict) else {}, described):
-        for name in _POSITIONS:
-            if type(fields.get(name)) is int and fields[name] > 0:
-                return given or int(fields[name] * (_stretch(fields) if is_sglang else 1))
+        if (positions := positions_in(fields)) is not None:
+            return given or int(positions * (_stretch(fields) if is_sglang else 1))
     return given
+
+
+def positions_in(described: Mapping[str, Any]) -> int | None:
+    """Positions of the model of a config.json, or of a part of it; None where it does not say."""
+    given = (described.get(name) for name in _POSITIONS)
+    return next((value for value in given if type(value) is int and value > 0), None)
 
 
 def _given_length(args: Sequence[str]) -> int | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rljob_api.model_files.size import stored_shapes
-from rljob_api.spec.model import tokenizer_size
+from rljob_api.model_files.tokens import embedding_rows, policy_rows
 from rljob_api.spec.roles import BACKENDS
 from rljob_cli.checks.findings import Finding, problem, unchecked
 from rljob_cli.checks.models import decoder_problem, json_object
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from rljob_api.spec import RLJobSpec
-    from rljob_api.spec.model import ModelSpec
 
 _FIELD = "spec.roles.critic.modelPath"
 
@@ -69,7 +68,7 @@ def _config_findings(spec: RLJobSpec, folder: Path, described: Mapping[str, Any]
             f"{_FIELD}: {folder}/config.json is of a model with {labels} labels, but a token has one value. Give a"
             " reward model of one label."
         )
-    rows, wanted = _vocabulary(described), _policys_vocabulary(spec.model)
+    rows, wanted = embedding_rows(described), policy_rows(spec.model)
     if rows is not None and wanted is not None and rows != wanted:
         yield problem(
             f"{_FIELD}: {folder} has a vocabulary of {rows} tokens, and the policy one of {wanted}, but both read the"
@@ -92,21 +91,6 @@ def _num_labels(described: Mapping[str, Any]) -> int:
     if isinstance(names, dict) and names:
         return len(names)
     return number if type(number) is int else _LABELS_OF_TRANSFORMERS
-
-
-def _vocabulary(described: Mapping[str, Any]) -> int | None:
-    inner = described.get("text_config")
-    size = (inner if isinstance(inner, dict) else described).get("vocab_size")
-    return size if type(size) is int else None
-
-
-def _policys_vocabulary(model: ModelSpec) -> int | None:
-    """None where its files do not say, or where another tokenizer's size is the vocabulary."""
-    if model.config is None:
-        return _vocabulary(json_object(Path(model.path or "") / "config.json") or {})
-    if model.config.vocab_size is None and model.tokenizer_path is not None:
-        return None
-    return model.config.vocab_size or tokenizer_size(model.config.tokenizer)
 
 
 def _head_findings(folder: Path) -> Iterator[Finding]:

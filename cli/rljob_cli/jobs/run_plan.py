@@ -6,7 +6,7 @@ Pure. Made for --dry-run from the job and from what was read for it; `ui.plan` m
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rljob_api.machine.devices import MachineDevices
@@ -18,8 +18,8 @@ from rljob_api.machine.memory import (
     kv_bytes_per_token,
     trainer_memory,
 )
-from rljob_api.model_files.size import ModelShape, critic_shape, fitting_interval, model_shape
-from rljob_api.names import EngineKind, Role
+from rljob_api.model_files.size import ModelShape, critic_shape, fitting_interval, model_shape, reference_shape
+from rljob_api.names import EngineKind, Role, Stream
 from rljob_api.roles import TRAITS, RoleTopology
 from rljob_api.spec import RLJob, RLJobSpec
 from rljob_api.spec.roles import BACKENDS, RoleSpec, TrainerBackend
@@ -97,12 +97,14 @@ class ModelShapes:
     policy: ModelShape
     critic: ModelShape
     """Where there is none, of the one that it would have."""
+    reference: ModelShape
+    """Of the role reference."""
 
     @classmethod
     def of(cls, spec: RLJobSpec) -> ModelShapes:
         """Of a job with absolute paths. ValueError, with a sentence, where files cannot be read."""
         policy = model_shape(spec.model)
-        return cls(policy, critic_shape(spec, policy))
+        return cls(policy, critic_shape(spec, policy), reference_shape(spec, policy))
 
 
 def run_plan(job: RLJob, machine: MachineDevices, placed: PodDevices, shapes: ModelShapes, rows: RowLengths) -> RunPlan:
@@ -245,6 +247,15 @@ def _log_probs(job: _Job, role: RoleSpec, topology: RoleTopology, rank: int) -> 
     return settings, forward_memory(job.shape, job.backend, job.spec.model.dtype, work, topology.ranks_per_gang)
 
 
+def _reference(job: _Job, role: RoleSpec, topology: RoleTopology, rank: int) -> _Work:
+    """As actor_fwd, of its own model."""
+    of_its_model = replace(job, shapes=replace(job.shapes, policy=job.shapes.reference))
+    settings, memory = _log_probs(of_its_model, role, topology, rank)
+    given = job.spec.roles.reference
+    teacher = None if given is None else given.model_path
+    return (settings if teacher is None else {"model": teacher, **settings}), memory
+
+
 def _generation(job: _Job, role: RoleSpec, topology: RoleTopology, rank: int) -> _Work:
     del role
     sampling = job.spec.rollout.sampling
@@ -284,6 +295,8 @@ def _work_of(role: Role) -> Callable[[_Job, RoleSpec, RoleTopology, int], _Work]
         return _critic
     if traits.has_engines:
         return _generation
+    if traits.stream is Stream.REFERENCE:
+        return _reference
     return _advantages if traits.stream is None else _log_probs
 
 

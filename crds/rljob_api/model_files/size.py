@@ -183,6 +183,15 @@ def critic_shape(spec: RLJobSpec, policy: ModelShape) -> ModelShape:
     return replace(policy, parameters=policy.parameters + added, outside=policy.outside + added, vocabulary=1)
 
 
+def reference_shape(spec: RLJobSpec, policy: ModelShape) -> ModelShape:
+    """Of the model of the role reference: a teacher's files, or the policy's. Errors as above."""
+    reference = spec.roles.reference
+    if reference is None or reference.model_path is None:
+        return policy
+    folder = Path(reference.model_path)
+    return shape_of_files(_described(folder), stored_shapes(folder))
+
+
 def _inner(fields: dict[str, Any]) -> int:
     experts, width = fields.get("num_experts_per_tok"), fields.get("moe_intermediate_size")
     if isinstance(experts, int) and isinstance(width, int):

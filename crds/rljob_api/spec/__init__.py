@@ -37,6 +37,7 @@ from rljob_api.spec.roles import (
 from rljob_api.spec.rollout import RolloutSpec
 from rljob_api.spec.scheduling import SchedulingSpec
 from rljob_api.spec.simulation import SimulationSpec
+from rljob_api.spec.teacher import TEACHER
 from rljob_api.spec.trained_roles import CRITIC, ENGINE_IS_SIM, NO_GPUS, RANKS
 from rljob_api.spec.training import TrainingSpec
 from rljob_api.spec.weights import WeightSyncSpec
@@ -98,6 +99,9 @@ _BESIDE_GREEDY = [str(name) for name, traits in ADVANTAGES.items() if traits.nee
 
 
 _IS_GREEDY = f"self.algorithm.advantage in {_BESIDE_GREEDY}"
+
+
+_OF_ONE_SAMPLE = [str(name) for name, traits in ADVANTAGES.items() if traits.fewest_samples == 1]
 
 
 def _samples_have_a_measure(job: RLJobSpec) -> bool:
@@ -245,6 +249,7 @@ SPEC: tuple[Rule, ...] = (
     ),
     *RANKS,
     *CRITIC,
+    *TEACHER,
     Rule(
         field="algorithm.proximal",
         holds=_has_no_idle_forward,
@@ -289,8 +294,8 @@ SPEC: tuple[Rule, ...] = (
         field="rollout.samplesPerPrompt",
         holds=_samples_have_a_measure,
         sentence="{rollout.samplesPerPrompt} leaves algorithm.advantage {algorithm.advantage} no other sample of the "
-        f"prompt to measure one against. Give at least 2, or set advantage to {' or '.join(_BESIDE_GREEDY)}.",
-        cel=f"self.rollout.samplesPerPrompt >= 2 || {_IS_GREEDY}",
+        f"prompt to measure one against. Give at least 2, or set advantage to {' or '.join(_OF_ONE_SAMPLE)}.",
+        cel=f"self.rollout.samplesPerPrompt >= 2 || self.algorithm.advantage in {_OF_ONE_SAMPLE}",
     ),
     Rule(
         field="rollout.function",

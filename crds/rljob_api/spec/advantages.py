@@ -22,6 +22,7 @@ class Advantage(StrEnum):
     REINFORCE_PLUS_PLUS = "ReinforcePlusPlus"
     REINFORCE_PLUS_PLUS_BASELINE = "ReinforcePlusPlusBaseline"
     GAE = "Gae"
+    DISTILLATION = "Distillation"
 
 
 class Statistics(Enum):
@@ -45,6 +46,8 @@ class AdvantageTraits:
     """Whether it reads a critic's values, and gives returns to train it on."""
     needs_greedy: bool = False
     """Whether it measures samples against a greedy answer to their prompt, which is drawn and scored beside them."""
+    needs_reference: bool = False
+    """Whether it reads the log-probs of a teacher, which is the model of the role reference, and no rewards."""
 
     @property
     def is_of_a_group(self) -> bool:
@@ -53,8 +56,8 @@ class AdvantageTraits:
 
     @property
     def fewest_samples(self) -> int:
-        """Of a prompt, for each to be measured against something: without a greedy answer that is the others."""
-        return 1 if self.needs_greedy else 2
+        """Of a prompt, for each to be measured against something: without greedy answer and teacher, the others."""
+        return 1 if self.needs_greedy or self.needs_reference else 2
 
 
 ADVANTAGES: Mapping[str, AdvantageTraits] = {
@@ -65,7 +68,12 @@ ADVANTAGES: Mapping[str, AdvantageTraits] = {
     Advantage.REINFORCE_PLUS_PLUS: AdvantageTraits(Statistics.PARTITION, is_per_token=True),
     Advantage.REINFORCE_PLUS_PLUS_BASELINE: AdvantageTraits(Statistics.PARTITION, is_per_token=True),
     Advantage.GAE: AdvantageTraits(Statistics.PARTITION, is_per_token=True, needs_values=True),
+    Advantage.DISTILLATION: AdvantageTraits(Statistics.ROW, is_per_token=True, needs_reference=True),
 }
+
+
+OF_A_TEACHER = tuple(str(name) for name, traits in ADVANTAGES.items() if traits.needs_reference)
+"""Those that are made of a teacher's log-probs."""
 
 
 OWN_ADVANTAGE = AdvantageTraits()

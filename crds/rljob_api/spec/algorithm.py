@@ -11,6 +11,7 @@ from pydantic.alias_generators import to_snake
 from rljob_api.rule import Derived, Rule, RuledModel
 from rljob_api.spec.advantages import (
     ADVANTAGES,
+    OF_A_TEACHER,
     OWN_ADVANTAGE,
     Advantage,
     AdvantageTraits,
@@ -150,6 +151,21 @@ ALGORITHM: tuple[Rule, ...] = (
         holds=lambda algorithm: algorithm.gae is None or algorithm.advantage == "Gae",
         sentence="is for the advantage Gae, but advantage is {advantage}. Set advantage to Gae or remove gae.",
         cel="!has(self.gae) || self.advantage == 'Gae'",
+    ),
+    Rule(
+        field="kl.placement",
+        holds=lambda algorithm: not algorithm.advantage_traits.needs_reference or not algorithm.kl.is_in_reward,
+        sentence="{kl.placement} takes the distance to the teacher off rewards, which the advantage {advantage} does "
+        "not read: it is that distance already. Set placement to Loss, or choose another advantage.",
+        cel=f"!(self.advantage in {list(OF_A_TEACHER)}) || !has(self.kl.placement) || self.kl.placement != 'Reward' || "
+        "self.kl.coefficient == 0.0",
+    ),
+    Rule(
+        field="noVariance",
+        holds=lambda algorithm: not algorithm.advantage_traits.needs_reference or algorithm.no_variance == "Keep",
+        sentence="{noVariance} goes by rewards, which the advantage {advantage} does not read: what a teacher says of "
+        "a sample would be left out. Set noVariance to Keep, or choose another advantage.",
+        cel=f"!(self.advantage in {list(OF_A_TEACHER)}) || !has(self.noVariance) || self.noVariance == 'Keep'",
     ),
     Rule(
         field="correction.kind",
@@ -332,8 +348,9 @@ class AlgorithmSpec(RuledModel):
     - mean of the others of its group. ReMax: reward - reward of a greedy answer to the same prompt, which is drawn and
     scored beside its samples. ReinforcePlusPlus: what comes from each token on, with mean 0 and variance 1 over
     the tokens of the whole rollout; ReinforcePlusPlusBaseline: reward - mean of its group, so too. Gae: each token
-    against a critic's values, over the tokens that the model drew. Or `package.module:function` with the
-    signature of `rljob_workers.algorithms.advantages.estimator.RowEstimator`."""
+    against a critic's values, over the tokens that the model drew. Distillation: log-prob of the teacher
+    (roles.reference.modelPath) - log-prob of the policy, of each token; rewards are not read. Or
+    `package.module:function` with the signature of `rljob_workers.algorithms.advantages.estimator.RowEstimator`."""
     gae: GaeSpec | None = None
     """How Gae weighs what comes later. Null: its defaults, where advantage is Gae."""
     loss: Annotated[str, _names(Loss)] | None = None

@@ -317,6 +317,15 @@ class ForwardRoleSpec(RoleSpec):
         return self.shards
 
 
+class ReferenceSpec(ForwardRoleSpec):
+    """Size and shape of the reference, and what model it has."""
+
+    model_path: str | None = Field(default=None, min_length=1, max_length=4096)
+    """Folder of a teacher, whose log-probs are the reference's: a causal language model of any size that the backend
+    computes, with the policy's tokenizer; relative to the manifest. Rows that have log-probs when it changes keep them.
+    Null: the policy's version 0, or what training.refUpdateInterval says."""
+
+
 class ActorSpec(RoleSpec):
     """Size and shape of the actor, and what computes its model."""
 
@@ -383,8 +392,9 @@ class RolloutRoleSpec(RoleSpec):
 class RolesSpec(ApiModel):
     """Roles of the job.
 
-    `reference` may be absent (null) when no KL term needs it, `advantages` when rewards of a group are all that these
-    are made of, and `actorFwd` always. There is a `critic` where algorithm.advantage needs values, and only there.
+    `reference` may be absent (null) when neither a KL term nor algorithm.advantage needs it, `advantages` when rewards
+    of a group are all that these are made of, and `actorFwd` always. There is a `critic` where algorithm.advantage
+    needs values, and only there.
     """
 
     actor: Annotated[ActorSpec, RESTARTS] = ActorSpec()
@@ -398,9 +408,9 @@ class RolesSpec(ApiModel):
     With one optimizer step per rollout that costs nothing, and null is the default; with several the actor computes
     them before the first, so that a rollout must be complete before it is trained on. So {} is the default then, but on
     a cluster null where the actor has gpus. What a job began with stays."""
-    reference: Annotated[ForwardRoleSpec | None, RESTARTS] = None
-    """Log-probs under the reference model; null means that there is no such role. With KL coefficient 0 it serves rows
-    as it comes to them, and no role waits for it."""
+    reference: Annotated[ReferenceSpec | None, RESTARTS] = None
+    """Log-probs under the reference model, which may be a teacher; null means that there is no such role. With KL
+    coefficient 0, and no advantage of it, it serves rows as it comes to them, and no role waits for it."""
     advantages: Annotated[RoleSpec | None, RESTARTS] = RoleSpec()
     """Advantages from rewards. Null: there is no such role, and the rollout puts them with its samples, which costs
     nothing: where a sample is compared with the others of its group and with nothing else (algorithm.advantage Grpo,

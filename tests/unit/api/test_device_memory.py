@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_api.machine.memory import Pass, engine_memory, forward_memory, kv_bytes_per_token, trainer_memory
-from rljob_api.model_files.size import ModelShape, critic_shape, model_shape, shape_of_files
+from rljob_api.model_files.size import ModelShape, critic_shape, model_shape, reference_shape, shape_of_files
 from rljob_api.spec import RLJobSpec
 from rljob_api.spec.engine import EngineSpec
 from rljob_api.spec.model import Dtype, ModelSpec
@@ -93,6 +93,16 @@ def test_a_critic_has_a_row_in_the_place_of_the_language_head(shape: ModelShape,
     assert make_critic({}, modelPath=str(folder)) == replace(
         shape, parameters=shape.parameters + 2560, outside=shape.outside + 2560, vocabulary=1
     )
+
+
+def test_a_teacher_has_the_size_of_its_own_files(shape: ModelShape, tmp_path: Path) -> None:
+    head = json.dumps({name: {"shape": size} for name, size in stored(QWEN3_4B).items()}).encode()
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(head)) + head)
+    (tmp_path / "config.json").write_text(json.dumps(QWEN3_4B))
+    policy = model_shape(ModelSpec.model_validate({"config": CONFIG}))
+    for reference, expected in (({"modelPath": str(tmp_path)}, shape), ({}, policy)):
+        spec = RLJobSpec.model_validate(changed({"spec.roles.reference": reference})["spec"])
+        assert reference_shape(spec, policy) == expected
 
 
 def test_a_critic_makes_no_logits(shape: ModelShape) -> None:

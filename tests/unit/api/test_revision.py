@@ -106,6 +106,7 @@ OTHER = [
     pytest.param({"roles.actor": {"resources": {"limits": {"cpu": "2"}}}}, id="resources"),
     pytest.param({"roles.rollout": {"template": {"spec": {"priorityClassName": "high"}}}}, id="a patch"),
     pytest.param({"roles.reference": {"replicas": 2}}, id="more references"),
+    pytest.param({"roles.reference": {"modelPath": "/models/teacher"}}, id="a teacher"),
     pytest.param({"roles.actorFwd": None}, id="no actor_fwd"),
     pytest.param({"roles.rollout": {"ranksPerPod": 2}}, id="more engines in a pod"),
     pytest.param({"roles.rollout": {"engine": {"kind": "SGLang"}}}, id="another kind of engine"),

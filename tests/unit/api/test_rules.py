@@ -34,6 +34,7 @@ CRITIC = st.fixed_dictionaries(
         "modelPath": st.sampled_from(["r", None]),
     },
 )
+REFERENCE = st.fixed_dictionaries({}, optional={**SHAPE, "modelPath": st.sampled_from(["t", None])})
 ENGINE = st.fixed_dictionaries(
     {},
     optional={
@@ -139,13 +140,14 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "spec.training.itersPerTrainUpdate": SIZES,
     "spec.training.claimPolicy": st.sampled_from(["Fifo", "Group", "Balanced"]),
     "spec.training.refUpdateInterval": st.sampled_from([1, 5, None]),
-    "spec.algorithm.advantage": st.sampled_from(["Grpo", "Gae", "ReMax"]),
+    "spec.algorithm.advantage": st.sampled_from(["Grpo", "Gae", "ReMax", "Distillation"]),
+    "spec.algorithm.kl.placement": st.sampled_from(["Reward", "Loss", None]),
     "spec.training.criticOnlySteps": st.sampled_from([1, 5, None]),
     "spec.roles.actor": ACTOR,
     "spec.roles.critic": st.one_of(st.none(), CRITIC),
     "spec.roles.rollout": ROLLOUT,
     "spec.roles.actorFwd": st.one_of(st.none(), SHAPES),
-    "spec.roles.reference": st.one_of(st.none(), SHAPES),
+    "spec.roles.reference": st.one_of(st.none(), REFERENCE),
     "spec.roles.advantages": SHAPES,
     "spec.restartPolicy.table.actor": st.one_of(st.none(), SCOPES),
     "spec.restartPolicy.table.rollout": SCOPES,

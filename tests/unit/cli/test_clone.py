@@ -73,6 +73,18 @@ def test_a_critic_goes_on_from_its_part_of_the_checkpoint() -> None:
     assert any("The critic begins with the values of that checkpoint" in note for note in made.notes)
 
 
+def test_rows_of_a_teacher_are_measured_against_it_still() -> None:
+    changes = {
+        "spec.algorithm": {"advantage": "Distillation"},
+        "spec.roles.reference": {"modelPath": "/models/teacher"},
+    }
+    made = clone(_resource(changes), "next", from_checkpoint=True)
+    reference = _read(made).spec.roles.reference
+    assert reference is not None
+    assert reference.model_path == "/models/teacher"
+    assert not any("measured against" in note for note in made.notes)
+
+
 def test_only_what_was_given_is_written() -> None:
     text = clone(_resource({}), None, from_checkpoint=False).text()
     written = yaml.safe_load(text)

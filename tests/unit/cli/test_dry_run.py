@@ -75,6 +75,28 @@ def run_dry(folder: Path, environment: dict[str, str], *options: str, roles: dic
     return CliRunner().invoke(cli, command, env={"CUDA_VISIBLE_DEVICES": None, **environment})
 
 
+def test_a_teacher_has_the_memory_of_its_own_model(folder: Path) -> None:
+    """Of half the layers: 4.02 x 10^9 parameters, of which 36 layers have 3.63."""
+    teacher = folder / "teacher"
+    teacher.mkdir()
+    half = {**QWEN3_4B, "num_hidden_layers": 18}
+    shapes = {name: shape for name, shape in stored(QWEN3_4B).items() if not _is_of_a_late_layer(name)}
+    head = json.dumps({name: {"shape": shape} for name, shape in shapes.items()}).encode()
+    (teacher / "model.safetensors").write_bytes(struct.pack("<Q", len(head)) + head)
+    (teacher / "config.json").write_text(json.dumps(half))
+    done = run_dry(folder, EIGHT, "--output", "json", roles={"reference": {"gpus": 1, "modelPath": "teacher"}})
+    assert done.exit_code == 0, done.output
+    processes = {process["name"]: process for process in json.loads(done.output)["processes"]}
+    whole, reference = processes["actor_fwd-0.0"], processes["reference-0.0"]
+    assert reference["settings"] == {"model": str(teacher), **whole["settings"]}
+    assert reference["memory"]["weights"] == 2 * (4_022_468_096 + 151936 * 2560 + 2560) // 2
+
+
+def _is_of_a_late_layer(name: str) -> bool:
+    place = name.split(".")
+    return "layers" in place and int(place[place.index("layers") + 1]) >= 18
+
+
 def test_eight_devices_have_their_processes_and_their_memory(folder: Path) -> None:
     done = run_dry(folder, EIGHT)
     assert done.exit_code == 0, done.output

@@ -1,12 +1,15 @@
 """Made tokenizers lose nothing, have ids that depend on the config alone, and refuse with a sentence."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerFast
 
+from rljob_api.model_files.tokens import end_of_sequence, made_tokens, tokens_in
 from rljob_api.spec.model import PRINTABLE_ASCII, ModelConfig, ModelSpec, TokenizerConfig, TokenizerKind, tokenizer_size
 from rljob_workers.models.tokenizers import build_tokenizer, decode_tokens, encode_prompt, make_tokenizer, text_decoder
 
@@ -29,6 +32,28 @@ def test_the_size_known_without_building_is_the_size_of_the_tokenizer(config: To
     assert tokenizer_size(config) == len(tokenizer)
     assert sorted(tokenizer.get_vocab().values()) == list(range(len(tokenizer)))
     assert {tokenizer.eos_token_id, tokenizer.pad_token_id} == {len(tokenizer) - 2, len(tokenizer) - 1}
+
+
+@pytest.mark.parametrize("tokenizer", [CHARACTER, BYTE, DIGITS], ids=["characters", "bytes", "digits"])
+def test_the_tokens_known_without_building_are_those_of_the_tokenizer_and_of_its_files(
+    tmp_path: Path, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    configs = (TokenizerConfig(), TokenizerConfig(kind=TokenizerKind.BYTE), TokenizerConfig(alphabet="0123456789="))
+    (config,) = (one for one, made in zip(configs, (CHARACTER, BYTE, DIGITS), strict=True) if made is tokenizer)
+    tokens = {index: token for token, index in tokenizer.get_vocab().items()}
+    assert made_tokens(config) == tokens
+    tokenizer.save_pretrained(tmp_path)
+    assert tokens_in(tmp_path) == tokens
+    assert end_of_sequence(tmp_path) == tokenizer.eos_token
+
+
+def test_the_tokens_of_a_unigram_table_are_in_the_order_of_their_ids(tmp_path: Path) -> None:
+    tokenizer = {"model": {"vocab": [["<unk>", 0.0], ["a", -1.5]]}, "added_tokens": [{"id": 2, "content": "<s>"}]}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (tmp_path / "tokenizer_config.json").write_text('{"added_tokens_decoder": {"3": {"content": "<|tool|>"}}}')
+    assert tokens_in(tmp_path) == {0: "<unk>", 1: "a", 2: "<s>", 3: "<|tool|>"}
+    (tmp_path / "tokenizer.json").write_text("{}")
+    assert tokens_in(tmp_path) is None
 
 
 @given(text=st.text(alphabet=PRINTABLE_ASCII, max_size=200))

@@ -144,6 +144,17 @@ def test_a_greedy_answer_that_is_worth_something_else_is_variance(order: list[in
     assert found[Column.HAS_VARIANCE].values.tolist() == [int(row // 2 in (1, 2)) for row in order]
 
 
+@given(st.permutations(range(4)), st.booleans())
+def test_a_teacher_grades_each_token_whatever_the_order_of_rows(order: list[int], of_engine: bool) -> None:
+    """Against actor_fwd's log-probs, else the engine's; a tool wrote the token where the gap would be largest."""
+    estimator = estimator_of(AlgorithmSpec.model_validate({"advantage": "Distillation"}))
+    batch = make_batch([row // 2 for row in order], [0.0] * 4, [LENGTHS[row] for row in order])
+    own = {"rollout_log_probs" if of_engine else "log_probs": LOG_PROBS}
+    found = advantages(with_tokens(batch, order, loss_masks=MASKS, ref_log_probs=REFERENCE, **own), 2, estimator)
+    expected = [[-1.0, 0.0], [-1.0], [-1.0, 0.0, 0.0], [-6.0]]
+    assert [row.tolist() for row in found[Column.ADVANTAGES].rows()] == [expected[row] for row in order]
+
+
 @given(st.permutations(range(4)))
 def test_tokens_get_the_advantages_of_their_place_whatever_the_order_of_rows(order: list[int]) -> None:
     estimator = estimator_of(AlgorithmSpec.model_validate({"advantage": "Gae", "gae": {"lambda": 0.5, "gamma": 0.5}}))

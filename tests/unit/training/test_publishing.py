@@ -12,11 +12,13 @@ import pytest
 import torch
 
 from rljob_api.names import WeightVersion
+from rljob_api.spec import RLJobSpec
 from rljob_api.spec.restart import loading_seconds
 from rljob_workers.models.blob import WeightShare
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.training.publishing import ExportConfig, Exports
 from rljob_workers.training.saving import SaveConfig, Saves
+from tests.unit.api.manifests import changed
 
 TIMEOUT = 300.0
 
@@ -62,6 +64,14 @@ def made(session: Any, num_bytes: int, folder: Path) -> Iterator[tuple[Saves, Ex
         saves = Saves(SaveConfig(10, 1, None, TIMEOUT), session, trainer, checkpoints, None, timeline)
         share = WeightShare(0, 1, "layout")
         yield saves, Exports(config, session, saves, share, publisher, checkpoints, timeline, lambda _: staged, None)
+
+
+@pytest.mark.parametrize(
+    ("reference", "serves"), [(None, False), ({}, True), ({"modelPath": "/models/teacher"}, False)]
+)
+def test_versions_are_retained_for_a_reference_that_is_one(reference: dict[str, str] | None, serves: bool) -> None:
+    changes = {"spec.algorithm.kl.coefficient": 0, "spec.roles.reference": reference}
+    assert ExportConfig.of(RLJobSpec.model_validate(changed(changes)["spec"])).serves_reference is serves
 
 
 @pytest.mark.parametrize("version", [pytest.param(0, id="kept"), pytest.param(3, id="restored")])

@@ -15,6 +15,7 @@ from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE, WordLevel
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from rljob_api.model_files.tokens import symbols_of_bytes
 from rljob_api.spec.model import SPECIAL_TOKENS, ModelSpec, TokenizerConfig, TokenizerKind, alphabet_of
 
 ChatMessages: TypeAlias = Sequence[Mapping[str, str]]
@@ -165,21 +166,11 @@ def _character_level(alphabet: str) -> Tokenizer:
 
 
 def _byte_level() -> Tokenizer:
-    symbols = _symbols_of_bytes()
+    symbols = symbols_of_bytes()
     backend = Tokenizer(BPE(vocab={symbol: byte for byte, symbol in enumerate(symbols)}, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
     return backend
-
-
-def _symbols_of_bytes() -> list[str]:
-    """The character that stands for each byte in a byte-level vocabulary (Radford et al. 2019, GPT-2's table).
-
-    Printable Latin-1 stands for itself; the others take code points from 256 on, in order.
-    """
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    replacements = iter(range(0x100, 0x200))
-    return [chr(byte) if byte in printable else chr(next(replacements)) for byte in range(0x100)]
 
 
 def _render(tokenizer: PreTrainedTokenizerBase, messages: ChatMessages) -> str:

@@ -59,7 +59,8 @@ class ScoreStage:
     def _outcome(self, group: GeneratedGroup, scores: Sequence[SettledScore]) -> GroupRows | Unscored:
         """`scores` are those of `group.answers`."""
         if group.greedy is None:
-            return self._of_samples(group, scores, MIN_VALID, None)
+            # A group of one is compared with none: a teacher measures it.
+            return self._of_samples(group, scores, min(MIN_VALID, len(scores)), None)
         *of_samples, greedy = scores
         if greedy.failure is not None:
             reason = "its greedy answer, which its samples are measured against, could not be scored."

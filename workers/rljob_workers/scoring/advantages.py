@@ -64,11 +64,12 @@ def _rows_of(batch: Batch, order: list[int], samples_per_prompt: int, penalty: K
     def sorted_values(column: Column) -> torch.Tensor:
         return columns[column].select(order).values
 
-    penalties = None
-    if penalty is not None:
+    log_probs = ref_log_probs = penalties = None
+    if Column.REF_LOG_PROBS in columns:
         before = Column.LOG_PROBS if Column.LOG_PROBS in columns else Column.ROLLOUT_LOG_PROBS
-        kl = penalty.estimate(sorted_values(before), sorted_values(Column.REF_LOG_PROBS))
-        penalties = penalty.coefficient * kl
+        log_probs, ref_log_probs = sorted_values(before), sorted_values(Column.REF_LOG_PROBS)
+        if penalty is not None:
+            penalties = penalty.coefficient * penalty.estimate(log_probs, ref_log_probs)
     return AdvantageRows(
         rewards=columns[Column.REWARDS].values[order].where(valid, 0.0),
         valid=valid,
@@ -76,6 +77,8 @@ def _rows_of(batch: Batch, order: list[int], samples_per_prompt: int, penalty: K
         masks=MaskedRows(sorted_values(Column.LOSS_MASKS) * valid.repeat_interleave(lengths), lengths),
         cut_off=columns[Column.FINISH_REASONS].values[order] == FINISH_LENGTH,
         values=sorted_values(Column.VALUES) if Column.VALUES in columns else None,
+        log_probs=log_probs,
+        ref_log_probs=ref_log_probs,
         penalties=penalties,
     )
 

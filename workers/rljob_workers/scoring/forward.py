@@ -1,7 +1,7 @@
 """Actor_fwd and reference: log-probs of streamed rows under the version that the rows ask for.
 
 Run by the assembly. `train_r` gets `log_probs` under version r exactly, and `ref_log_probs` under version
-floor(r / k) * k.
+floor(r / k) * k, or under a teacher.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from rljob_workers.gangs.shared_weights import SharedReceiver
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.models.weight_source import Folder
 from rljob_workers.rank_loop import TURN_SECONDS, Draining, RankParts, RowServer, idle_until_ordered
+from rljob_workers.scoring.teacher import Teacher
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.tensors.columns import Column
 from rljob_workers.trainers import build_forward_model
@@ -163,11 +164,12 @@ def run_actor_fwd(rank: RankParts) -> None:
 
 
 def run_reference(rank: RankParts) -> None:
-    """Serves log-probs of the reference until the pod drains."""
-    _run(rank, pipeline.REFERENCE_LOG_PROBS, Column.REF_LOG_PROBS, interval=rank.spec.training.ref_update_interval)
+    """Serves log-probs of the reference until the pod drains: of a teacher, where the job has one."""
+    interval, teacher = rank.spec.training.ref_update_interval, Teacher.of(rank.spec)
+    _run(rank, pipeline.REFERENCE_LOG_PROBS, Column.REF_LOG_PROBS, interval=interval, teacher=teacher)
 
 
-def _run(rank: RankParts, task: Task, field: str, *, interval: int | None) -> None:
+def _run(rank: RankParts, task: Task, field: str, *, interval: int | None, teacher: Teacher | None = None) -> None:
     role = rank.context.incarnation.key.role
     stream = TRAITS[role].stream
     assert stream is not None, f"{role} computes under weights that it follows"
@@ -180,9 +182,16 @@ def _run(rank: RankParts, task: Task, field: str, *, interval: int | None) -> No
         max_rows=rank.share,
         interval=interval,
     )
-    with rank.loading("building the model", rank.spec.model.path):
-        gang = form_group(rank.context, rank.session)
-        model = build_forward_model(rank.spec, build_tokenizer(rank.spec.model), gang)
+    with rank.loading("building the model", rank.spec.model.path if teacher is None else teacher.folder):
+        gang, tokenizer = form_group(rank.context, rank.session), build_tokenizer(rank.spec.model)
+        model = build_forward_model(rank.spec, tokenizer, gang) if teacher is None else teacher.model(tokenizer, gang)
         mesh = Mesh.of(gang, [0] * gang.world)
-    with closing(build_receiver(rank.context, rank.session)) as receiver:
+    with closing(_receiver(rank, teacher)) as receiver:
         ForwardLoop(config, rank.session, rank.queue, receiver, model, rank.timeline, mesh).run()
+
+
+def _receiver(rank: RankParts, teacher: Teacher | None) -> WeightReceiver:
+    """Of the policy's weights, or of a teacher's, which come with each epoch anew."""
+    if teacher is None:
+        return build_receiver(rank.context, rank.session)
+    return teacher.receiver(rank.session.welcome.restore.lineage)

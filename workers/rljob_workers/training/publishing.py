@@ -19,6 +19,7 @@ from rljob_api.failpoints import failpoint
 from rljob_api.names import Stream, WeightVersion
 from rljob_api.spec import RLJobSpec
 from rljob_api.spec.restart import loading_seconds
+from rljob_api.spec.teacher import has_teacher
 from rljob_api.spec.weights import WeightVerification
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.weights import Probe
@@ -84,6 +85,7 @@ class ExportConfig:
     ref_update_interval: int | None
     """k: every k-th version becomes a reference version. None: version 0 alone."""
     serves_reference: bool
+    """Whether a role follows the stream of reference versions."""
     timeout_seconds: float
 
     @classmethod
@@ -91,7 +93,7 @@ class ExportConfig:
         """Of a job."""
         return cls(
             ref_update_interval=spec.training.ref_update_interval,
-            serves_reference=spec.roles.reference is not None,
+            serves_reference=spec.roles.reference is not None and not has_teacher(spec),
             timeout_seconds=float(spec.weight_sync.timeout_seconds),
         )
 

@@ -44,6 +44,10 @@ class AdvantageRows:
     """[rows] bool: the answer ended because there was room for no more."""
     values: torch.Tensor | None = None
     """[tokens] float32: the critic's expected return from each token on. None: nothing that needs it was asked for."""
+    log_probs: torch.Tensor | None = None
+    """[tokens] float32: of the policy before training. None: nothing that compares it was asked for."""
+    ref_log_probs: torch.Tensor | None = None
+    """[tokens] float32: of the reference, there where `log_probs` are."""
     penalties: torch.Tensor | None = None
     """[tokens] float32, taken off the reward of each token. None: there are none."""
 
