@@ -61,7 +61,11 @@ def test_what_stays_as_a_run_began_is_named_where_a_new_one_would_get_something_
         "spec.model.headDtype: bfloat16, as the job began; a new job would get float32, the default with gpus. It"
         " cannot change once the job exists.",
     ]
-    message: dict[str, Any] = {"spec.roles.actorFwd": None, "spec.roles.advantages": {}, "spec.roles.reference": {"gpus": 0}}
+    message: dict[str, Any] = {
+        "spec.roles.actorFwd": None,
+        "spec.roles.advantages": {},
+        "spec.roles.reference": {"gpus": 0},
+    }
     message |= {"spec.roles.rollout": {"gpus": 1, "engine": {"kind": "Torch"}}, "spec.model.dtype": "float32"}
     assert warned({**gpus, **message}) == []
     (alone,) = warned({**message, "spec.roles.actor": {"gpus": 2}, "spec.roles.rollout": {}})
