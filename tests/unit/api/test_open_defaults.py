@@ -48,6 +48,7 @@ NEW = [
     pytest.param({**SEVERAL_STEPS, **BYPASS}, {"actor_fwd": None}, id="Rollout, none"),
     pytest.param({}, {"advantages": None}, id="advantages of a group, made where it is put"),
     pytest.param({"spec.algorithm.advantage": "m:f"}, {"advantages": None}, id="so by a function of the user's"),
+    pytest.param({"spec.algorithm.advantage": "ReMax"}, {"advantages": None}, id="and beside a greedy answer"),
     pytest.param({"spec.roles.advantages": {}}, {"advantages": CPU}, id="a role for them that is asked for"),
     pytest.param({"spec.roles.advantages": None}, {"advantages": None}, id="one that is not wanted, of a group"),
     pytest.param(WHITENED, {"advantages": CPU}, id="advantages over the rollout"),
