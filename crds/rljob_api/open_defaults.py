@@ -3,9 +3,9 @@
     resolution = resolve(spec, Place.MACHINE, retained)     retained: what an earlier start chose; None for a new job
     resolution.spec, resolution.choices, resolution.problems
 
-By itself the model of the spec fills in an actorFwd, an engine of kind Torch, the CPU for every role, and logits in the
-model's own type: a resolved spec that is stored without these fields means that. Only fields that are not given are
-resolved: `rljob run` keeps the result in `job.json`, the operator in `status.accepted`. Pure.
+By itself the model of the spec fills in an actorFwd, the role advantages, an engine of kind Torch, the CPU for every
+role, and logits in the model's own type: a resolved spec that is stored without these fields means that. Only fields
+that are not given are resolved: `rljob run` keeps the result in `job.json`, the operator in `status.accepted`. Pure.
 """
 
 from __future__ import annotations
@@ -17,10 +17,18 @@ from enum import Enum
 from rljob_api.change import Change
 from rljob_api.names import EngineKind, Role
 from rljob_api.revision import row_of
-from rljob_api.roles import FORWARD_ROLES, LEADING_ROLE, PROXIMAL_ROLE, SAVING_ROLES, TRAITS, field_name
+from rljob_api.roles import (
+    ADVANTAGES_ROLE,
+    FORWARD_ROLES,
+    LEADING_ROLE,
+    PROXIMAL_ROLE,
+    SAVING_ROLES,
+    TRAITS,
+    field_name,
+)
 from rljob_api.spec import RLJobSpec
 from rljob_api.spec.advantages import Statistics
-from rljob_api.spec.algorithm import ProximalPolicy
+from rljob_api.spec.algorithm import AlgorithmSpec, ProximalPolicy
 from rljob_api.spec.model import Dtype
 from rljob_api.spec.roles import DeviceOwner, ForwardRoleSpec, RoleSpec, RolesSpec, engine_kind
 from rljob_api.spec.training import ClaimPolicy
@@ -57,6 +65,8 @@ class RetainedDefaults:
     has_proximal_role: bool
     """Whether there is an actorFwd."""
     engine: EngineKind
+    has_advantages_role: bool = True
+    """Whether there is that role; there is in releases that resolved no such thing."""
     devices: Mapping[Role, RoleDevices] = field(default_factory=dict)
     """Of roles that compute a model; those that are not in it are resolved."""
     head_dtype: Dtype | None = None
@@ -72,6 +82,7 @@ class RetainedDefaults:
         return cls(
             PROXIMAL_ROLE in present,
             spec.roles.rollout.engine.kind,
+            ADVANTAGES_ROLE in present,
             devices,
             spec.model.head_dtype,
             spec.training.iters_per_train_update,
@@ -106,7 +117,8 @@ def resolve(spec: RLJobSpec, place: JobPlace, retained: RetainedDefaults | None 
     choices: list[ResolvedDefault] = []
     problems: list[str] = []
     problems += _proximal_problems(spec)
-    for step in (_proximal_role, _engine):
+    problems += _advantages_problems(spec)
+    for step in (_proximal_role, _advantages_role, _engine):
         spec, choice = step(spec, place, retained)
         choices += [choice] if choice is not None else []
     for role in _computing(spec):
@@ -184,6 +196,50 @@ def _proximal_role(
     roles = spec.roles.model_copy(update={name: ForwardRoleSpec() if is_there else None})
     return _with_roles(spec, roles), ResolvedDefault(
         f"roles.{field_name(PROXIMAL_ROLE)}", "{}" if is_there else "null", reason
+    )
+
+
+def _advantages_problems(spec: RLJobSpec) -> Iterator[str]:
+    """No rule says these either, as above."""
+    if spec.roles.of(ADVANTAGES_ROLE) is not None:
+        return
+    role, algorithm = f"spec.roles.{field_name(ADVANTAGES_ROLE)}: null leaves advantages to the rollout", spec.algorithm
+    if not algorithm.advantage_traits.is_of_a_group:
+        yield (
+            f"{role}, which has one group at a time, but {algorithm.advantage} compares more, or tokens. Give the role"
+            " as {}, or another advantage."
+        )
+    if algorithm.kl.is_in_reward:
+        yield (
+            f"{role}, which does not have the reference's log-probs that algorithm.kl.placement Reward takes off"
+            " rewards. Give the role as {}, or set placement to Loss."
+        )
+
+
+def _why_advantages_need_a_role(algorithm: AlgorithmSpec) -> str:
+    """Empty where they do not."""
+    if not algorithm.advantage_traits.is_of_a_group:
+        return f"since algorithm.advantage {algorithm.advantage} compares more than a group, or tokens"
+    return "since algorithm.kl.placement Reward takes the reference's log-probs" if algorithm.kl.is_in_reward else ""
+
+
+def _advantages_role(
+    spec: RLJobSpec, _: JobPlace, retained: RetainedDefaults | None
+) -> tuple[RLJobSpec, ResolvedDefault | None]:
+    """Null costs nothing where the rollout, as it puts a group, has all that the group's advantages are made of."""
+    name, algorithm = ADVANTAGES_ROLE.value, spec.algorithm
+    needed = _why_advantages_need_a_role(algorithm)
+    if name in spec.roles.model_fields_set and (spec.roles.of(ADVANTAGES_ROLE) is not None or not needed):
+        return spec, None
+    if needed:
+        is_there, reason = True, needed
+    elif retained is not None:
+        is_there, reason = retained.has_advantages_role, _AS_BEGUN
+    else:
+        is_there, reason = False, f"since algorithm.advantage {algorithm.advantage} needs no more than a group"
+    roles = spec.roles.model_copy(update={name: RoleSpec() if is_there else None})
+    return _with_roles(spec, roles), ResolvedDefault(
+        f"roles.{field_name(ADVANTAGES_ROLE)}", "{}" if is_there else "null", reason
     )
 
 

@@ -120,6 +120,10 @@ PROXIMAL_ROLE = _only(lambda traits: "actor_log_probs" in traits.tasks)
 """Without it the actor makes those log-probs itself."""
 
 
+ADVANTAGES_ROLE = _only(lambda traits: "compute_advantages_and_returns" in traits.tasks)
+"""Without it the rollout puts advantages with the rows of a group."""
+
+
 VALUE_ROLE = _only(lambda traits: "critic_values" in traits.tasks)
 """Where a job has it, it estimates values, and trains on returns."""
 

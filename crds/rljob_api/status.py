@@ -241,6 +241,8 @@ class DefaultsStatus(StatusModel):
 
     actor_fwd: bool = True
     """Whether there is that role."""
+    advantages: bool = True
+    """Whether there is that role."""
     engine: str = ""
     """roles.rollout.engine.kind."""
     head_dtype: str = ""

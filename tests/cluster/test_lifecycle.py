@@ -34,8 +34,12 @@ class Stage:
     def __init__(self, kubectl: Kubectl, operator: OperatorProcess) -> None:
         self.kubectl = kubectl
         self.operator = operator
-        manifest = leaves_nothing(make_small_job(rollout={"numRollouts": 1_000_000}, restartPolicy=PATIENT))
-        self.job = ClusterJob(kubectl, slowed(manifest, "slower"))
+        manifest = make_small_job(
+            rollout={"numRollouts": 1_000_000},
+            roles={"advantages": {}},  # one that restarts in place
+            restartPolicy=PATIENT,
+        )
+        self.job = ClusterJob(kubectl, slowed(leaves_nothing(manifest), "slower"))
 
     def owned(self, name: str) -> list[Object]:
         """What there is of a job."""

@@ -39,7 +39,8 @@ def crd(cluster: Cluster) -> None:
 def made_patient(name: str) -> Object:
     """A job that trains for long. No one here is found by silence: a busy machine's pause must not count as one."""
     policy = {"heartbeatTimeoutSeconds": 60}
-    return leaves_nothing(slowed(make_small_job(name, rollout={"numRollouts": 5000}, restartPolicy=policy)))
+    manifest = make_small_job(name, rollout={"numRollouts": 5000}, restartPolicy=policy, roles={"advantages": {}})
+    return leaves_nothing(slowed(manifest))
 
 
 def is_ready_in(epoch: int, raw: Object | None) -> bool:
@@ -282,7 +283,7 @@ def test_connections_that_break_or_go_silent_lose_nothing(
 
 
 def apply_suspended(kubectl: Kubectl, *names: str) -> None:
-    jobs = [leaves_nothing(make_small_job(name)) for name in names]
+    jobs = [leaves_nothing(make_small_job(name, roles={"advantages": {}})) for name in names]
     kubectl.apply(*({**job, "spec": {**job["spec"], "suspend": True}} for job in jobs))
 
 

@@ -61,7 +61,7 @@ def test_every_right_is_used_and_none_is_missed(kubectl: Kubectl, node: Node, re
 def _run_a_whole_incarnation(kubectl: Kubectl) -> None:
     manifest = make_small_job(
         rollout={"numRollouts": 1_000_000},
-        roles={"reference": {}, "rollout": {"replicas": 2}},
+        roles={"reference": {}, "advantages": {}, "rollout": {"replicas": 2}},
         transferQueue={"storageUnits": 2},
         restartPolicy={"mechanism": "Recreate", "heartbeatTimeoutSeconds": 60, "stallTimeoutSeconds": 600},
     )

@@ -44,6 +44,7 @@ def long_job(cluster: Cluster, kubectl: Kubectl) -> Iterator[tuple[ClusterJob, P
     install_definition(cluster.kubeconfig)
     with gated_rewards() as gate:
         manifest = make_job(rollout={"numRollouts": 120}, restartPolicy=PATIENT)
+        del manifest["spec"]["roles"]["advantages"]  # the release before has the role all the same, and so it stays
         yield ClusterJob(kubectl, slowed(manifest, "gated", gate)), gate
 
 

@@ -86,12 +86,18 @@ def _new_id() -> str:
     return f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"
 
 
+def has_role(job: dict[str, Any], role: Role) -> bool:
+    """Whether an RLJob, as the API server has it, has the role: by its spec, or where that says nothing its status."""
+    reported = {row["name"] for row in job.get("status", {}).get("roles", [])}
+    return job["spec"]["roles"].get(field_name(role)) is not None or role.value in reported
+
+
 def _check(job: dict[str, Any], request: _Request) -> None:
     """Raises ClusterProblem where a restart means nothing."""
     _refuse_ended(job, request, "There is nothing to restart.")
     if job["spec"].get("suspend"):
         raise ClusterProblem(f"The RLJob {request.name} is suspended. Set spec.suspend to false, and it starts anew.")
-    if request.role is not None and job["spec"]["roles"].get(field_name(request.role)) is None:
+    if request.role is not None and not has_role(job, request.role):
         raise ClusterProblem(f"--role: {request.role} is no role of the RLJob {request.name}. Name another or none.")
 
 

@@ -50,7 +50,7 @@ and the operator of the release before, which refuses a field that it does not k
 jobs lack them since, and rules test them with `has`: none leaves this list."""
 
 
-LEFT_OPEN = frozenset({"gpus", "actorFwd", "itersPerTrainUpdate"})
+LEFT_OPEN = frozenset({"gpus", "actorFwd", "advantages", "itersPerTrainUpdate"})
 """Fields whose own default depends on the rest of the job (`open_defaults`): the API server fills in none, so that
 readers see what was given. What is below them has its defaults."""
 

@@ -55,7 +55,8 @@ def _sections(path: str, node: Schema) -> Iterator[str]:
 def _row(path: str, field: Schema, *, is_required: bool) -> str:
     meaning = _one_line(field.get("description", "")).replace("|", "\\|")
     name = path.rpartition(".")[2]
-    default = "by the job" if name in LEFT_OPEN else _default(field, is_required=is_required)
+    is_open = name in LEFT_OPEN and not enum_values(field)  # an enum of a role's name is its row of the restart table
+    default = "by the job" if is_open else _default(field, is_required=is_required)
     return f"| `{name}` | {_type(field)} | {default} | {_change(path)} | {meaning} |"
 
 

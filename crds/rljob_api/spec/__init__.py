@@ -83,18 +83,6 @@ def _penalty_begins_within_an_answer(job: RLJobSpec) -> bool:
     return overlong is None or overlong.buffer <= job.rollout.sampling.max_new_tokens
 
 
-_OF_MORE_THAN_A_GROUP = tuple(str(name) for name, traits in ADVANTAGES.items() if not traits.is_of_a_group)
-"""Advantages that a rollout cannot make of the group that it puts."""
-
-
-def _advantages_have_a_role(job: RLJobSpec) -> bool:
-    return job.roles.advantages is not None or job.algorithm.advantage_traits.is_of_a_group
-
-
-def _penalised_rewards_have_a_role(job: RLJobSpec) -> bool:
-    return job.roles.advantages is not None or not job.algorithm.kl.is_in_reward
-
-
 _BESIDE_GREEDY = [str(name) for name, traits in ADVANTAGES.items() if traits.needs_greedy]
 
 
@@ -311,21 +299,6 @@ SPEC: tuple[Rule, ...] = (
         "whose tools take as long would be called a stalled one. Give less, or raise stallTimeoutSeconds.",
         cel="!has(self.rollout.function) || !has(self.rollout.function.timeoutSeconds) || "
         "self.rollout.function.timeoutSeconds < self.restartPolicy.stallTimeoutSeconds",
-    ),
-    Rule(
-        field="roles.advantages",
-        holds=_advantages_have_a_role,
-        sentence="null leaves advantages to the rollout, which has one group at a time, but {algorithm.advantage} "
-        "compares more, or tokens. Give the role as {}, or another advantage.",
-        cel=f"has(self.roles.advantages) || !(self.algorithm.advantage in {list(_OF_MORE_THAN_A_GROUP)})",
-    ),
-    Rule(
-        field="roles.advantages",
-        holds=_penalised_rewards_have_a_role,
-        sentence="null leaves advantages to the rollout, which does not have the reference's log-probs that "
-        "algorithm.kl.placement Reward takes off rewards. Give the role as {}, or set placement to Loss.",
-        cel="has(self.roles.advantages) || !has(self.algorithm.kl.placement) || "
-        "self.algorithm.kl.placement != 'Reward' || self.algorithm.kl.coefficient == 0.0",
     ),
     Rule(
         field="rollout.reward.overlong.buffer",

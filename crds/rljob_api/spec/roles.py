@@ -414,7 +414,9 @@ class RolesSpec(ApiModel):
     advantages: Annotated[RoleSpec | None, RESTARTS] = RoleSpec()
     """Advantages from rewards. Null: there is no such role, and the rollout puts them with its samples, which costs
     nothing: where a sample is compared with the others of its group and with nothing else (algorithm.advantage Grpo,
-    DrGrpo, Rloo or a function of yours, and no kl.placement Reward)."""
+    DrGrpo, Rloo or a function of yours, and no kl.placement Reward) or with a greedy answer (ReMax). That is the
+    default there, and {} elsewhere: null is refused where the role is needed, but on a cluster, which takes null for
+    nothing given, the role comes. What a job began with stays."""
 
     def present(self) -> dict[Role, RoleSpec]:
         """The roles that the job has, in the order in which a sample passes them."""

@@ -135,6 +135,7 @@ def recorded_defaults(spec: RLJobSpec) -> DefaultsStatus:
     head_dtype = defaults.head_dtype.value if defaults.head_dtype is not None else ""
     return DefaultsStatus(
         actor_fwd=defaults.has_proximal_role,
+        advantages=defaults.has_advantages_role,
         engine=defaults.engine.value,
         head_dtype=head_dtype,
         iters_per_train_update=defaults.iters_per_train_update,
@@ -153,6 +154,7 @@ def _resolved(job: RLJob, status: RLJobStatus | Unreadable) -> RLJob:
         had = RetainedDefaults(
             recorded.actor_fwd,
             EngineKind(recorded.engine),
+            has_advantages_role=recorded.advantages,
             head_dtype=head_dtype,
             iters_per_train_update=recorded.iters_per_train_update,
         )

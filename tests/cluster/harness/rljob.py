@@ -44,7 +44,7 @@ def make_job(name: str = "job", **changes: dict[str, Any]) -> Object:
             "reward": {"characterMatch": {}},
         },
         "training": {"globalBatchSize": 32, "microBatchSize": 32, "optimizer": {"learningRate": 1e-3}},
-        "roles": {"reference": {}, "actorFwd": {}},
+        "roles": {"reference": {}, "actorFwd": {}, "advantages": {}},
         "checkpoint": {"everySteps": 2, "volume": {"size": "1Gi"}},
         "restartPolicy": {"heartbeatTimeoutSeconds": 10, "stallTimeoutSeconds": 120},
         "telemetry": {"sampleLog": True},
@@ -67,7 +67,7 @@ def _state_who_computes_on_the_cpu(roles: dict[str, Any]) -> None:
 
 _FEW_PODS: dict[str, dict[str, Any]] = {
     "algorithm": {"kl": {"coefficient": 0}},
-    "roles": {"reference": None, "actorFwd": None},
+    "roles": {"reference": None, "actorFwd": None, "advantages": None},
     "transferQueue": {"storageUnits": 1},
 }
 

@@ -72,7 +72,7 @@ def make_manifest(folder: Path, **changes: dict[str, Any]) -> dict[str, Any]:
             "itersPerTrainUpdate": 1,
             "optimizer": {"learningRate": 1e-3},
         },
-        "roles": {"reference": {}, "actorFwd": {}},
+        "roles": {"reference": {}, "actorFwd": {}, "advantages": {}},
         "checkpoint": {"everySteps": 2},
         "restartPolicy": {"stallTimeoutSeconds": 60},
         "telemetry": {"sampleLog": True},

@@ -1,4 +1,4 @@
-"""Roles that a job does without: actor_fwd, and a reference whose log-probs no one reads."""
+"""Roles that a job does without: actor_fwd, advantages, and a reference whose log-probs no one reads."""
 
 from __future__ import annotations
 
@@ -54,10 +54,11 @@ def test_the_engines_log_probs_are_the_proximal_ones(tmp_path: Path) -> None:
 
 
 def test_the_rollout_makes_advantages_where_there_is_no_role_for_them(tmp_path: Path) -> None:
-    """With the column that leaves out groups without variance; nothing is lost where one of its ranks is killed."""
+    """By default, with the column that leaves out groups without variance; a rank of it is killed, and nothing lost."""
     algorithm = {"advantage": "Rloo", "noVariance": "LeaveOut"}
-    roles = {"advantages": None, "rollout": {"replicas": 2}}
+    roles = {"rollout": {"replicas": 2}}
     manifest = make_simulated(tmp_path, algorithm=algorithm, roles=roles, rollout={"numRollouts": 16})
+    del manifest["spec"]["roles"]["advantages"]
     manifest["spec"]["telemetry"] |= {"generationsPerRollout": 32}
     with RunningJob(tmp_path, at_leisure(manifest, tmp_path)) as job:
         job.wait_for_step(2)

@@ -29,10 +29,14 @@ def roles_of(resolution: Resolution) -> dict[str, Any]:
     """Role -> what it computes on; None for one that is not there."""
     roles = resolution.spec.roles
     devices = {role.value: (one.gpus, str(one.share_devices_with or "")) for role, one in roles.present().items()}
-    return {"actor_fwd": None, **devices, "engine": roles.rollout.engine.kind.value}
+    return {"actor_fwd": None, "advantages": None, **devices, "engine": roles.rollout.engine.kind.value}
 
 
 CPU = (0, "")
+WHITENED = {"spec.algorithm.advantage": "ReinforcePlusPlus"}
+VALUED = {"spec.algorithm.advantage": "Gae", "spec.roles.critic": {}}
+PENALISED = {"spec.algorithm.kl.placement": "Reward"}
+NO_ROLE: dict[str, Any] = {"spec.roles.advantages": None}
 NEW = [
     pytest.param({}, {"actor_fwd": None, "reference": CPU, "engine": "Torch"}, id="no GPUs, one optimizer step"),
     pytest.param(SEVERAL_STEPS, {"actor_fwd": CPU, "engine": "Torch"}, id="several optimizer steps"),
@@ -42,6 +46,17 @@ NEW = [
     pytest.param({"spec.algorithm.proximal": "Recompute"}, {"actor_fwd": CPU}, id="proximal Recompute, a role for it"),
     pytest.param({**SEVERAL_STEPS, "spec.algorithm.proximal": "Actor"}, {"actor_fwd": None}, id="Actor, none"),
     pytest.param({**SEVERAL_STEPS, **BYPASS}, {"actor_fwd": None}, id="Rollout, none"),
+    pytest.param({}, {"advantages": None}, id="advantages of a group, made where it is put"),
+    pytest.param({"spec.algorithm.advantage": "m:f"}, {"advantages": None}, id="so by a function of the user's"),
+    pytest.param({"spec.algorithm.advantage": "ReMax"}, {"advantages": None}, id="and beside a greedy answer"),
+    pytest.param({"spec.roles.advantages": {}}, {"advantages": CPU}, id="a role for them that is asked for"),
+    pytest.param({"spec.roles.advantages": None}, {"advantages": None}, id="one that is not wanted, of a group"),
+    pytest.param(WHITENED, {"advantages": CPU}, id="advantages over the rollout"),
+    pytest.param(VALUED, {"advantages": CPU}, id="advantages of tokens"),
+    pytest.param(PENALISED, {"advantages": CPU}, id="rewards that the reference lessens"),
+    pytest.param(
+        {"spec.algorithm.kl": {"coefficient": 0, "placement": "Reward"}}, {"advantages": None}, id="or does not"
+    ),
     pytest.param(
         {"spec.roles.actor": {"gpus": 4}, "spec.roles.rollout": {"gpus": 4}},
         {"actor_fwd": None, "reference": (4, "actor"), "engine": "SGLang"},
@@ -106,6 +121,18 @@ REFUSED = [
         " {}, or set proximal to Actor.",
         id="log-probs by a role that is taken away",
     ),
+    pytest.param(
+        {**NO_ROLE, **WHITENED},
+        "spec.roles.advantages: null leaves advantages to the rollout, which has one group at a time, but"
+        " ReinforcePlusPlus compares more, or tokens. Give the role as {}, or another advantage.",
+        id="advantages over the rollout by a role that is taken away",
+    ),
+    pytest.param(
+        {**NO_ROLE, **PENALISED},
+        "spec.roles.advantages: null leaves advantages to the rollout, which does not have the reference's log-probs"
+        " that algorithm.kl.placement Reward takes off rewards. Give the role as {}, or set placement to Loss.",
+        id="lessened rewards by a role that is taken away",
+    ),
 ]
 
 
@@ -132,8 +159,29 @@ def test_a_job_that_began_changes_its_roles_with_the_policy_of_proximal_log_prob
         assert roles_of(resolve(spec_of(SEVERAL_STEPS), place, RetainedDefaults.of(stored)))["actor_fwd"] == CPU
 
 
+@pytest.mark.parametrize("place", JobPlace)
+def test_a_job_that_began_has_a_role_for_advantages_as_it_had_and_where_it_is_needed_by_now(place: JobPlace) -> None:
+    new = resolve(spec_of({}), place).spec
+    old = spec_of({})  # as 0.2.0 stored it, which had the role always: without defaults, so without the field
+    for stored, expected in ((new, None), (old, CPU)):
+        text = stored.model_dump_json(exclude_defaults=True)
+        retained = RetainedDefaults.of(RLJobSpec.model_validate_json(text))
+        assert roles_of(resolve(spec_of({}), place, retained))["advantages"] == expected
+        assert roles_of(resolve(spec_of(WHITENED), place, retained))["advantages"] == CPU
+        assert roles_of(resolve(spec_of(NO_ROLE), place, retained))["advantages"] is None
+        assert roles_of(resolve(spec_of({"spec.roles.advantages": {}}), place, retained))["advantages"] == CPU
+        assert revision(resolve(spec_of({}), place, retained).spec) == revision(resolve(stored, place, retained).spec)
+
+
+@pytest.mark.parametrize("changes", [WHITENED, PENALISED, VALUED])
+def test_an_api_server_that_takes_null_for_nothing_gets_the_role_that_is_needed(changes: dict[str, Any]) -> None:
+    found = resolve(spec_of({**NO_ROLE, **changes}), JobPlace.CLUSTER)
+    assert roles_of(found)["advantages"] == CPU
+    assert RLJobSpec.model_validate_json(found.spec.model_dump_json()) == found.spec, "all rules hold"
+
+
 def test_a_stored_job_keeps_its_roles_its_engine_and_its_revision() -> None:
-    """An actorFwd and every `gpus` are written in; the engine's kind is not."""
+    """An actorFwd and every `gpus` are written in; the engine's kind and, by its default, advantages are not."""
     given = {"replicas": 1, "gpus": 0, "threads": 1}
     old = spec_of({"spec.roles": dict.fromkeys(("actor", "actorFwd", "reference"), given) | {"rollout": {"gpus": 1}}})
     retained = resolve(old, JobPlace.CLUSTER, RetainedDefaults.of(old))
@@ -278,7 +326,10 @@ def test_what_was_resolved_before_wins_on_a_cluster_too() -> None:
 
 def test_the_api_server_fills_in_nothing_that_is_resolved() -> None:
     """Else what was given could not be distinguished; what is below a role that is given has its defaults."""
-    filled = defaulted(spec_schema(), changed({"spec.roles": {"actorFwd": {}}})["spec"])
-    assert filled["roles"]["actorFwd"]["replicas"] == 1
+    filled = defaulted(spec_schema(), changed({"spec.roles": {"actorFwd": {}, "advantages": {}}})["spec"])
+    assert filled["roles"]["actorFwd"]["replicas"] == filled["roles"]["advantages"]["replicas"] == 1
     assert [name for name, role in filled["roles"].items() if "gpus" in role] == []
-    assert "actorFwd" not in defaulted(spec_schema(), changed({"spec.roles": {}})["spec"])["roles"]
+    without = changed({"spec.roles": {}})["spec"]
+    assert not {"actorFwd", "advantages"} & set(defaulted(spec_schema(), without)["roles"])
+    del without["roles"]
+    assert not {"actorFwd", "advantages"} & set(defaulted(spec_schema(), without)["roles"])

@@ -148,7 +148,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "spec.roles.rollout": ROLLOUT,
     "spec.roles.actorFwd": st.one_of(st.none(), SHAPES),
     "spec.roles.reference": st.one_of(st.none(), REFERENCE),
-    "spec.roles.advantages": SHAPES,
+    "spec.roles.advantages": st.one_of(st.none(), SHAPES),
     "spec.restartPolicy.table.actor": st.one_of(st.none(), SCOPES),
     "spec.restartPolicy.table.rollout": SCOPES,
     "spec.restartPolicy.backoff.initialSeconds": st.sampled_from([0, 60, 61.5]),

@@ -7,7 +7,8 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_FAILED
+from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_FAILED, Role
+from rljob_cli.commands.restart import has_role
 from rljob_cli.main import cli
 from tests.unit.api.manifests import changed
 
@@ -39,6 +40,14 @@ def test_a_cluster_that_does_not_answer_is_named(
     result = CliRunner().invoke(cli, arguments)
     assert (result.exit_code, result.stdout) == (EXIT_FAILED, "")
     assert "The API server does not answer about the RLJob demo" in result.stderr
+
+
+def test_a_role_that_comes_by_default_can_be_restarted_alone() -> None:
+    """The API server fills in none of those that depend on the rest of the job."""
+    job: dict[str, Any] = {"spec": {"roles": {"reference": {}, "advantages": None}}, "status": {}}
+    assert [role for role in Role if has_role(job, role)] == [Role.REFERENCE]
+    job["status"]["roles"] = [{"name": "reference"}, {"name": "actor_fwd"}, {"name": "advantages"}]
+    assert [role for role in Role if has_role(job, role)] == [Role.ACTOR_FWD, Role.REFERENCE, Role.ADVANTAGES]
 
 
 def _run(folder: Path, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> tuple[int, str]:

@@ -31,6 +31,7 @@ JOB = {
             "rollout": {"gpus": 2, "engine": {"kind": "Torch"}},
             "actorFwd": {"gpus": 1},
             "reference": {"gpus": 1},
+            "advantages": {},
         },
     },
 }

@@ -61,7 +61,7 @@ def test_without_the_model_they_state_it_and_nothing_else(name: str) -> None:
 def test_on_one_machine_four_gpus_train_and_four_generate(folder: Path) -> None:
     done = rljob("run", str(folder / ONE_MACHINE), "--dry-run", devices=8)
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
-    assert lines[0] == "qwen3-4b: 13 processes in 3 pods; 8 of 8 devices by RLJOB_DEVICES=fake:8"
+    assert lines[0] == "qwen3-4b: 12 processes in 2 pods; 8 of 8 devices by RLJOB_DEVICES=fake:8"
     rows = [line.split()[:2] for line in lines]
     for index in range(4):
         assert [f"actor-0.{index}", f"fake-{index}"] in rows

@@ -52,6 +52,8 @@ def test_what_stays_as_a_run_began_is_named_where_a_new_one_would_get_something_
     assert [text.partition(": ")[2] for text in warned(gpus)] == [
         "spec.roles.actorFwd: {}, as the job began; a new job would get null, since one optimizer step is made per"
         " rollout, which has the log-probs itself. Give roles.actorFwd to say which is meant.",
+        "spec.roles.advantages: {}, as the job began; a new job would get null, since algorithm.advantage Grpo needs no"
+        " more than a group. Give roles.advantages to say which is meant.",
         "spec.roles.rollout.engine.kind: Torch, as the job began; a new job would get SGLang, the default with gpus."
         " Give roles.rollout.engine.kind to say which is meant.",
         "spec.roles.reference.gpus: 0, as the job began; a new job would get 2 with shareDevicesWith actor, since the"
@@ -59,7 +61,11 @@ def test_what_stays_as_a_run_began_is_named_where_a_new_one_would_get_something_
         "spec.model.headDtype: bfloat16, as the job began; a new job would get float32, the default with gpus. It"
         " cannot change once the job exists.",
     ]
-    message: dict[str, Any] = {"spec.roles.actorFwd": None, "spec.roles.reference": {"gpus": 0}}
+    message: dict[str, Any] = {
+        "spec.roles.actorFwd": None,
+        "spec.roles.advantages": {},
+        "spec.roles.reference": {"gpus": 0},
+    }
     message |= {"spec.roles.rollout": {"gpus": 1, "engine": {"kind": "Torch"}}, "spec.model.dtype": "float32"}
     assert warned({**gpus, **message}) == []
     (alone,) = warned({**message, "spec.roles.actor": {"gpus": 2}, "spec.roles.rollout": {}})

@@ -18,7 +18,7 @@ from tests.unit.kube.fake_api import ApiOfAnswers
 
 KEY = JobKey("ns", "job")
 GPUS = {"actor": {"gpus": 2}, "rollout": {"gpus": 1}, "reference": {"gpus": 1}}
-"""As the API server has it: no actorFwd, no kind of engine."""
+"""As the API server has it: no actorFwd, no advantages, no kind of engine."""
 BEGUN = RestartStatus(epoch=3)
 
 
@@ -35,11 +35,12 @@ def accepted(status: RLJobStatus, roles: dict[str, Any] = GPUS, **changes: Any) 
 
 
 @pytest.mark.parametrize(
-    ("status", "has_actor_fwd", "engine"),
+    ("status", "has_actor_fwd", "has_advantages", "engine"),
     [
-        pytest.param(RLJobStatus(), False, "SGLang", id="a new job"),
+        pytest.param(RLJobStatus(), False, False, "SGLang", id="a new job"),
         pytest.param(
             RLJobStatus(restart=BEGUN, accepted=AcceptedStatus(defaults=DefaultsStatus(engine="Another"))),
+            True,
             True,
             "Torch",
             id="begun with an engine that only another version knows",
@@ -49,20 +50,41 @@ def accepted(status: RLJobStatus, roles: dict[str, Any] = GPUS, **changes: Any) 
                 restart=BEGUN, accepted=AcceptedStatus(defaults=DefaultsStatus(actor_fwd=False, engine="SGLang"))
             ),
             False,
+            True,
+            "SGLang",
+            id="begun where every job had the role advantages",
+        ),
+        pytest.param(
+            RLJobStatus(
+                restart=BEGUN,
+                accepted=AcceptedStatus(defaults=DefaultsStatus(actor_fwd=False, advantages=False, engine="SGLang")),
+            ),
+            False,
+            False,
             "SGLang",
             id="begun with the defaults of now",
         ),
         pytest.param(
             RLJobStatus(accepted=AcceptedStatus(defaults=DefaultsStatus(actor_fwd=True, engine="Torch"))),
             True,
+            True,
             "Torch",
             id="accepted, and kept before its first epoch",
         ),
     ],
 )
-def test_what_is_not_given_means(status: RLJobStatus, has_actor_fwd: bool, engine: str) -> None:
+def test_what_is_not_given_means(status: RLJobStatus, has_actor_fwd: bool, has_advantages: bool, engine: str) -> None:
     roles = accepted(status).spec.roles
-    assert (roles.actor_fwd is not None, roles.rollout.engine.kind.value) == (has_actor_fwd, engine)
+    assert (roles.actor_fwd is not None, roles.advantages is not None) == (has_actor_fwd, has_advantages)
+    assert roles.rollout.engine.kind.value == engine
+
+
+def test_an_estimator_that_needs_the_role_for_advantages_gets_it_whatever_the_job_began_with() -> None:
+    """An edit on the cluster, where null cannot be distinguished from nothing."""
+    begun = RLJobStatus(accepted=AcceptedStatus(defaults=DefaultsStatus(advantages=False, engine="Torch")))
+    changes: dict[str, Any] = {"spec.algorithm.advantage": "ReinforcePlusPlus"}
+    assert accepted(begun, **changes).spec.roles.advantages is not None
+    assert accepted(begun, {**GPUS, "advantages": None}, **changes).spec.roles.advantages is not None
 
 
 @pytest.mark.parametrize("levels", [220, 300])
@@ -82,13 +104,13 @@ def test_what_was_chosen_is_retained_over_an_edit_by_the_next_operator() -> None
     """Several optimizer steps would be another default for a new job."""
     spec = AcceptedSpec(cast(Api, ApiOfAnswers({})), KEY)
     retained = spec.note(accepted(RLJobStatus()), 1)
-    assert retained.defaults == DefaultsStatus(actor_fwd=False, engine="SGLang")
+    assert retained.defaults == DefaultsStatus(actor_fwd=False, advantages=False, engine="SGLang")
     status = RLJobStatus.model_validate_json(
         RLJobStatus(restart=BEGUN, accepted=retained).model_dump_json(by_alias=True)
     )
     several: dict[str, Any] = {"spec.training.globalBatchSize": 256, "spec.training.microBatchSize": 8}
     job = accepted(status, **several)
-    assert job.spec.roles.actor_fwd is None
+    assert (job.spec.roles.actor_fwd, job.spec.roles.advantages) == (None, None)
 
 
 def test_the_type_of_logits_is_retained_over_gpus_that_come_later() -> None:
