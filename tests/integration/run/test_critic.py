@@ -45,7 +45,8 @@ def test_a_job_of_six_roles_trains_both_models(tmp_path: Path) -> None:
         assert any("critic/explained_variance" in line for line in metrics), "of returns that differ"
 
 
-@pytest.mark.parametrize("role", ["critic", pytest.param("actor", marks=pytest.mark.long)])
+@pytest.mark.long  # deaths in windows are below, and one of the critic on a cluster
+@pytest.mark.parametrize("role", ["critic", "actor"])
 def test_a_death_of_either_trainer_restarts_both_from_one_record(tmp_path: Path, role: str) -> None:
     manifest = with_critic(make_simulated, tmp_path, roles={"critic": {"ranksPerPod": 2}})
     with RunningJob(tmp_path, at_leisure(manifest, tmp_path)) as job:
@@ -91,6 +92,7 @@ def test_a_death_in_a_window_of_a_common_save_leaves_the_record_before(tmp_path:
         assert_whole(job)
 
 
+@pytest.mark.long  # a cluster's suspension takes the same way
 def test_an_interrupted_job_saves_both_and_goes_on(tmp_path: Path) -> None:
     manifest = with_critic(make_simulated, tmp_path, checkpoint={"everySteps": 1000})
     with RunningJob(tmp_path, at_leisure(manifest, tmp_path)) as job:
