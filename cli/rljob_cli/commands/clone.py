@@ -34,7 +34,6 @@ from rljob_api.spec import Metadata, RLJob, RLJobSpec
 from rljob_api.spec.checkpoint import AccessMode, CheckpointVolumeSpec
 from rljob_api.spec.model import ModelSpec
 from rljob_api.spec.roles import RoleSpec
-from rljob_api.spec.teacher import has_teacher
 from rljob_cli.jobs.cluster import Cluster, ClusterProblem, NoSuchJob, give_up
 
 PARENT_DIR = "/var/lib/rljob-parent"
@@ -204,7 +203,7 @@ def _from_checkpoint(old: RLJob, spec: RLJobSpec, parent: _Parent) -> tuple[RLJo
     below = posixpath.join(RUN_DIR, parent.spec.checkpoint.path or "checkpoints", parent.folder)
     path = posixpath.normpath(below)
     which = "its last checkpoint" if parent.version is None else f"its checkpoint {parent.version}"
-    measured = "" if has_teacher(spec) else " (with a reference role: also what rows are measured against)"
+    measured = "" if spec.has_teacher else " (with a reference role: also what rows are measured against)"
     notes = [f"Version 0{measured} is {which}."]
     if path.startswith(f"{RUN_DIR}/"):
         path = posixpath.join(PARENT_DIR, path.removeprefix(f"{RUN_DIR}/"))

@@ -441,6 +441,11 @@ class RLJobSpec(RuledModel):
         rows = self.rollout.batch_size * self.rollout.samples_per_prompt
         return self.training.global_batch_size == rows and self.training.epochs_per_rollout == 1
 
+    @property
+    def has_teacher(self) -> bool:
+        """Whether the role reference has a model of its own."""
+        return self.roles.reference is not None and self.roles.reference.model_path is not None
+
 
 JOB_NAME = "^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$"
 

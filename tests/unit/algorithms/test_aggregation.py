@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rljob_workers.algorithms.aggregation import Aggregation, constant, sequence_mean, sequence_sum, token_mean
@@ -36,6 +36,7 @@ def test_weights(aggregate: Aggregation, weights: list[float], normaliser: float
     assert float(result.weights @ LOSSES / result.normaliser) == mean
 
 
+@settings(max_examples=30)  # of whole batches each
 @given(st.lists(st.lists(st.booleans(), max_size=6), min_size=2, max_size=8), st.data())
 def test_a_batch_may_be_cut_anywhere_between_rows(rows: list[list[bool]], data: st.DataObject) -> None:
     cut = data.draw(st.integers(1, len(rows) - 1))

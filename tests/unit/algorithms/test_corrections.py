@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rljob_workers.algorithms.corrections import (
@@ -138,6 +138,7 @@ def test_with_a_token_in_each_response_all_levels_are_one(log_ratios: list[float
         torch.testing.assert_close(importance_weights(proximal, behaviour, own, ratio=ratio), proximal.exp())
 
 
+@settings(max_examples=30)  # of whole batches each
 @given(LOG_RATIOS, st.floats(0.2, 0.9), st.floats(1.1, 3))
 def test_a_mask_of_weights_by_their_own_ratio_is_icepop(
     log_ratios: list[list[float]], floor: float, cap: float

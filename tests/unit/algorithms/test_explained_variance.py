@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rljob_workers.algorithms.metric_totals import StepTotals, Total
@@ -73,6 +73,7 @@ def test_nothing_is_explained_where_all_targets_are_equal_or_none_counts() -> No
 TOKENS = st.lists(st.tuples(st.floats(-5, 5, width=16), st.floats(-5, 5, width=16)), min_size=2, max_size=30)
 
 
+@settings(max_examples=30)  # of whole batches each
 @given(TOKENS, st.integers(1, 5), st.integers(1, 4), st.integers(0, 30))
 def test_neither_micro_batches_nor_ranks_nor_steps_change_it(
     tokens: list[tuple[float, float]], parts: int, world: int, first_step: int

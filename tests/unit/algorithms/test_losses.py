@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rljob_workers.algorithms.losses import (
@@ -97,6 +97,7 @@ def test_sapo_never_pulls_more_than_the_ratio_does(ratio: float, advantage: floa
     assert abs(gated) <= abs(of_token(UNCLIPPED, ratio, advantage)[1]) * (1 + 1e-9)
 
 
+@settings(max_examples=30)  # of whole batches each
 @given(ADVANTAGES)
 def test_on_policy_all_have_the_gradient_of_ppo(advantage: float) -> None:
     for loss in (CISPO, SAPO, reinforce):

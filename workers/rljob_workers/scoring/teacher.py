@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from rljob_api.model_files.tokens import FIELD, teacher_problem
 from rljob_api.names import WeightVersion
-from rljob_api.spec.teacher import has_teacher
 from rljob_api.wire.identity import WeightId
 from rljob_workers.dcs.weights.transport import StagedWeights, WeightReceiver
 from rljob_workers.models.building import weight_files
@@ -43,7 +42,7 @@ class Teacher:
 
         Raises ValueError with the field and the cure where the folder lacks files, or has another tokenizer.
         """
-        if not has_teacher(spec):
+        if not spec.has_teacher:
             return None
         assert spec.roles.reference is not None, "it has a teacher"
         folder = Path(spec.roles.reference.model_path or "")

@@ -19,7 +19,6 @@ from rljob_api.failpoints import failpoint
 from rljob_api.names import Stream, WeightVersion
 from rljob_api.spec import RLJobSpec
 from rljob_api.spec.restart import loading_seconds
-from rljob_api.spec.teacher import has_teacher
 from rljob_api.spec.weights import WeightVerification
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.weights import Probe
@@ -93,7 +92,7 @@ class ExportConfig:
         """Of a job."""
         return cls(
             ref_update_interval=spec.training.ref_update_interval,
-            serves_reference=spec.roles.reference is not None and not has_teacher(spec),
+            serves_reference=spec.roles.reference is not None and not spec.has_teacher,
             timeout_seconds=float(spec.weight_sync.timeout_seconds),
         )
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 
 from rljob_workers.algorithms.advantages.reinforce import reinforce_plus_plus, reinforce_plus_plus_baseline
 from rljob_workers.tensors.columns import Column
@@ -54,6 +54,7 @@ def test_returns_are_those_of_a_loop(rows: list[Row]) -> None:
     torch.testing.assert_close(returns_to_go(rows).double(), expected, atol=1e-3, rtol=1e-4)
 
 
+@settings(max_examples=30)  # of whole batches each
 @given(some_rows(samples=3))
 def test_baselines_are_those_of_a_loop(rows: list[Row]) -> None:
     values: dict[tuple[int, int], float] = {}
@@ -69,6 +70,7 @@ def test_baselines_are_those_of_a_loop(rows: list[Row]) -> None:
     torch.testing.assert_close(against_groups(rows, 3).double(), expected, atol=2e-2, rtol=1e-3)
 
 
+@settings(max_examples=30)  # of whole batches each
 @given(some_rows())
 def test_without_penalties_every_drawn_token_of_a_row_has_one_number(rows: list[Row]) -> None:
     rows = [make_row(row.reward, row.masks, valid=row.valid) for row in rows]
