@@ -27,6 +27,7 @@ from rljob_api.model_files.families import (
     needs_proof,
     retained_proof,
 )
+from rljob_api.model_files.tokens import embedding_rows
 from rljob_api.names import EngineKind
 from rljob_cli.checks.findings import Finding, problem, unchecked, warning
 
@@ -127,16 +128,27 @@ def model_findings(spec: RLJobSpec, *, is_elsewhere: bool) -> Iterator[Finding]:
         ("tokenizerPath", model.tokenizer_path, "a tokenizer"),
         ("path", model.path, "a Hugging Face checkpoint"),
     ):
-        if path is not None and not Path(path).is_dir():
-            if is_elsewhere:
-                yield unchecked(
-                    f"spec.model.{field}: {path} is not on this machine, so that nothing of it was looked at."
-                )
-            else:
-                yield problem(f"spec.model.{field}: {path} is not a folder. Give the folder of {what}.")
+        cure = f"Give the folder of {what}."
+        if path is not None and (absent := absent_folder(f"spec.model.{field}", path, cure, is_elsewhere=is_elsewhere)):
+            yield absent
     if model.path is not None and Path(model.path).is_dir():
         yield from _folder_findings(spec, Path(model.path))
     yield from _tokenizer_findings(model)
+
+
+def absent_folder(field: str, path: str, cure: str, *, is_elsewhere: bool) -> Finding | None:
+    """Of a field that names a folder which is not here; None where it is."""
+    if Path(path).is_dir():
+        return None
+    if is_elsewhere:
+        return unchecked(f"{field}: {path} is not on this machine, so that nothing of it was looked at.")
+    return problem(f"{field}: {path} is not a folder. {cure}")
+
+
+def architecture_in(described: Mapping[str, Any]) -> str:
+    """The class of transformers that a config.json names first; empty where it names none."""
+    names = described.get("architectures")
+    return str(names[0]) if isinstance(names, list) and names else ""
 
 
 def _folder_findings(spec: RLJobSpec, folder: Path) -> Iterator[Finding]:
@@ -291,9 +303,7 @@ def _embedding_rows(model: ModelSpec) -> tuple[int | None, str]:
     if model.config is not None:
         return model.config.vocab_size, "model.config.vocabSize"
     described = json_object(Path(model.path or "") / "config.json") or {}
-    inner = described.get("text_config")
-    size = (inner if isinstance(inner, dict) else described).get("vocab_size")
-    return (size if type(size) is int else None), "vocab_size in its config.json"
+    return embedding_rows(described), "vocab_size in its config.json"
 
 
 def num_tokens(folder: Path) -> int | None:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from rljob_api.model_files.size import stored_shapes
 from rljob_api.model_files.tokens import embedding_rows, policy_rows
 from rljob_api.spec.roles import BACKENDS
-from rljob_cli.checks.findings import Finding, problem, unchecked
-from rljob_cli.checks.models import decoder_problem, json_object
+from rljob_cli.checks.findings import Finding, problem
+from rljob_cli.checks.models import absent_folder, architecture_in, decoder_problem, json_object
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -42,13 +42,10 @@ def reward_model_findings(spec: RLJobSpec, *, is_elsewhere: bool) -> Iterator[Fi
     critic = spec.roles.critic
     if critic is None or critic.model_path is None:
         return
-    folder = Path(critic.model_path)
-    if not folder.is_dir():
-        if is_elsewhere:
-            yield unchecked(f"{_FIELD}: {folder} is not on this machine, so that nothing of it was looked at.")
-        else:
-            yield problem(f"{_FIELD}: {folder} is not a folder. {_CURE}")
+    if absent := absent_folder(_FIELD, critic.model_path, _CURE, is_elsewhere=is_elsewhere):
+        yield absent
         return
+    folder = Path(critic.model_path)
     described = json_object(folder / "config.json")
     if described is None:
         yield problem(f"{_FIELD}: {folder}/config.json is no whole JSON object. {_CURE}")
@@ -58,8 +55,7 @@ def reward_model_findings(spec: RLJobSpec, *, is_elsewhere: bool) -> Iterator[Fi
 
 
 def _config_findings(spec: RLJobSpec, folder: Path, described: Mapping[str, Any]) -> Iterator[Finding]:
-    names = described.get("architectures")
-    name = str(names[0]) if isinstance(names, list) and names else "no architecture"
+    name = architecture_in(described) or "no architecture"
     if not name.endswith(_KIND):
         yield problem(f"{_FIELD}: {folder}/config.json is of {name}, which has no head of values. {_CURE}")
         return  # its labels would be those of a head that it does not have

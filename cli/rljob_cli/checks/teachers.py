@@ -13,7 +13,14 @@ from rljob_api.model_files.size import stored_shapes
 from rljob_api.model_files.tokens import FIELD, end_of_sequence, teacher_problem, tokens_in, tokens_of
 from rljob_api.spec.model import SPECIAL_TOKENS
 from rljob_cli.checks.findings import Finding, problem, unchecked, warning
-from rljob_cli.checks.models import decoder_problem, family_finding, json_object, positions_in
+from rljob_cli.checks.models import (
+    absent_folder,
+    architecture_in,
+    decoder_problem,
+    family_finding,
+    json_object,
+    positions_in,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -38,13 +45,10 @@ def teacher_findings(spec: RLJobSpec, *, is_elsewhere: bool) -> Iterator[Finding
     reference = spec.roles.reference
     if reference is None or reference.model_path is None:
         return
-    folder = Path(reference.model_path)
-    if not folder.is_dir():
-        if is_elsewhere:
-            yield unchecked(f"{_FIELD}: {folder} is not on this machine, so that nothing of it was looked at.")
-        else:
-            yield problem(f"{_FIELD}: {folder} is not a folder. {_CURE}")
+    if absent := absent_folder(_FIELD, reference.model_path, _CURE, is_elsewhere=is_elsewhere):
+        yield absent
         return
+    folder = Path(reference.model_path)
     described = json_object(folder / "config.json")
     if described is None:
         yield problem(f"{_FIELD}: {folder}/config.json is no whole JSON object. {_CURE}")
@@ -58,8 +62,7 @@ def teacher_findings(spec: RLJobSpec, *, is_elsewhere: bool) -> Iterator[Finding
 
 
 def _config_findings(spec: RLJobSpec, folder: Path, described: Mapping[str, Any]) -> Iterator[Finding]:
-    names = described.get("architectures")
-    name = str(names[0]) if isinstance(names, list) and names else ""
+    name = architecture_in(described)
     if name.endswith(_WITHOUT_HEAD):
         yield problem(f"{_FIELD}: {folder}/config.json is of {name}, which has no log-probs. {_CURE}")
     if spec.backend_traits.tries_families:
@@ -85,10 +88,11 @@ def _config_findings(spec: RLJobSpec, folder: Path, described: Mapping[str, Any]
 
 
 def _token_findings(model: ModelSpec, folder: Path) -> Iterator[Finding]:
-    wrong = teacher_problem(model, folder)
+    own_tokens, tokens = tokens_of(model), tokens_in(folder)
+    wrong = teacher_problem(model, own_tokens, folder, tokens)
     if wrong is not None:
         yield problem(f"spec.{wrong}", "spec.model")
-    elif tokens_in(folder) is None or tokens_of(model) is None:
+    elif tokens is None or own_tokens is None:
         yield unchecked(
             f"{_FIELD}: without a tokenizer.json beside the teacher and beside the policy it was not looked whether"
             " they have one tokenizer.",

@@ -19,12 +19,14 @@ FIELD = "roles.reference.modelPath"
 _CURE = "Give a teacher with the policy's tokenizer."
 
 
-def teacher_problem(model: ModelSpec, folder: Path) -> str | None:
+def teacher_problem(
+    model: ModelSpec, own: Mapping[int, str] | None, folder: Path, others: Mapping[int, str] | None
+) -> str | None:
     """Why a teacher in `folder` does not read the tokens of the policy `model`, as a sentence; None: it does.
 
-    None, too, where files do not say: `tokens_of` is None then.
+    `own` is what `tokens_of` says of the policy, and `others` what `tokens_in` says of the folder. None, too, where
+    files do not say: one of them is None then.
     """
-    own, others = tokens_of(model), tokens_in(folder)
     if own is not None and others is not None and (different := _first_difference(own, others)) is not None:
         shown = ["no token" if token is None else repr(token) for token in (others.get(different), own.get(different))]
         return (

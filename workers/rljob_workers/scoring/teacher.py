@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rljob_api.model_files.tokens import FIELD, teacher_problem
+from rljob_api.model_files.tokens import FIELD, teacher_problem, tokens_in, tokens_of
 from rljob_api.names import WeightVersion
 from rljob_api.wire.identity import WeightId
 from rljob_workers.dcs.weights.transport import StagedWeights, WeightReceiver
@@ -48,7 +48,7 @@ class Teacher:
         folder = Path(spec.roles.reference.model_path or "")
         with _naming_its_field():
             weight_files(folder)
-        wrong = teacher_problem(spec.model, folder)
+        wrong = teacher_problem(spec.model, tokens_of(spec.model), folder, tokens_in(folder))
         if wrong is not None:
             raise ValueError(wrong)
         model = spec.model.model_copy(update={"path": str(folder), "config": None})
