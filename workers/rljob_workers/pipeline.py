@@ -75,7 +75,7 @@ def columns_of(spec: RLJobSpec) -> tuple[str, ...]:
 def generated(spec: RLJobSpec) -> tuple[str, ...]:
     """What the rollout writes under its ticket: without a role for advantages these too: it has whole groups.
 
-    Baselines are there in either case, so that rows are the same, whoever makes advantages of them.
+    Baselines are there in either case, so that rows are the same with the role and without it.
     """
     baselines = (Column.BASELINES,) if spec.algorithm.advantage_traits.needs_greedy else ()
     if rollout_estimates(spec):

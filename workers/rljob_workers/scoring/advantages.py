@@ -42,10 +42,11 @@ def advantages(batch: Batch, samples_per_prompt: int, estimator: JobEstimator) -
     rows = None
     if estimator.of_tokens is not None or estimator.penalty is not None:
         rows = _rows_of(batch, order, samples_per_prompt, estimator.penalty)
-        rewards = rows.penalised_rewards()
     if estimator.penalty is not None:
         assert rows is not None, "made above"
-        found[Column.REWARD_KL] = Jagged.scalars((rows.penalty_sums() / estimator.penalty.coefficient)[places])
+        penalties = rows.penalty_sums()
+        found[Column.REWARD_KL] = Jagged.scalars((penalties / estimator.penalty.coefficient)[places])
+        rewards = rows.rewards - penalties
     if estimator.of_tokens is None:
         of_rows = estimator.of_samples(rewards, valid, samples_per_prompt, baselines)
         found[Column.ROW_ADVANTAGES] = Jagged.scalars(of_rows[places])
