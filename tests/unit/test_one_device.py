@@ -22,13 +22,13 @@ from rljob_workers.engines.torch_engine.decoder import Decoder as EngineDecoder
 from rljob_workers.engines.torch_engine.decoder import KvCache, fuse_weights, geometry_of
 from rljob_workers.engines.torch_engine.scheduler import pad_prompts
 from rljob_workers.engines.torch_engine.slots import SamplingColumns, draw_tokens, plan_runs
-from rljob_workers.models.building import build_config, described_config, initial_state
+from rljob_workers.models.building import build_config, described_config, initial_state, model_config
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.tensors.columns import Column
 from rljob_workers.trainers.flat_critic import ValueDecoder
 from rljob_workers.trainers.flat_decoder import Decoder
 from rljob_workers.trainers.fsdp.inputs import joined_inputs
-from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_whole, model_config, score
+from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_whole, score
 from rljob_workers.trainers.micro_batches import RowRange, pack
 from rljob_workers.trainers.objectives import policy_objective
 from tests.unit.trainers.critics import critic_rows

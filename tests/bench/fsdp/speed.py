@@ -17,7 +17,7 @@ from rljob_api.manifest import parse_manifest
 from rljob_api.spec import RLJobSpec
 from rljob_workers.algorithms.objective import MaskedRows, Outputs
 from rljob_workers.models.blob import read_blob, write_blob
-from rljob_workers.models.building import described_config, initial_state
+from rljob_workers.models.building import described_config, initial_state, model_config
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.models.weight_source import Folder
 from rljob_workers.tensors.columns import Column, Over
@@ -25,7 +25,7 @@ from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_trainer
 from rljob_workers.trainers.base import TrainRows
 from rljob_workers.trainers.data_parallel import SingleRank
-from rljob_workers.trainers.fsdp.sharded_model import model_config
+from rljob_workers.trainers.fsdp.sharded_model import 
 from rljob_workers.trainers.objectives import policy_objective
 from tests.train_rows import rows_of
 

@@ -22,9 +22,10 @@ from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_critic, load_critic_version_0
 from rljob_workers.trainers.base import Trainer, TrainRows
 from rljob_workers.trainers.data_parallel import DataParallelGroup, RankVote, agree
+from rljob_workers.models.building import model_config
 from rljob_workers.trainers.fsdp.inputs import joined_inputs, padded_inputs
 from rljob_workers.trainers.fsdp.sharded_critic import VALUES, build_sharded_critic
-from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, model_config
+from rljob_workers.trainers.fsdp.sharded_model import ModelOptions
 from rljob_workers.trainers.fsdp.stored_tensors import load_folder
 from tests.integration.trainers.parts import save_part
 from tests.integration.trainers.worlds import as_rank

@@ -12,8 +12,9 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from rljob_workers.models.blob import write_blob
 from rljob_workers.trainers.data_parallel import DataParallelGroup
+from rljob_workers.models.building import model_config
 from rljob_workers.trainers.fsdp.inputs import ModelInputs, joined_inputs, padded_inputs
-from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_sharded, build_whole, model_config, score
+from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_sharded, build_whole, score
 from rljob_workers.trainers.fsdp.stored_tensors import layout_of, load_folder, local_rows
 from tests.integration.trainers.worlds import as_rank
 from tests.unit.trainers.fsdp.tiny import MODELS, OTHERS, described, make_tokens

@@ -14,7 +14,8 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from rljob_workers.trainers.data_parallel import DataParallelGroup
-from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_sharded, model_config
+from rljob_workers.models.building import model_config
+from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_sharded
 from rljob_workers.trainers.fsdp.sharded_trainer import FsdpModel
 from rljob_workers.trainers.fsdp.stored_tensors import local_rows
 from rljob_workers.trainers.mesh import data_parallel

@@ -11,14 +11,14 @@ from rljob_workers.algorithms.aggregation import sequence_mean
 from rljob_workers.algorithms.objective import MaskedRows, Outputs
 from rljob_workers.algorithms.supervised import SupervisedObjective
 from rljob_workers.models.blob import write_blob
-from rljob_workers.models.building import build_config, described_config, initial_state
+from rljob_workers.models.building import build_config, described_config, initial_state, model_config
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.models.weight_source import Folder
 from rljob_workers.tensors.columns import Column
 from rljob_workers.trainers.base import TrainRows
 from rljob_workers.trainers.data_parallel import SingleRank
 from rljob_workers.trainers.flat_model import FlatModel
-from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_whole, model_config
+from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_whole
 from rljob_workers.trainers.mesh import data_parallel
 from rljob_workers.trainers.model_trainer import ModelTrainer, step_totals
 from rljob_workers.trainers.settings import trainer_config

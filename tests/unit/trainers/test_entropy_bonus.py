@@ -11,7 +11,7 @@ import torch
 from rljob_api.spec import RLJobSpec
 from rljob_workers.algorithms.objective import Output
 from rljob_workers.models.blob import write_blob
-from rljob_workers.models.building import build_config, described_config, initial_state
+from rljob_workers.models.building import build_config, described_config, initial_state, model_config
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.models.weight_source import Folder
 from rljob_workers.tensors.columns import Column
@@ -22,7 +22,7 @@ from rljob_workers.trainers.data_parallel import SingleRank
 from rljob_workers.trainers.flat_entropy import EntropyDecoder
 from rljob_workers.trainers.flat_model import forward
 from rljob_workers.trainers.fsdp.inputs import joined_inputs
-from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_whole, model_config, score
+from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_whole, score
 from rljob_workers.trainers.micro_batches import RowRange
 from rljob_workers.trainers.settings import trainer_config
 from tests.near import assert_near

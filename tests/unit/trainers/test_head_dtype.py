@@ -10,11 +10,11 @@ import torch
 from rljob_api.spec.model import Dtype, ModelConfig, ModelSpec
 from rljob_workers.engines.torch_engine.decoder import Decoder as EngineDecoder
 from rljob_workers.engines.torch_engine.decoder import fuse_weights, geometry_of
-from rljob_workers.models.building import build_config, initial_state
+from rljob_workers.models.building import build_config, initial_state, model_config
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.trainers.flat_decoder import Decoder
 from rljob_workers.trainers.fsdp.inputs import padded_inputs
-from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, bind_score, build_whole, model_config, score
+from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, bind_score, build_whole, score
 from rljob_workers.trainers.fsdp.stored_tensors import load_folder
 from tests.near import assert_near
 from tests.unit.trainers.fsdp.tiny import described, make_tokens, save_model

@@ -17,7 +17,7 @@ from rljob_workers.algorithms.aggregation import Aggregation, constant, sequence
 from rljob_workers.algorithms.losses import masks_of_rows
 from rljob_workers.algorithms.metric_totals import StepTotals, values_of
 from rljob_workers.algorithms.objective import MaskedRows, Objective, Outputs
-from rljob_workers.models.building import build_config, described_config, initial_state
+from rljob_workers.models.building import build_config, described_config, initial_state, model_config
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
@@ -25,7 +25,7 @@ from rljob_workers.trainers.base import TrainRows
 from rljob_workers.trainers.flat_decoder import Decoder
 from rljob_workers.trainers.flat_model import forward
 from rljob_workers.trainers.fsdp.inputs import joined_inputs
-from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_whole, model_config, score
+from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_whole, score
 from rljob_workers.trainers.micro_batches import RowRange
 from tests.near import assert_near
 from tests.objectives import clip_objective

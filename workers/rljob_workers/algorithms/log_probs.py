@@ -7,9 +7,11 @@ Pure torch; called by the trainers' models.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import distributed
 from torch.autograd.function import once_differentiable
 
 BLOCK_ELEMENTS = 1 << 25
@@ -87,6 +89,14 @@ CHUNK_ELEMENTS = 1 << 25
 """Logits of a chunk: 128 MiB in float32, of which two or three exist at a time. Larger chunks gain little time."""
 
 
+@dataclass(frozen=True, slots=True)
+class VocabularyPart:
+    """Which rows of a head one rank has, where the ranks of a group hold it together."""
+
+    first_row: int
+    group: distributed.ProcessGroup
+
+
 def chunked_log_probs(
     hidden: torch.Tensor,
     head: torch.Tensor,
@@ -96,6 +106,7 @@ def chunked_log_probs(
     softcap: float | None = None,
     head_dtype: torch.dtype | None = None,
     chunk_elements: int = CHUNK_ELEMENTS,
+    part: VocabularyPart | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log pi(target) and the entropy of pi, the distribution that the target was drawn from.
 
@@ -106,10 +117,14 @@ def chunked_log_probs(
     `head_dtype`: in which products with the head are summed and given, in the backward pass, too.
     None, or what is no wider: they are rounded to the type of `hidden`.
     Gradients: to hidden and head, of both results. The head's is added up in float32 at least, in one buffer.
+    `part`: `head` has this rank's rows of it (one at least), and all ranks of the group have the same `hidden` and
+    `targets`. They get the same results, by one exchange of three numbers a token, and none in the backward pass. The
+    gradient to the head is that of these rows, and to `hidden` this rank's share, which the caller adds up.
     """
     chunk = max(1, chunk_elements // head.shape[0])
+    products = _products_dtype(hidden.dtype, head_dtype)
     scored: tuple[torch.Tensor, torch.Tensor] = _ChunkedLogProbs.apply(
-        hidden, head, targets, float(temperature), softcap, chunk, _products_dtype(hidden.dtype, head_dtype)
+        hidden, head, targets, float(temperature), softcap, chunk, products, part
     )
     return scored
 
@@ -125,8 +140,14 @@ class _ChunkedLogProbs(torch.autograd.Function):
         softcap: float | None,
         chunk: int,
         products: torch.dtype,
+        whole: VocabularyPart | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         dtype = _statistics_dtype(hidden.dtype)
+        is_own = None
+        if whole is not None:
+            targets = targets - whole.first_row
+            is_own = (targets >= 0) & (targets < len(head))
+            targets = targets.clamp(0, len(head) - 1)
         log_probs, entropy, log_sum = (torch.empty(len(hidden), dtype=dtype, device=hidden.device) for _ in range(3))
         for part in _chunks(len(hidden), chunk):
             logits = _scaled(_capped(_products(hidden[part], head, products, dtype), softcap), temperature)
@@ -134,7 +155,10 @@ class _ChunkedLogProbs(torch.autograd.Function):
             all_log_probs = logits.sub_(log_sum[part, None])
             log_probs[part] = all_log_probs.gather(1, targets[part, None]).squeeze(1)
             entropy[part] = all_log_probs.exp().mul_(all_log_probs).sum(-1).neg_()
-        ctx.save_for_backward(hidden, head, targets, log_sum, entropy)
+        if whole is not None and is_own is not None:
+            of_parts = torch.stack([log_probs.masked_fill(~is_own, -torch.inf), entropy, log_sum])
+            log_probs, entropy, log_sum = _joined(of_parts, whole.group)
+        ctx.save_for_backward(hidden, head, targets, log_sum, entropy, is_own)
         ctx.settings = (temperature, softcap, chunk, products)
         return log_probs, entropy
 
@@ -145,11 +169,12 @@ class _ChunkedLogProbs(torch.autograd.Function):
         log_probs_gradient: torch.Tensor,
         entropy_gradient: torch.Tensor,
     ) -> tuple[torch.Tensor | None, ...]:
-        hidden, head, targets, log_sum, entropy = ctx.saved_tensors
+        hidden, head, targets, log_sum, entropy, is_own = ctx.saved_tensors
         temperature, softcap, chunk, products = ctx.settings
         dtype = _statistics_dtype(hidden.dtype)
         to_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         to_head = torch.zeros_like(head, dtype=dtype) if ctx.needs_input_grad[1] else None
+        target_gradient = log_probs_gradient if is_own is None else log_probs_gradient.masked_fill(~is_own, 0.0)
         entropy_matters = bool(entropy_gradient.any())  # mostly it is a metric: then a pass over the logits is saved
         for part in _chunks(len(hidden), chunk):
             capped = _capped(_products(hidden[part], head, products, dtype), softcap)
@@ -163,7 +188,7 @@ class _ChunkedLogProbs(torch.autograd.Function):
                 gradient = probs.mul_(upstream).neg_()
             else:
                 gradient = all_log_probs.exp_().mul_(upstream).neg_()
-            gradient.scatter_add_(1, targets[part, None], log_probs_gradient[part, None])
+            gradient.scatter_add_(1, targets[part, None], target_gradient[part, None])
             if slope is not None:
                 gradient.mul_(slope)
             products_gradient = _scaled(gradient, temperature).to(products)
@@ -171,7 +196,21 @@ class _ChunkedLogProbs(torch.autograd.Function):
                 to_hidden[part] = gradient_of_hidden(products_gradient, head)
             if to_head is not None:
                 _add_product(to_head, products_gradient, hidden[part])
-        return to_hidden, None if to_head is None else to_head.to(head.dtype), None, None, None, None, None
+        return to_hidden, None if to_head is None else to_head.to(head.dtype), *(None,) * 6
+
+
+def _joined(own: torch.Tensor, group: distributed.ProcessGroup) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Log-probs, entropy and log-sum [tokens] over the whole vocabulary, from those over each rank's part [3, tokens].
+
+    A part has the share exp(w) of all, with w = its log-sum - the log-sum of all. Then log pi = its own + w, -inf where
+    the target is in another part, and entropy = sum exp(w) (its own - w).
+    """
+    gathered = [torch.empty_like(own) for _ in range(group.size())]
+    distributed.all_gather(gathered, own, group=group)
+    log_probs, entropy, log_sums = torch.stack(gathered, 1)
+    log_sum = log_sums.logsumexp(0)
+    log_shares = log_sums - log_sum
+    return (log_probs + log_shares).amax(0), (log_shares.exp() * (entropy - log_shares)).sum(0), log_sum
 
 
 def _chunks(num_tokens: int, chunk: int) -> list[slice]:

@@ -20,7 +20,7 @@ from rljob_workers.models.blob import INDEX_FILE, WEIGHTS_FILE, read_blob, write
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 
 EMBEDDING = "model.embed_tokens.weight"
@@ -121,6 +121,19 @@ def described_config(model: ModelSpec, tokenizer: PreTrainedTokenizerBase) -> di
     if isinstance(size, int):
         _check_vocabulary(size, tokenizer)
     return described
+
+
+def model_config(described: Mapping[str, Any]) -> PretrainedConfig:
+    """The config that config.json describes; ValueError for a model_type that transformers does not know."""
+    from transformers import CONFIG_MAPPING
+
+    kind = described.get("model_type")
+    if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
+        raise ValueError(
+            f"model.path: its config.json has model_type {kind!r}, which this version of transformers does not know."
+            " Give a causal language model of a family that it knows, or install a newer transformers."
+        )
+    return CONFIG_MAPPING[kind].from_dict(dict(described))
 
 
 def initial_state(model: ModelSpec, tokenizer: PreTrainedTokenizerBase) -> dict[str, torch.Tensor]:

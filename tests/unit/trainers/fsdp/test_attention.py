@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from rljob_workers.tensors.jagged import Jagged
+from rljob_workers.models.building import model_config
 from rljob_workers.trainers.fsdp.inputs import joined_inputs
-from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, attend_within_rows, build_whole, model_config, score
+from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, attend_within_rows, build_whole, score
 from rljob_workers.trainers.fsdp.stored_tensors import load_folder
 from tests.near import assert_near
 from tests.unit.trainers.fsdp.tiny import VOCABULARY, described, make_tokens, save_model

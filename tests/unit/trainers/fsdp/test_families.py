@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from rljob_api.model_files.families import FAMILIES
+from rljob_workers.models.building import model_config
 from rljob_workers.trainers.fsdp.inputs import joined_inputs, padded_inputs
-from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_whole, model_config, score
+from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_whole, score
 from rljob_workers.trainers.fsdp.stored_tensors import load_folder
 from tests.near import assert_near
 from tests.unit.trainers.fsdp.tiny import MODELS, described, make_tokens, row_by_row, save_model

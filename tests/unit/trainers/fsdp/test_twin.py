@@ -12,9 +12,10 @@ import torch
 from safetensors import SafetensorError
 
 from rljob_api.model_files.families import FamilyProof, NotProven, keep_proof, retained_proof
+from rljob_workers.models.building import model_config
 from rljob_workers.trainers.fsdp import proof, twin
 from rljob_workers.trainers.fsdp.proof import require_right
-from rljob_workers.trainers.fsdp.sharded_model import build_whole, model_config
+from rljob_workers.trainers.fsdp.sharded_model import build_whole
 from rljob_workers.trainers.fsdp.twin import prove, twin_configs
 
 NOT_ALONE = r"log-probs of its twin are off by \d"

@@ -10,14 +10,14 @@ import torch
 
 from rljob_api.spec.roles import TrainerBackend
 from rljob_workers.devices import own_device
-from rljob_workers.models.building import described_config, torch_dtype
+from rljob_workers.models.building import described_config, model_config, torch_dtype
 from rljob_workers.trainers.allocator import keep_freed_memory, return_freed_memory
 from rljob_workers.trainers.backend import Backend, CriticBuilder
 from rljob_workers.trainers.critic_version_0 import load_policy, load_policy_folder, load_reward_model
 from rljob_workers.trainers.fsdp.proof import require_right
 from rljob_workers.trainers.fsdp.sharded_critic import FsdpCritic, backbone_width, build_sharded_critic
 from rljob_workers.trainers.fsdp.sharded_forward import ShardedForward
-from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_sharded, build_whole, mesh_of, model_config
+from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_sharded, build_whole, mesh_of
 from rljob_workers.trainers.fsdp.sharded_trainer import FsdpModel, FsdpScoring
 from rljob_workers.trainers.model_trainer import ModelForward, ModelTrainer, step_totals
 from rljob_workers.trainers.settings import (

@@ -11,22 +11,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 
 from rljob_workers.tensors.jagged import Jagged
-from rljob_workers.trainers.micro_batches import cut_by_length
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RowBlocks:
-    """Where the rows of a joined sequence lie: what attention needs."""
-
-    blocks: tuple[torch.Tensor, ...]
-    """Each [rows, longest] int64: places in the sequence of the tokens of rows of similar length. Behind a row's end
-    its last token is repeated: a causal row never sees it, and what is computed there is not read."""
-    slot_of_token: torch.Tensor
-    """[tokens] int64: where in all blocks, one after the other, each token's result lies."""
+from rljob_workers.trainers.row_blocks import RowBlocks, row_blocks
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,7 +50,7 @@ def joined_inputs(tokens: Jagged, response_lengths: torch.Tensor, device: torch.
     return ModelInputs(
         token_ids=values[tokens.offsets[row_of_token] + positions][None].to(device),
         positions=positions[None].to(device),
-        row_blocks=_row_blocks(lengths, starts, device),
+        row_blocks=row_blocks(lengths, starts, device),
         predicting=predicting.to(device),
         targets=values[targets].to(device),
     )
@@ -105,21 +93,3 @@ def _responses(
     row = torch.repeat_interleave(torch.arange(len(response_lengths)), response_lengths)
     within = torch.arange(len(row)) - (response_lengths.cumsum(0) - response_lengths)[row] + first[row]
     return starts[row] + within - 1, tokens.offsets[row] + within
-
-
-def _row_blocks(lengths: torch.Tensor, starts: torch.Tensor, device: torch.device) -> RowBlocks:
-    blocks, slots = [], np.empty(int(lengths.sum()), np.int64)
-    all_lengths, all_starts = lengths.numpy(), starts.numpy()
-    num_slots = 0
-    for members in cut_by_length(all_lengths):
-        rows = members[all_lengths[members] > 0]  # of a row of one token nothing is computed
-        if not len(rows):
-            continue
-        longest = int(all_lengths[rows].max())
-        grid = np.broadcast_to(np.arange(longest), (len(rows), longest))
-        block = all_starts[rows][:, None] + np.minimum(grid, all_lengths[rows][:, None] - 1)
-        is_token = grid < all_lengths[rows][:, None]
-        slots[block[is_token]] = num_slots + np.flatnonzero(is_token.ravel())
-        num_slots += block.size
-        blocks.append(torch.from_numpy(block).to(device))
-    return RowBlocks(tuple(blocks), torch.from_numpy(slots).to(device))

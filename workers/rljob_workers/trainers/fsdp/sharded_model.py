@@ -24,7 +24,7 @@ from torch.utils.checkpoint import checkpoint
 from rljob_api.model_files.families import FAMILIES, family_problem
 from rljob_workers.algorithms.log_probs import chunked_log_probs, wide_linear
 from rljob_workers.devices import group_backend
-from rljob_workers.trainers.fsdp.inputs import RowBlocks
+from rljob_workers.trainers.row_blocks import RowBlocks
 from rljob_workers.trainers.fsdp.stored_tensors import bind_layout
 
 if TYPE_CHECKING:
@@ -227,19 +227,6 @@ class ModelOptions:
     activation_checkpointing: bool = False
     """Whether a layer's activations are computed again in the backward pass instead of being retained."""
     device: str = "cpu"
-
-
-def model_config(described: Mapping[str, Any]) -> PretrainedConfig:
-    """The config that config.json describes; ValueError for a model_type that transformers does not know."""
-    from transformers import CONFIG_MAPPING
-
-    kind = described.get("model_type")
-    if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
-        raise ValueError(
-            f"model.path: its config.json has model_type {kind!r}, which this version of transformers does not know."
-            " Give a causal language model of a family that it knows, or install a newer transformers."
-        )
-    return CONFIG_MAPPING[kind].from_dict(dict(described))
 
 
 def build_sharded(config: PretrainedConfig, options: ModelOptions, mesh: DeviceMesh) -> PreTrainedModel:

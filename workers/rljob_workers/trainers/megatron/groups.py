@@ -1,0 +1,78 @@
+"""Megatron's groups of one gang, and where a rank stands in them.
+
+Megatron has them per process, so that a process holds one model. Rank r of a gang stands at tensor rank r % T, then
+context, data and pipeline rank, in this order; experts lie over the ranks of a stage.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from torch import distributed
+
+from rljob_workers.devices import group_backend, own_device
+from rljob_workers.trainers.megatron import cpu
+from rljob_workers.trainers.mesh import Mesh
+
+if TYPE_CHECKING:
+    from rljob_api.spec.parallelism import ParallelismSpec
+    from rljob_workers.trainers.data_parallel import DataParallelGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which part of a stage's tensors one rank holds. Experts are cut over `expert_tensor` ranks, all else over `tensor`."""
+
+    tensor: int = 1
+    tensor_rank: int = 0
+    expert: int = 1
+    expert_rank: int = 0
+    expert_tensor: int = 1
+    expert_tensor_rank: int = 0
+
+
+def mesh_of(parallelism: ParallelismSpec, gang: DataParallelGroup) -> Mesh:
+    """Which ranks of the gang share a model; a collective of it."""
+    beside = parallelism.tensor * parallelism.context
+    dp_size = gang.world // parallelism.ranks_per_model
+    return Mesh.of(gang, [rank // beside % dp_size for rank in range(gang.world)])
+
+
+def start_groups(parallelism: ParallelismSpec, gang: DataParallelGroup, *, timeout_seconds: float) -> Place:
+    """Makes the groups; a collective of the gang, once in a process.
+
+    Their deadline is `timeout_seconds`: Megatron's own, of half an hour, would not follow that of the gang.
+    """
+    from megatron.core import parallel_state
+    from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+
+    device = own_device()
+    if device.type == "cpu":
+        cpu.install()
+    if not distributed.is_initialized():  # a gang of one has joined none
+        alone = distributed.HashStore()
+        timeout = timedelta(seconds=timeout_seconds)
+        distributed.init_process_group(group_backend(device), store=alone, rank=0, world_size=1, timeout=timeout)
+    with gang.collective("the groups of Megatron"):
+        parallel_state.initialize_model_parallel(
+            parallelism.tensor,
+            parallelism.pipeline,
+            parallelism.virtual_pipeline if parallelism.virtual_pipeline > 1 else None,
+            context_parallel_size=parallelism.context,
+            expert_model_parallel_size=parallelism.expert,
+            expert_tensor_parallel_size=parallelism.expert_tensor,
+            distributed_timeout_minutes=timeout_seconds / 60,
+            create_gloo_process_groups=False,
+        )
+    if device.type == "cuda":
+        model_parallel_cuda_manual_seed(0)  # nothing is drawn, but every pass asks for the states
+    return Place(
+        parallel_state.get_tensor_model_parallel_world_size(),
+        parallel_state.get_tensor_model_parallel_rank(),
+        parallel_state.get_expert_model_parallel_world_size(),
+        parallel_state.get_expert_model_parallel_rank(),
+        parallel_state.get_expert_tensor_parallel_world_size(),
+        parallel_state.get_expert_tensor_parallel_rank(),
+    )

@@ -1,0 +1,125 @@
+"""The backend Megatron, built from a job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rljob_api.model_files.parallel_layout import layout_problem
+from rljob_api.names import Role
+from rljob_api.roles import LEADING_ROLE, VALUE_ROLE
+from rljob_api.spec.restart import collective_seconds
+from rljob_api.spec.roles import TrainerBackend
+from rljob_workers.models.building import described_config, model_config, torch_dtype
+from rljob_workers.trainers.allocator import keep_freed_memory
+from rljob_workers.trainers.backend import Backend, CriticBuilder
+from rljob_workers.trainers.critic_version_0 import load_policy, load_policy_folder, load_reward_model
+from rljob_workers.trainers.data_parallel import SingleRank
+from rljob_workers.trainers.megatron.decoder import Decoder, DecoderOptions
+from rljob_workers.trainers.megatron.groups import mesh_of
+from rljob_workers.trainers.megatron.megatron_model import MegatronCritic, MegatronModel, MegatronScoring
+from rljob_workers.trainers.model_trainer import ModelForward, ModelTrainer, step_totals
+from rljob_workers.trainers.settings import (
+    critic_config,
+    initial_weights,
+    micro_batch_limits,
+    some_initial_weights,
+    trainer_config,
+    wide_head_dtype,
+)
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
+
+    from rljob_api.spec import RLJobSpec
+    from rljob_workers.trainers.base import ForwardModel, Trainer
+    from rljob_workers.trainers.data_parallel import DataParallelGroup
+    from rljob_workers.trainers.mesh import Mesh
+    from rljob_workers.trainers.settings import CriticSettings
+
+
+def _mesh(spec: RLJobSpec, role: Role, gang: DataParallelGroup) -> Mesh:
+    return mesh_of(spec.parallelism_of(role), gang)
+
+
+def _build(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, mesh: Mesh) -> Trainer:
+    config = trainer_config(spec)
+    decoder = _decoder(spec, tokenizer, LEADING_ROLE, mesh.gang)
+    model = MegatronModel(decoder, config.optimizer, mesh, num_totals=step_totals(config, mesh).size)
+    return ModelTrainer(model, config, mesh)
+
+
+def _build_critic(settings: CriticSettings, spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, mesh: Mesh) -> Trainer:
+    config = critic_config(settings, spec)
+    decoder = _decoder(spec, tokenizer, VALUE_ROLE, mesh.gang)
+    model = MegatronCritic(decoder, config.optimizer, mesh, num_totals=step_totals(config, mesh).size)
+    return ModelTrainer(model, config, mesh)
+
+
+def _load_critic(
+    trainer: Trainer, settings: CriticSettings, spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, scratch: Path
+) -> None:
+    if settings.model_path is not None:
+        load_reward_model(trainer, settings.model_path)
+        return
+    width = _config(spec, tokenizer).hidden_size
+    if spec.model.path is not None:
+        load_policy_folder(trainer, Path(spec.model.path), width, scratch)
+    else:
+        load_policy(trainer, initial_weights(spec, tokenizer), width, scratch)
+
+
+def _forward_model(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, role: Role) -> ForwardModel:
+    return _sharded_forward_model(spec, tokenizer, role, SingleRank())
+
+
+def _sharded_forward_model(
+    spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, role: Role, gang: DataParallelGroup
+) -> ForwardModel:
+    model = MegatronScoring(_decoder(spec, tokenizer, role, gang))
+    return ModelForward(model, micro_batch_limits(spec.training), gang)
+
+
+def _config(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> PretrainedConfig:
+    return model_config(described_config(spec.model, tokenizer))
+
+
+def _decoder(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, role: Role, gang: DataParallelGroup) -> Decoder:
+    keep_freed_memory()
+    described = described_config(spec.model, tokenizer)
+    parallelism = spec.parallelism_of(role)
+    problem = layout_problem(described, parallelism)
+    if problem is not None:
+        raise ValueError(problem)
+    options = DecoderOptions(
+        parallelism,
+        dtype=torch_dtype(spec.model.dtype),
+        head_dtype=wide_head_dtype(spec),
+        has_value_head=role is VALUE_ROLE,
+        recomputes=bool(spec.training.activation_checkpointing),
+        timeout_seconds=collective_seconds(spec.restart_policy),
+    )
+    return Decoder(model_config(described), options, gang)
+
+
+BACKEND = Backend(
+    TrainerBackend.MEGATRON,
+    _build,
+    _forward_model,
+    initial_weights,
+    some_initial_weights,
+    mesh=_mesh,
+    reads_folders=True,
+    sharded_forward_model=_sharded_forward_model,
+    critic=CriticBuilder(_build_critic, _load_critic),
+    preload=(
+        "megatron.core.distributed",
+        "megatron.core.models.gpt.gpt_layer_specs",
+        "megatron.core.models.gpt.gpt_model",
+        "megatron.core.optimizer",
+        "megatron.core.pipeline_parallel",
+        "torch.optim.adamw",
+        "transformers.models.auto.modeling_auto",
+        "transformers.models.llama.modeling_llama",
+    ),
+)

@@ -1,0 +1,154 @@
+"""The models of the backend `Megatron`: one that only computes, and one that is trained, on a rank of their gang.
+
+Built by `megatron_backend`; `model_trainer` has the step and the objective.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+
+from rljob_workers.algorithms.objective import Output, Outputs
+from rljob_workers.devices import own_device
+from rljob_workers.trainers.megatron import saved_state
+from rljob_workers.trainers.megatron.optimizer import DistributedAdamW
+from rljob_workers.trainers.megatron.schedule import Schedule
+from rljob_workers.trainers.megatron.weights import Export, load_folder
+from rljob_workers.trainers.model_trainer import Meeting, ScoringModel, TrainableModel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from rljob_workers.models.slices import StateShare
+    from rljob_workers.tensors.jagged import Jagged
+    from rljob_workers.trainers.base import Bucket
+    from rljob_workers.trainers.host_staging import HostStaging
+    from rljob_workers.trainers.megatron.decoder import Decoder
+    from rljob_workers.trainers.mesh import Mesh
+    from rljob_workers.trainers.micro_batches import RowRange
+    from rljob_workers.trainers.optimizer_steps import AdamWConfig
+
+    LossOf = Callable[[RowRange, Outputs], torch.Tensor]
+
+
+class MegatronScoring(ScoringModel):
+    """A decoder that only computes."""
+
+    outputs: ClassVar[frozenset[Output]] = frozenset({Output.LOG_PROBS, Output.ENTROPY})
+    ranks_meet: ClassVar[Meeting] = Meeting.SCHEDULE
+
+    def __init__(self, decoder: Decoder) -> None:
+        """Its weights need not be set yet."""
+        self.device = own_device()
+        self._decoder = decoder
+        for chunk in decoder.chunks:
+            chunk.requires_grad_(False)
+        self._schedule = Schedule(decoder, decoder.chunks, self.device)
+
+    def load(self, source: Path) -> None:
+        """Replaces all weights by this rank's blocks of a safetensors file or folder, or none."""
+        load_folder(self._decoder, source)
+
+    def forward(self, tokens: Jagged, response_lengths: torch.Tensor, part: RowRange, temperature: float) -> Outputs:
+        """See the base; a collective."""
+        (outputs,) = self._schedule.score(tokens, response_lengths, [part], temperature)
+        return outputs
+
+    def score(
+        self, tokens: Jagged, response_lengths: torch.Tensor, parts: Sequence[RowRange], temperature: float
+    ) -> list[Outputs]:
+        """See the base; a collective."""
+        return self._schedule.score(tokens, response_lengths, parts, temperature)
+
+
+class MegatronModel(TrainableModel):
+    """A decoder and its optimizer."""
+
+    outputs: ClassVar[frozenset[Output]] = frozenset({Output.LOG_PROBS, Output.ENTROPY})
+    ranks_meet: ClassVar[Meeting] = Meeting.SCHEDULE
+
+    def __init__(self, decoder: Decoder, optimizer: AdamWConfig, mesh: Mesh, *, num_totals: int) -> None:
+        """Its weights need not be set yet. A collective of the gang."""
+        self.device = own_device()
+        self._decoder = decoder
+        self._mesh = mesh
+        self._optimizer = DistributedAdamW(decoder, optimizer, mesh.gang)
+        self._schedule = Schedule(decoder, self._optimizer.chunks, self.device)
+        self._export = Export(decoder, decoder.options.dtype, mesh.gang)
+        self.weight_share = self._export.share
+        self.totals = torch.zeros(num_totals, dtype=torch.float64, device=self.device)
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps that were taken."""
+        return self._optimizer.steps
+
+    def load(self, source: Path) -> None:
+        """Replaces all weights by this rank's blocks of a safetensors file or folder, or none."""
+        load_folder(self._decoder, source)
+        self._optimizer.load()
+
+    def forward(self, tokens: Jagged, response_lengths: torch.Tensor, part: RowRange, temperature: float) -> Outputs:
+        """See the base; a collective, and without a graph: `train` has the backward passes."""
+        with torch.no_grad():
+            (outputs,) = self._schedule.score(tokens, response_lengths, [part], temperature)
+        return outputs
+
+    def score(
+        self, tokens: Jagged, response_lengths: torch.Tensor, parts: Sequence[RowRange], temperature: float
+    ) -> list[Outputs]:
+        """See the base; a collective."""
+        return self._schedule.score(tokens, response_lengths, parts, temperature)
+
+    def train(
+        self,
+        tokens: Jagged,
+        response_lengths: torch.Tensor,
+        parts: Sequence[RowRange],
+        temperature: float,
+        loss_of: LossOf,
+    ) -> None:
+        """See the base; a collective."""
+        self._schedule.train(tokens, response_lengths, parts, temperature, loss_of)
+
+    def add_up(self, step: int) -> Sequence[float]:
+        """Gradients by Megatron, and totals by one sum of the gang."""
+        with self._mesh.gang.collective(f"the gradients of optimizer step {step}"):
+            self._optimizer.add_up()
+        totals = self.totals.cpu()
+        self._mesh.add_up(totals, f"the loss of optimizer step {step}")
+        return totals.tolist()
+
+    def average_gradient(self, normaliser: float) -> float:
+        """A collective."""
+        with self._mesh.gang.collective("the norm of the gradient"):
+            return self._optimizer.average(normaliser)
+
+    def step(self, clipping: float) -> None:
+        """Of this rank's shard; then the ranks that have the same parameters exchange them. A collective."""
+        with self._mesh.gang.collective("the weights after an optimizer step"):
+            self._optimizer.step(clipping)
+
+    def clear_gradient(self) -> None:
+        """Sets it to zero."""
+        self._optimizer.clear()
+
+    def export(self) -> Iterator[Bucket]:
+        """This rank's tensors; a collective."""
+        return self._export.buckets()
+
+    def stage_state(self, staging: HostStaging) -> StateShare:
+        """Copies of what this rank saves."""
+        return saved_state.stage(self._decoder, self._optimizer, staging)
+
+    def restore(self, folder: Path, role: str) -> None:
+        """Weights and state of a checkpoint folder, of any layout."""
+        saved_state.restore(self._decoder, self._optimizer, folder, role, self._mesh.gang.rank)
+
+
+class MegatronCritic(MegatronModel):
+    """A decoder with a value head, and its optimizer."""
+
+    outputs: ClassVar[frozenset[Output]] = frozenset({Output.VALUES})

@@ -1,0 +1,159 @@
+"""Micro-batches through the chunks of a decoder, by Megatron's schedule: forward alone, or forward and backward.
+
+The last stage has the outputs. It sends them to the other stages after the schedule, so that all ranks of a model count
+the same rows. Used by `megatron_model`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import distributed
+
+from rljob_workers.algorithms.objective import Outputs
+from rljob_workers.trainers.megatron.decoder import Decoder, stacked, unstacked
+from rljob_workers.trainers.megatron.inputs import PackedInputs, packed_inputs
+from rljob_workers.trainers.micro_batches import RowRange
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from rljob_workers.tensors.jagged import Jagged
+
+    LossOf = Callable[[RowRange, Outputs], torch.Tensor]
+
+_EMPTY = RowRange(0, 0, 0, 0)
+
+
+class Schedule:
+    """Carries rows through a decoder; each call is a collective of the ranks that share the model."""
+
+    def __init__(self, decoder: Decoder, chunks: Sequence[torch.nn.Module], device: torch.device) -> None:
+        """`chunks` are the decoder's, as they are called: wrapped, where they are trained."""
+        self._decoder = decoder
+        self._chunks = list(chunks)
+        self._device = device
+
+    def score(
+        self, tokens: Jagged, response_lengths: torch.Tensor, parts: Sequence[RowRange], temperature: float
+    ) -> list[Outputs]:
+        """The outputs of each of `parts`, on every rank."""
+        return self._run(tokens, response_lengths, parts, temperature, None)
+
+    def train(
+        self,
+        tokens: Jagged,
+        response_lengths: torch.Tensor,
+        parts: Sequence[RowRange],
+        temperature: float,
+        loss_of: LossOf,
+    ) -> None:
+        """Adds up the gradient of loss_of(part, outputs) of each part, which every rank calls once for each."""
+        outputs = self._run(tokens, response_lengths, parts, temperature, loss_of)
+        if not self._is_last_stage:
+            for part, found in zip(parts, outputs, strict=True):
+                loss_of(part, found)
+
+    @property
+    def _is_last_stage(self) -> bool:
+        from megatron.core import parallel_state
+
+        return bool(parallel_state.is_pipeline_last_stage())
+
+    def _run(
+        self,
+        tokens: Jagged,
+        response_lengths: torch.Tensor,
+        parts: Sequence[RowRange],
+        temperature: float,
+        loss_of: LossOf | None,
+    ) -> list[Outputs]:
+        from megatron.core.pipeline_parallel import get_forward_backward_func
+
+        parallelism = self._decoder.options.parallelism
+        is_interleaved = parallelism.virtual_pipeline > 1
+        # Chunks of a stage take turns over as many micro-batches as there are stages.
+        missing = -len(parts) % parallelism.pipeline if is_interleaved else 0
+        multiple, context = parallelism.row_multiple, self._decoder.context
+        inputs = [
+            packed_inputs(tokens, response_lengths, part, multiple, context, self._device)
+            for part in (*parts, *[_EMPTY] * missing)
+        ]
+        passes = [(number, parts[number] if number < len(parts) else None, one) for number, one in enumerate(inputs)]
+        found: list[Outputs] = []
+        step = partial(self._step, found=found, temperature=temperature, loss_of=loss_of)
+        iterators = [iter(passes) for _ in self._chunks]
+        get_forward_backward_func()(
+            forward_step_func=step,
+            data_iterator=iterators if is_interleaved else iterators[0],
+            model=self._chunks if is_interleaved else self._chunks[0],
+            num_microbatches=len(passes),
+            seq_length=multiple,
+            micro_batch_size=1,
+            forward_only=loss_of is None,
+        )
+        return self._on_all_stages(found, parts)
+
+    def _step(
+        self,
+        passes: Iterator[tuple[int, RowRange | None, PackedInputs]],
+        chunk: Any,  # noqa: ANN401 -- of an untyped library
+        *,
+        found: list[Outputs],
+        temperature: float,
+        loss_of: LossOf | None,
+    ) -> tuple[torch.Tensor, Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor, dict[str, Any]]]]:
+        """One pass of one chunk, and what the schedule calls with the result of the last one."""
+        from megatron.core.packed_seq_params import PackedSeqParams
+
+        _, part, inputs = next(passes)
+        ends = inputs.ends
+        packed = PackedSeqParams("thd", ends, ends, ends, ends, inputs.longest, inputs.longest)
+        packed.row_blocks = inputs.blocks  # for our attention
+        hidden = chunk(inputs.token_ids, None, None, packed_seq_params=packed)
+        return hidden, partial(self._end, found, chunk, part, inputs, temperature, loss_of)
+
+    def _end(
+        self,
+        found: list[Outputs],
+        chunk: Any,  # noqa: ANN401 -- of an untyped library
+        part: RowRange | None,
+        inputs: PackedInputs,
+        temperature: float,
+        loss_of: LossOf | None,
+        hidden: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
+        """The loss of a pass. One of no response tokens hangs on the model too: other stages wait for its gradient."""
+        outputs = self._decoder.outputs_of(_unwrapped(chunk), hidden, inputs, temperature)
+        loss = hidden.float().sum() * 0.0 if inputs.num_responses == 0 or loss_of is None else None
+        if part is not None:
+            found.append(Outputs(**{one.value: outputs.of(one).detach() for one in self._decoder.outputs}))
+            if loss_of is not None:
+                of_rows = loss_of(part, outputs)
+                loss = of_rows if loss is None else loss
+        assert loss is not None, "a pass that is of no part has no response tokens"
+        return loss, torch.zeros([], dtype=torch.int), {}
+
+    def _on_all_stages(self, found: Sequence[Outputs], parts: Sequence[RowRange]) -> list[Outputs]:
+        if self._decoder.options.parallelism.pipeline == 1:
+            return list(found)
+        from megatron.core import parallel_state
+
+        lengths = [part.last_token - part.first_token for part in parts]
+        if self._is_last_stage:
+            whole = torch.cat([stacked(one).float() for one in found], 1).contiguous()
+        else:
+            whole = torch.empty(len(self._decoder.outputs), sum(lengths), device=self._device)
+        distributed.broadcast(
+            whole,
+            src=parallel_state.get_pipeline_model_parallel_last_rank(),
+            group=parallel_state.get_pipeline_model_parallel_group(),
+        )
+        return [unstacked(one, self._decoder) for one in whole.split(lengths, 1)]
+
+
+def _unwrapped(chunk: Any) -> Any:  # noqa: ANN401 -- of an untyped library
+    """Without what adds up gradients."""
+    return getattr(chunk, "module", chunk)
