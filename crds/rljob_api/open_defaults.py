@@ -293,21 +293,21 @@ def _slices(spec: RLJobSpec, retained: RetainedDefaults | None) -> tuple[RLJobSp
 
 
 def _fit_slices(spec: RLJobSpec, number: int) -> bool:
-    """Whether so many slices of a global batch are of whole groups, even for all ranks, and fill a micro-batch."""
+    """Whether so many slices of a global batch are of whole groups, even for all models, and fill a micro-batch."""
     return number == 1 or all(  # 1 as ever: rules say whether it can be
-        _fit_ranks(spec, number, spec.roles.topology(role).num_ranks)
+        _fit_models(spec, number, spec.roles.topology(role).models)
         for role in SAVING_ROLES
         if spec.roles.of(role) is not None
     )
 
 
-def _fit_ranks(spec: RLJobSpec, number: int, ranks: int) -> bool:
+def _fit_models(spec: RLJobSpec, number: int, models: int) -> bool:
     training = spec.training
     rows = training.global_batch_size // number
     group = spec.rollout.samples_per_prompt
-    whole = group * ranks if training.claim_policy is ClaimPolicy.GROUP else group
-    divides = training.global_batch_size % number == rows % ranks == rows % whole == 0
-    return divides and rows // ranks >= (training.micro_batch_size or 1)
+    whole = group * models if training.claim_policy is ClaimPolicy.GROUP else group
+    divides = training.global_batch_size % number == rows % models == rows % whole == 0
+    return divides and rows // models >= (training.micro_batch_size or 1)
 
 
 def _waits_for_all_rows(spec: RLJobSpec) -> bool:

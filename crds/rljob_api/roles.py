@@ -128,6 +128,10 @@ VALUE_ROLE = _only(lambda traits: "critic_values" in traits.tasks)
 """Where a job has it, it estimates values, and trains on returns."""
 
 
+REFERENCE_ROLE = _only(lambda traits: "ref_log_probs" in traits.tasks)
+"""Its model may be a teacher, which is no version of the policy."""
+
+
 FORWARD_ROLES = frozenset(role for role, traits in TRAITS.items() if traits.stream and not traits.has_engines)
 """They compute log-probs under weights that the actor publishes."""
 
@@ -143,12 +147,17 @@ class RoleTopology:
     """Engine servers of each pod: rank i drives engine i. 0: the role has none."""
     grouping: Grouping
     shards: int = 1
-    """Ranks that share one model; of a role whose ranks are one gang it does not count."""
+    """Ranks that share one model."""
 
     @property
     def num_ranks(self) -> int:
         """All ranks of the role, the world size."""
         return self.pods * self.ranks_per_pod
+
+    @property
+    def models(self) -> int:
+        """Models that the ranks hold: rows are dealt to as many of them, in data parallelism."""
+        return self.num_ranks // self.shards
 
     def ranks_of(self, replica: int) -> range:
         """Global ranks of a pod."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rljob_api.model_files.size import stored_shapes
 from rljob_api.model_files.tokens import embedding_rows, policy_rows
+from rljob_api.roles import VALUE_ROLE
 from rljob_api.spec.roles import BACKENDS
 from rljob_cli.checks.findings import Finding, problem
 from rljob_cli.checks.models import absent_folder, architecture_in, decoder_problem, json_object
@@ -71,7 +72,7 @@ def _config_findings(spec: RLJobSpec, folder: Path, described: Mapping[str, Any]
             " policy's tokens. Give a reward model with the policy's tokenizer.",
             "spec.model",
         )
-    backend = spec.critic_backend
+    backend = spec.backend_of(VALUE_ROLE)
     if BACKENDS[backend].computes and not BACKENDS[backend].tries_families and (why := decoder_problem(described)):
         yield problem(
             f"{_FIELD}: {backend} does not compute the model in {folder}: {why}. Set roles.critic.backend to Fsdp, or"

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from rljob_api.model_files.size import stored_shapes
 from rljob_api.model_files.tokens import FIELD, end_of_sequence, teacher_problem, tokens_in, tokens_of
+from rljob_api.roles import REFERENCE_ROLE
 from rljob_api.spec.model import SPECIAL_TOKENS
+from rljob_api.spec.roles import BACKENDS
 from rljob_cli.checks.findings import Finding, problem, unchecked, warning
 from rljob_cli.checks.models import (
     absent_folder,
@@ -37,7 +39,7 @@ _CURE = "Give the folder of a causal language model, or leave modelPath out: the
 _WITHOUT_HEAD = "ForSequenceClassification"
 
 
-_BACKEND = "spec.roles.actor.backend"
+_BACKEND = ("spec.roles.actor.backend", "spec.roles.reference.backend")
 
 
 def teacher_findings(spec: RLJobSpec, *, is_elsewhere: bool) -> Iterator[Finding]:
@@ -65,17 +67,18 @@ def _config_findings(spec: RLJobSpec, folder: Path, described: Mapping[str, Any]
     name = architecture_in(described)
     if name.endswith(_WITHOUT_HEAD):
         yield problem(f"{_FIELD}: {folder}/config.json is of {name}, which has no log-probs. {_CURE}")
-    if spec.backend_traits.tries_families:
+    backend = spec.backend_of(REFERENCE_ROLE)
+    if BACKENDS[backend].tries_families:
         has_wide_head = spec.head_dtype is not spec.model.dtype
         found = family_finding(folder / "config.json", packing=spec.training.packing, has_wide_head=has_wide_head)
         if found is not None:
             text = found.text.replace("spec.model.path: ", f"{_FIELD}: ", 1)
-            yield Finding(found.level, text, ("spec.training.packing", "spec.model", _BACKEND))
-    elif spec.backend_traits.computes and (why := decoder_problem(described)):
+            yield Finding(found.level, text, ("spec.training.packing", "spec.model", *_BACKEND))
+    elif BACKENDS[backend].computes and (why := decoder_problem(described)):
         yield problem(
-            f"{_FIELD}: {spec.trainer_backend} does not compute the model in {folder}: {why}. Set roles.actor.backend"
-            " to Fsdp, or give another model.",
-            _BACKEND,
+            f"{_FIELD}: {backend} does not compute the model in {folder}: {why}. Set roles.reference.backend to Fsdp,"
+            " or give another model.",
+            *_BACKEND,
             "spec.model",
         )
     positions, longest = positions_in(described.get("text_config") or described), spec.rollout.sampling.max_new_tokens

@@ -20,7 +20,7 @@ from rljob_api.machine.memory import (
 )
 from rljob_api.model_files.size import ModelShape, critic_shape, fitting_interval, model_shape, reference_shape
 from rljob_api.names import EngineKind, Role, Stream
-from rljob_api.roles import TRAITS, RoleTopology
+from rljob_api.roles import LEADING_ROLE, PROXIMAL_ROLE, REFERENCE_ROLE, TRAITS, VALUE_ROLE, RoleTopology
 from rljob_api.spec import RLJob, RLJobSpec
 from rljob_api.spec.roles import BACKENDS, RoleSpec, TrainerBackend
 from rljob_api.wire.identity import PodKey
@@ -83,7 +83,6 @@ class _Job:
     spec: RLJobSpec
     shapes: ModelShapes
     rows: RowLengths
-    backend: TrainerBackend
 
     @property
     def shape(self) -> ModelShape:
@@ -109,7 +108,7 @@ class ModelShapes:
 
 def run_plan(job: RLJob, machine: MachineDevices, placed: PodDevices, shapes: ModelShapes, rows: RowLengths) -> RunPlan:
     """The plan. `placed` is where the pods' devices are."""
-    planned = _Job(job.spec, shapes, rows, job.spec.trainer_backend)
+    planned = _Job(job.spec, shapes, rows)
     present = job.spec.roles.present()
     processes = tuple(
         process
@@ -175,9 +174,10 @@ _Work = tuple[dict[str, Any], ProcessMemory | None]
 
 
 def _training(job: _Job, role: RoleSpec, topology: RoleTopology, rank: int) -> _Work:
-    settings_of_slice, work = _slice(job, topology, job.backend)
+    backend = job.spec.backend_of(LEADING_ROLE)
+    settings_of_slice, work = _slice(job, topology, backend)
     settings = {
-        "backend": job.backend.value,
+        "backend": backend.value,
         "dtype": job.spec.model.dtype.value,
         "headDtype": job.spec.head_dtype.value,
         "rank": rank,
@@ -186,14 +186,14 @@ def _training(job: _Job, role: RoleSpec, topology: RoleTopology, rank: int) -> _
         "checkpointEverySteps": _checkpoint_interval(job),
         "threads": role.threads,
     }
-    return settings, trainer_memory(job.shape, job.backend, job.spec.model.dtype, topology.num_ranks, work)
+    return settings, trainer_memory(job.shape, backend, job.spec.model.dtype, topology.num_ranks, work)
 
 
 def _critic(job: _Job, role: RoleSpec, topology: RoleTopology, rank: int) -> _Work:
     """Its values are computed in micro-batches of the same size, and take less than the pass that trains."""
     own, training = job.spec.roles.critic, job.spec.training
     assert own is not None, "only roles that are there are planned"
-    backend = job.spec.critic_backend
+    backend = job.spec.backend_of(VALUE_ROLE)
     settings_of_slice, work = _slice(job, topology, backend)
     settings = {
         "backend": backend.value,
@@ -218,7 +218,7 @@ def _checkpoint_interval(job: _Job) -> int:
 def _slice(job: _Job, topology: RoleTopology, backend: TrainerBackend) -> tuple[dict[str, Any], Pass]:
     """How a rank of a role that trains gets and cuts a slice, and its largest micro-batch."""
     training = job.spec.training
-    share = training.global_batch_size // training.iters_per_train_update // topology.num_ranks
+    share = training.global_batch_size // training.iters_per_train_update // topology.models
     rows, work = _pass(job, share, backend, trains=True)
     settings = {
         "world": topology.num_ranks,
@@ -231,10 +231,14 @@ def _slice(job: _Job, topology: RoleTopology, backend: TrainerBackend) -> tuple[
 
 
 def _log_probs(job: _Job, role: RoleSpec, topology: RoleTopology, rank: int) -> _Work:
+    return _scoring(job, role, topology, rank, job.spec.backend_of(PROXIMAL_ROLE))
+
+
+def _scoring(job: _Job, role: RoleSpec, topology: RoleTopology, rank: int, backend: TrainerBackend) -> _Work:
     groups = -(-job.spec.rollout.batch_size // len(topology.gangs))
-    rows, work = _pass(job, groups * job.spec.rollout.samples_per_prompt, job.backend, trains=False)
+    rows, work = _pass(job, groups * job.spec.rollout.samples_per_prompt, backend, trains=False)
     settings = {
-        "backend": job.backend.value,
+        "backend": backend.value,
         "dtype": job.spec.model.dtype.value,
         "headDtype": job.spec.head_dtype.value,
         "rank": rank,
@@ -244,13 +248,13 @@ def _log_probs(job: _Job, role: RoleSpec, topology: RoleTopology, rank: int) -> 
         "tokensOfMicroBatch": work.tokens,
         "threads": role.threads,
     }
-    return settings, forward_memory(job.shape, job.backend, job.spec.model.dtype, work, topology.ranks_per_gang)
+    return settings, forward_memory(job.shape, backend, job.spec.model.dtype, work, topology.ranks_per_gang)
 
 
 def _reference(job: _Job, role: RoleSpec, topology: RoleTopology, rank: int) -> _Work:
     """As actor_fwd, of its own model."""
     of_its_model = replace(job, shapes=replace(job.shapes, policy=job.shapes.reference))
-    settings, memory = _log_probs(of_its_model, role, topology, rank)
+    settings, memory = _scoring(of_its_model, role, topology, rank, job.spec.backend_of(REFERENCE_ROLE))
     given = job.spec.roles.reference
     teacher = None if given is None else given.model_path
     return (settings if teacher is None else {"model": teacher, **settings}), memory
@@ -311,9 +315,9 @@ def _pass(job: _Job, share: int, backend: TrainerBackend, *, trains: bool) -> tu
     if training.max_tokens_per_micro_batch is not None:
         tokens = min(tokens, max(length, training.max_tokens_per_micro_batch))
         rows = tokens // length
-    checkpointing = training.activation_checkpointing is None or training.activation_checkpointing
-    keeps_less = trains and checkpointing and BACKENDS[backend].checkpoints_activations
-    return rows, Pass(tokens, -(-tokens * job.rows.response // length), keeps_less)
+    traits, given = BACKENDS[backend], training.activation_checkpointing
+    checkpointing = traits.checkpoints_by_default if given is None else given and traits.checkpoints_activations
+    return rows, Pass(tokens, -(-tokens * job.rows.response // length), trains and checkpointing)
 
 
 def _devices(job: _Job, machine: MachineDevices, processes: Sequence[PlannedProcess]) -> Iterator[PlannedDevice]:

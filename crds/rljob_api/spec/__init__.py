@@ -22,6 +22,7 @@ from rljob_api.spec.checkpoint import CheckpointSpec
 from rljob_api.spec.data import DataSpec
 from rljob_api.spec.infrastructure import InfrastructureSpec
 from rljob_api.spec.model import ModelSpec, Seed
+from rljob_api.spec.parallelism import WHOLE
 from rljob_api.spec.queue import TransferQueueSpec
 from rljob_api.spec.restart import (
     RestartPolicySpec,
@@ -30,6 +31,8 @@ from rljob_api.spec.restart import (
 from rljob_api.spec.roles import (
     BACKENDS,
     BackendTraits,
+    ForwardRoleSpec,
+    ModelRoleSpec,
     RolesSpec,
     TrainerBackend,
     engine_kind,
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rljob_api.spec.model import Dtype
+    from rljob_api.spec.parallelism import ParallelismSpec
     from rljob_api.spec.roles import RoleSpec
 
 
@@ -163,19 +167,25 @@ def _cannot_share(role: Role) -> Rule:
     )
 
 
-def _ranks_per_model(job: RLJobSpec, role: Role) -> int:
-    given = job.roles.of(role)
-    return 1 if given is None else given.ranks_per_model
+def _has_parts_to_gather(role: Role) -> Callable[[RLJobSpec], bool]:
+    def holds(job: RLJobSpec) -> bool:
+        given = job.roles.of(role)
+        is_whole = not isinstance(given, ForwardRoleSpec) or given.shards == 1
+        return is_whole or BACKENDS[job.backend_of(role)].shards
+
+    return holds
 
 
 def _sharded(role: Role) -> Rule:
+    above = f"self.roles.{field_name(role)}"
     field = f"roles.{field_name(role)}.shards"
     return Rule(
         field=field,
-        holds=lambda job: job.backend_traits.shards or _ranks_per_model(job, role) == 1,
-        sentence=f"{{{field}}} needs the backend Fsdp, and this job has another, of which each rank holds a whole "
-        "model. Set roles.actor.backend to Fsdp or leave shards out.",
-        cel=f"!has(self.roles.{field_name(role)}) || !has(self.{field}) || self.{field} == 1 || {_IS_FSDP}",
+        holds=_has_parts_to_gather(role),
+        sentence=f"{{{field}}} needs the backend Fsdp, and this role has another, of which each rank holds a whole "
+        "model. Set backend to Fsdp or leave shards out.",
+        cel=f"!has({above}) || !has({above}.shards) || {above}.shards == 1 || "
+        f"(has({above}.backend) ? {above}.backend == 'Fsdp' : {_IS_FSDP})",
     )
 
 
@@ -231,9 +241,10 @@ SPEC: tuple[Rule, ...] = (
     Rule(
         field="training.activationCheckpointing",
         holds=lambda job: not job.training.activation_checkpointing or job.backend_traits.checkpoints_activations,
-        sentence="true needs the backend Fsdp, and this job has another, which keeps its activations. Set "
-        "roles.actor.backend to Fsdp or leave activationCheckpointing out.",
-        cel="!has(self.training.activationCheckpointing) || !self.training.activationCheckpointing || " + _IS_FSDP,
+        sentence="true needs the backend Fsdp or Megatron, and this job has another, which keeps its activations. Set "
+        "roles.actor.backend to one of them or leave activationCheckpointing out.",
+        cel="!has(self.training.activationCheckpointing) || !self.training.activationCheckpointing || "
+        f"{_IS_FSDP} || (has({_ACTOR}.backend) && {_ACTOR}.backend == 'Megatron')",
     ),
     *RANKS,
     *CRITIC,
@@ -404,23 +415,29 @@ class RLJobSpec(RuledModel):
 
     @property
     def backend_traits(self) -> BackendTraits:
-        """Of the backend of all models."""
+        """Of the actor's backend."""
         return BACKENDS[self.trainer_backend]
 
     @property
     def trainer_backend(self) -> TrainerBackend:
-        """The actor's backend, and that of every role that computes log-probs: as given, else as the model wants it."""
+        """The actor's backend: as given, else as the model wants it."""
         if self.roles.actor.backend is not None:
             return self.roles.actor.backend
         if self.roles.rollout.engine.kind is EngineKind.SIM:
             return TrainerBackend.SIM
         return TrainerBackend.FLAT if self.model.path is None else TrainerBackend.FSDP
 
-    @property
-    def critic_backend(self) -> TrainerBackend:
-        """The critic's backend: as given, else the actor's."""
-        critic = self.roles.critic
-        return self.trainer_backend if critic is None or critic.backend is None else critic.backend
+    def backend_of(self, role: Role) -> TrainerBackend:
+        """The backend of a role whose ranks hold a model: its own where it gives one, else the actor's."""
+        given = self.roles.of(role)
+        own = given.backend if isinstance(given, ModelRoleSpec) else None
+        return self.trainer_backend if own is None else own
+
+    def parallelism_of(self, role: Role) -> ParallelismSpec:
+        """How the ranks of a role share a model; where it does not say, each has a whole one."""
+        given = self.roles.of(role)
+        own = given.parallelism if isinstance(given, ModelRoleSpec) else None
+        return WHOLE if own is None else own
 
     @property
     def head_dtype(self) -> Dtype:

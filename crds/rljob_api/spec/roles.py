@@ -20,6 +20,7 @@ from rljob_api.roles import TRAITS, RoleTopology
 from rljob_api.rule import Derived, Rule, RuledModel
 from rljob_api.spec.engine import CPU_FLAGS, EngineSpec, flag_pattern, given_flags
 from rljob_api.spec.infrastructure import ResourcesSpec
+from rljob_api.spec.parallelism import ParallelismSpec
 from rljob_api.spec.training import OptimizerSpec
 
 ROLE: tuple[Rule, ...] = (
@@ -181,6 +182,7 @@ class TrainerBackend(StrEnum):
 
     FLAT = "Flat"
     FSDP = "Fsdp"
+    MEGATRON = "Megatron"
     SIM = "Sim"
 
 
@@ -192,10 +194,14 @@ class BackendTraits:
     """Whether there is a model at all."""
     shards: bool = False
     """Whether the ranks of a gang each hold a part of the model, gathered layer by layer."""
+    lays_out: bool = False
+    """Whether `parallelism` is possible: ranks each compute a part of the model."""
     pads: bool = False
     """Whether `training.packing: false` is possible."""
     checkpoints_activations: bool = False
-    """Whether `training.activationCheckpointing` is possible; then it is so where the job does not say."""
+    """Whether `training.activationCheckpointing` is possible."""
+    checkpoints_by_default: bool = False
+    """Whether it is so where the job does not say."""
     chunks_logits: bool = False
     """Whether logits exist a chunk of tokens at a time."""
     tries_families: bool = False
@@ -205,8 +211,14 @@ class BackendTraits:
 BACKENDS: Mapping[TrainerBackend, BackendTraits] = {
     TrainerBackend.FLAT: BackendTraits(),
     TrainerBackend.FSDP: BackendTraits(
-        shards=True, pads=True, checkpoints_activations=True, chunks_logits=True, tries_families=True
+        shards=True,
+        pads=True,
+        checkpoints_activations=True,
+        checkpoints_by_default=True,
+        chunks_logits=True,
+        tries_families=True,
     ),
+    TrainerBackend.MEGATRON: BackendTraits(lays_out=True, checkpoints_activations=True, chunks_logits=True),
     TrainerBackend.SIM: BackendTraits(computes=False),
 }
 
@@ -265,7 +277,7 @@ class RoleSpec(RuledModel):
 
     @property
     def ranks_per_model(self) -> int:
-        """How many ranks hold one model together, where they do so beside the actor's gang."""
+        """How many ranks hold one model together."""
         return 1
 
     @property
@@ -301,7 +313,22 @@ SHARDS: tuple[Rule, ...] = (
 )
 
 
-class ForwardRoleSpec(RoleSpec):
+class ModelRoleSpec(RoleSpec):
+    """Size and shape of a role whose ranks hold a model, what computes it and how it lies on them."""
+
+    backend: TrainerBackend | None = None
+    """As roles.actor.backend. Null: the actor's."""
+    parallelism: ParallelismSpec | None = None
+    """For a model that one device cannot hold, or not train fast enough. Backend Megatron only. Null: each rank holds a
+    whole model."""
+
+    @property
+    def ranks_per_model(self) -> int:
+        """See the base."""
+        return 1 if self.parallelism is None else self.parallelism.ranks_per_model
+
+
+class ForwardRoleSpec(ModelRoleSpec):
     """Size and shape of a role that computes log-probs."""
 
     rules = (*ROLE, *SHARDS)
@@ -314,7 +341,7 @@ class ForwardRoleSpec(RoleSpec):
     @property
     def ranks_per_model(self) -> int:
         """See the base."""
-        return self.shards
+        return self.shards if self.parallelism is None else self.parallelism.ranks_per_model
 
 
 class ReferenceSpec(ForwardRoleSpec):
@@ -326,25 +353,24 @@ class ReferenceSpec(ForwardRoleSpec):
     Null: the policy's version 0, or what training.refUpdateInterval says."""
 
 
-class ActorSpec(RoleSpec):
+class ActorSpec(ModelRoleSpec):
     """Size and shape of the actor, and what computes its model."""
 
     backend: TrainerBackend | None = None
-    """Fsdp: models of transformers, sharded over the actor's ranks. Flat: a decoder of our own (Qwen3 and Llama), whole
-    on every rank; the fastest for tiny models. Sim: nothing is computed, as with engines of kind Sim, which it goes
-    with. Null: Sim beside such engines, else Fsdp for model.path and Flat for model.config. The roles that compute
-    log-probs have the same."""
+    """Fsdp: models of transformers, sharded over the actor's ranks. Megatron: Qwen2, Qwen3, Llama and Qwen3-MoE, laid
+    out over the ranks as parallelism says, for models that are too large for Fsdp. Flat: a decoder of our own (Qwen3
+    and Llama), whole on every rank; the fastest for tiny models. Sim: nothing is computed, as with engines of kind Sim,
+    which it goes with. Null: Sim beside such engines, else Fsdp for model.path and Flat for model.config. The other
+    roles have the same where they give none."""
 
 
 VALUE_CLIP = 0.2
 """Of a critic that says nothing of it."""
 
 
-class CriticSpec(RoleSpec):
+class CriticSpec(ModelRoleSpec):
     """Size and shape of the critic, what computes its model, and how that is trained."""
 
-    backend: TrainerBackend | None = None
-    """As the actor's. Null: the same as the actor's."""
     model_path: str | None = Field(default=None, min_length=1, max_length=4096)
     """Folder of a reward model, whose body and head the critic begins with: a *ForSequenceClassification of one label,
     with the policy's tokenizer; relative to the manifest. Null: the body of the policy's version 0, with a new head."""
@@ -398,9 +424,10 @@ class RolesSpec(ApiModel):
     """
 
     actor: Annotated[ActorSpec, RESTARTS] = ActorSpec()
-    """Trains the policy and publishes weights; its ranks are data-parallel."""
+    """Trains the policy and publishes weights; its ranks, or the models that they share, are data-parallel."""
     critic: Annotated[CriticSpec | None, RESTARTS] = None
-    """Estimates the value of each token, and trains on returns; its ranks are data-parallel. Null: there is none."""
+    """Estimates the value of each token, and trains on returns; its ranks, or the models that they share, are
+    data-parallel. Null: there is none."""
     rollout: Annotated[RolloutRoleSpec, RESTARTS] = RolloutRoleSpec()
     """Generates samples and scores them; each rank has an engine of its own."""
     actor_fwd: Annotated[ForwardRoleSpec | None, RESTARTS] = ForwardRoleSpec()

@@ -27,6 +27,12 @@ ENGINE_IS_SIM = (
 )
 
 
+RANKS_PER_MODEL = (
+    "(has({0}.parallelism) ? {0}.parallelism.tensor * {0}.parallelism.pipeline * {0}.parallelism.context : 1)"
+)
+"""Of a role that trains."""
+
+
 _SLICES = "(has(self.training.itersPerTrainUpdate) ? self.training.itersPerTrainUpdate : 1)"
 """What is not given is resolved (`open_defaults`) to a number that keeps these rules wherever 1 does."""
 
@@ -34,9 +40,9 @@ _SLICES = "(has(self.training.itersPerTrainUpdate) ? self.training.itersPerTrain
 def _slices_reach(role: Role) -> Callable[[RLJobSpec], bool]:
     def holds(job: RLJobSpec) -> bool:
         slices, batch = job.training.iters_per_train_update, job.training.global_batch_size
-        ranks = job.roles.topology(role).num_ranks
+        models = job.roles.topology(role).models
         # Where slices do not divide the batch a rule of its own says so.
-        return not ranks or batch % slices != 0 or batch % (slices * ranks) == 0
+        return not models or batch % slices != 0 or batch % (slices * models) == 0
 
     return holds
 
@@ -44,37 +50,43 @@ def _slices_reach(role: Role) -> Callable[[RLJobSpec], bool]:
 def _groups_reach(role: Role) -> Callable[[RLJobSpec], bool]:
     def holds(job: RLJobSpec) -> bool:
         training = job.training
-        shares = training.iters_per_train_update * job.roles.topology(role).num_ranks
+        shares = training.iters_per_train_update * job.roles.topology(role).models
         if training.claim_policy != "Group" or not shares or training.global_batch_size % shares:
-            return True  # rules of their own say that rows do not reach all ranks
+            return True  # rules of their own say that rows do not reach all models
         return training.global_batch_size % (shares * job.rollout.samples_per_prompt) == 0
 
     return holds
 
 
 def _even_batches(role: Role) -> tuple[Rule, Rule]:
-    """The rows of a slice go evenly to the ranks of a role that trains."""
+    """The rows of a slice go evenly to the models of a role that trains, which are data-parallel."""
     field = f"roles.{field_name(role)}"
     above = f"self.{field}"
     gpus = NO_GPUS.format(above)
     # As `rljob_api.roles` has it.
     per_pod = f"(has({above}.ranksPerPod) ? {above}.ranksPerPod : ({gpus} > 1 ? {gpus} : 1))"
-    ranks = f"({above}.replicas * {per_pod})"
+    per_model = RANKS_PER_MODEL.format(above)
+    ranks = f"{above}.replicas * {per_pod}"
+    models = f"({ranks} / {per_model})"
     derived = {
         "slices": Derived(lambda job: job.training.iters_per_train_update, _SLICES),
-        "trainers": Derived(lambda job: job.roles.topology(role).num_ranks, ranks),
-        "trainersPerPod": Derived(lambda job: job.roles.topology(role).ranks_per_pod, per_pod),
+        "models": Derived(lambda job: job.roles.topology(role).models, models),
+        "ranksPerPod": Derived(lambda job: job.roles.topology(role).ranks_per_pod, per_pod),
+        "ranksPerModel": Derived(lambda job: job.roles.topology(role).shards, per_model),
     }
-    text = f"{{trainers}} {field_name(role)} ranks ({{{field}.replicas}} replicas x {{trainersPerPod}} ranks per pod)"
-    absent = f"!has({above}) || "
+    text = (
+        f"{{models}} models of the {field_name(role)} ({{{field}.replicas}} replicas x {{ranksPerPod}} ranks per pod / "
+        "{ranksPerModel} ranks per model)"
+    )
+    absent = f"!has({above}) || {ranks} < {per_model} || "
     return (
         Rule(
             field="training.itersPerTrainUpdate",
             holds=_slices_reach(role),
             sentence="{slices} slices of training.globalBatchSize {training.globalBatchSize} do not "
-            f"go evenly to {text}. Give a divisor of globalBatchSize / ranks.",
+            f"go evenly to {text}. Give a divisor of globalBatchSize / models.",
             cel=f"{absent}self.training.globalBatchSize % {_SLICES} != 0 || "
-            f"self.training.globalBatchSize % ({_SLICES} * {ranks}) == 0",
+            f"self.training.globalBatchSize % ({_SLICES} * {models}) == 0",
             derived=derived,
         ),
         Rule(
@@ -84,8 +96,8 @@ def _even_batches(role: Role) -> tuple[Rule, Rule]:
             f"{text} in {{slices}} slices of training.globalBatchSize "
             "{training.globalBatchSize}. Give a global batch that is a multiple of their product, or Balanced.",
             cel=f"{absent}self.training.claimPolicy != 'Group' || self.training.globalBatchSize % "
-            f"({_SLICES} * {ranks}) != 0 || self.training.globalBatchSize % "
-            f"({_SLICES} * {ranks} * self.rollout.samplesPerPrompt) == 0",
+            f"({_SLICES} * {models}) != 0 || self.training.globalBatchSize % "
+            f"({_SLICES} * {models} * self.rollout.samplesPerPrompt) == 0",
             derived=derived,
         ),
     )

@@ -105,10 +105,12 @@ class TrainingSpec(RuledModel):
     stays."""
     packing: bool = True
     """Whether the samples of a micro-batch are joined without padding. The backend Fsdp does so for families of models
-    that are known to come out right; others run with false: each sample padded to the longest. Flat always joins."""
+    that are known to come out right; others run with false: each sample padded to the longest. Flat and Megatron always
+    join."""
     activation_checkpointing: bool | None = None
     """Whether a layer's activations are computed again in the backward pass instead of being kept, which a large model
-    needs and which costs about a third more time. Null: with the backend Fsdp. Flat keeps them."""
+    needs and which costs about a third more time. Null: with the backend Fsdp. Megatron keeps them where this is null,
+    since parallelism may leave room for them, and Flat always."""
     claim_policy: ClaimPolicy = ClaimPolicy.BALANCED
     """How a slice is dealt to the ranks of the actor, and to those of the critic. Balanced: token sums as near as can
     be found. Group: whole prompt groups, which share their prompt's forward pass. Fifo: as the rows came."""

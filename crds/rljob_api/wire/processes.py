@@ -28,16 +28,22 @@ if TYPE_CHECKING:
 class Preloads:
     """What a process imports before it forks a job's ranks and engines, beside what all jobs have in common."""
 
-    trainer: TrainerBackend = TrainerBackend.FLAT
+    trainers: frozenset[TrainerBackend] = frozenset({TrainerBackend.FLAT})
     engine: EngineKind = EngineKind.TORCH
     """Of engines that are forked; Torch is in what all have in common."""
 
 
 def preloads_of(spec: RLJobSpec, roles: Iterable[Role]) -> Preloads:
-    """For the pods of `roles`. An engine of kind SGLang with GPUs is no fork: it imports what it needs itself."""
-    engine = spec.roles.rollout.engine.kind
-    is_forked = spec.roles.rollout.gpus == 0 and any(TRAITS[role].has_engines for role in roles)
-    return Preloads(spec.trainer_backend, engine if is_forked else EngineKind.TORCH)
+    """For the pods of `roles`: backends of those whose ranks hold a model, and engines.
+
+    An engine of kind SGLang with GPUs is no fork: it imports what it needs itself.
+    """
+    kept, engine = list(roles), spec.roles.rollout.engine.kind
+    is_forked = spec.roles.rollout.gpus == 0 and any(TRAITS[role].has_engines for role in kept)
+    trainers = frozenset(
+        spec.backend_of(role) for role in kept if TRAITS[role].loads_model and not TRAITS[role].has_engines
+    )
+    return Preloads(trainers, engine if is_forked else EngineKind.TORCH)
 
 
 class SpawnLauncher(WireModel):

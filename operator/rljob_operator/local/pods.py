@@ -59,7 +59,7 @@ class Pods:
         ours, theirs = socket.socketpair()
         argv = [sys.executable, "-m", "rljob_workers.launcher.parent"]
         argv += ["--fd", str(theirs.fileno())]
-        argv += ["--backend", self._preloads.trainer, "--engine", self._preloads.engine]
+        argv += ["--backends", ",".join(sorted(self._preloads.trainers)), "--engine", self._preloads.engine]
         self.parent_ready_at = None
         process = await processes.start(argv, self._folder.log("parent"), pass_fds=(theirs.fileno(),))
         theirs.close()

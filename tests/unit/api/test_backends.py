@@ -6,6 +6,7 @@ import pytest
 
 from rljob_api.names import EngineKind, Role
 from rljob_api.spec import RLJobSpec
+from rljob_api.spec.parallelism import ParallelismSpec
 from rljob_api.spec.roles import TrainerBackend
 from rljob_api.wire.processes import Preloads, preloads_of
 from tests.unit.api.manifests import changed
@@ -25,7 +26,49 @@ SGLANG = {"kind": "SGLang"}
 )
 def test_sglang_is_imported_where_it_is_forked(rollout: dict[str, Any], roles: list[Role], engine: EngineKind) -> None:
     spec = RLJobSpec.model_validate(changed({"spec.roles.rollout": rollout})["spec"])
-    assert preloads_of(spec, roles) == Preloads(TrainerBackend.FLAT, engine)
+    assert preloads_of(spec, roles).engine is engine
+
+
+@pytest.mark.parametrize(
+    ("roles", "trainers"),
+    [
+        pytest.param([Role.ACTOR], {"Megatron"}, id="the actor's own"),
+        pytest.param([Role.ACTOR_FWD], {"Megatron"}, id="the actor's, of a role that gives none"),
+        pytest.param([Role.REFERENCE], {"Fsdp"}, id="a reference's own"),
+        pytest.param([Role.CRITIC], {"Flat"}, id="a critic's own"),
+        pytest.param([Role.ROLLOUT, Role.ADVANTAGES], set(), id="of ranks that hold no model"),
+        pytest.param(list(Role), {"Megatron", "Fsdp", "Flat"}, id="all of one machine"),
+    ],
+)
+def test_a_backend_is_imported_where_a_rank_computes_with_it(roles: list[Role], trainers: set[str]) -> None:
+    changes = {
+        "spec.algorithm.advantage": "Gae",
+        "spec.roles.actor": {"backend": "Megatron", "ranksPerPod": 4, "parallelism": {"tensor": 2}},
+        "spec.roles.critic": {"backend": "Flat"},
+        "spec.roles.reference": {"backend": "Fsdp"},
+        "spec.roles.actorFwd": {},
+    }
+    spec = RLJobSpec.model_validate(changed(changes)["spec"])
+    assert preloads_of(spec, iter(roles)) == Preloads(frozenset(map(TrainerBackend, trainers)))
+    assert spec.parallelism_of(Role.ACTOR).tensor == 2
+    assert spec.parallelism_of(Role.REFERENCE) == spec.parallelism_of(Role.ROLLOUT) == ParallelismSpec()
+
+
+@pytest.mark.parametrize(
+    ("parallelism", "ranks", "multiple"),
+    [
+        pytest.param({}, 1, 1, id="a whole model"),
+        pytest.param({"tensor": 4}, 4, 4, id="a cut sequence, as tensor has by default"),
+        pytest.param({"tensor": 4, "sequence": False}, 4, 1, id="a sequence that is not cut"),
+        pytest.param({"pipeline": 3, "virtualPipeline": 2}, 3, 1, id="stages"),
+        pytest.param({"context": 3}, 3, 6, id="two pieces of a row for each context rank"),
+        pytest.param({"tensor": 2, "context": 2, "pipeline": 2}, 8, 8, id="all of them"),
+        pytest.param({"expert": 8, "expertTensor": 2}, 1, 1, id="experts, which add no ranks"),
+    ],
+)
+def test_ranks_of_a_model_and_tokens_of_a_row(parallelism: dict[str, Any], ranks: int, multiple: int) -> None:
+    spec = ParallelismSpec.model_validate(parallelism)
+    assert (spec.ranks_per_model, spec.row_multiple) == (ranks, multiple)
 
 
 @pytest.mark.parametrize(

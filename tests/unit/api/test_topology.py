@@ -1,5 +1,7 @@
 """The shape of a role, row by row; then that ranks are numbered without gaps, whatever the numbers."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,6 +42,26 @@ def test_an_engine_has_as_many_gpus_as_it_is_given(gpus: int, share: int, engine
     engine = {"kind": "SGLang", "tensorParallel": share}
     roles = RolesSpec.model_validate({"rollout": {"replicas": 2, "gpus": gpus, "engine": engine}})
     assert roles.topology(Role.ROLLOUT) == RoleTopology(2, engines, engines, Grouping.INDEPENDENT)
+
+
+@pytest.mark.parametrize(
+    ("role", "given", "ranks", "models"),
+    [
+        pytest.param("actor", {"replicas": 2, "gpus": 8}, 16, 16, id="a model on every rank"),
+        pytest.param("actor", {"replicas": 2, "gpus": 8, "parallelism": {"tensor": 4, "pipeline": 2}}, 16, 2, id="two"),
+        pytest.param(
+            "critic", {"gpus": 8, "parallelism": {"context": 2, "expert": 4}}, 8, 4, id="experts add no ranks"
+        ),
+        pytest.param("reference", {"replicas": 2, "gpus": 8, "shards": 16}, 16, 1, id="shards of whole pods"),
+        pytest.param(
+            "reference", {"replicas": 2, "gpus": 8, "parallelism": {"tensor": 8}}, 16, 2, id="one in each pod"
+        ),
+    ],
+)
+def test_rows_are_dealt_to_models(role: str, given: dict[str, Any], ranks: int, models: int) -> None:
+    topology = RolesSpec.model_validate({role: given}).topology(Role(role))
+    assert (topology.num_ranks, topology.models) == (ranks, models)
+    assert len(topology.gangs) == (1 if TRAITS[Role(role)].saves else models)
 
 
 def test_a_role_that_the_job_does_not_have_has_no_pods_but_a_pod_of_it_has_a_rank() -> None:

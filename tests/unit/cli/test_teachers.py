@@ -114,7 +114,7 @@ def test_a_larger_model_of_the_policys_tokens_is_taken(tmp_path: Path) -> None:
             {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]},
             TOKENS,
             "Flat does not compute the model in teacher: its config.json has model_type 'qwen2', but it knows llama and"
-            " qwen3. Set roles.actor.backend to Fsdp, or give another model.",
+            " qwen3. Set roles.reference.backend to Fsdp, or give another model.",
             id="a family that the flat trainer lacks",
         ),
         pytest.param(

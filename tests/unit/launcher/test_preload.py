@@ -96,7 +96,7 @@ def test_a_parent_of_sharded_models_has_their_code() -> None:
         from rljob_api.wire.processes import Preloads
         from rljob_workers.launcher.preload import preload
 
-        preload(Preloads(TrainerBackend.FSDP))
+        preload(Preloads(frozenset({TrainerBackend.FSDP})))
         known = set(sys.modules)
         from torch.distributed.fsdp import fully_shard
         from transformers import AutoModelForCausalLM

@@ -150,10 +150,11 @@ def main(arguments: Sequence[str]) -> int:
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     parser = argparse.ArgumentParser(prog="python -m rljob_workers.launcher.parent")
     parser.add_argument("--fd", type=int, required=True, help="descriptor of the supervisor's socket")
-    parser.add_argument("--backend", type=TrainerBackend, default=TrainerBackend.FLAT, help="of the job's models")
+    parser.add_argument("--backends", default=TrainerBackend.FLAT.value, help="of the job's models, joined by commas")
     parser.add_argument("--engine", type=EngineKind, default=EngineKind.TORCH, help="of its engines that are forked")
     options = parser.parse_args(arguments)
-    return serve(options.fd, Bodies(), partial(preload, Preloads(options.backend, options.engine)))
+    trainers = frozenset(map(TrainerBackend, filter(None, options.backends.split(","))))
+    return serve(options.fd, Bodies(), partial(preload, Preloads(trainers, options.engine)))
 
 
 if __name__ == "__main__":

@@ -90,8 +90,9 @@ def preload(preloads: Preloads = OF_MOST_JOBS) -> None:
         from rljob_workers.engines import BACKENDS
         from rljob_workers.trainers import TRAINERS
 
-        for name in TRAINERS[preloads.trainer].preload:
-            importlib.import_module(name)
+        for trainer in sorted(preloads.trainers):
+            for name in TRAINERS[trainer].preload:
+                importlib.import_module(name)
         BACKENDS[preloads.engine].preload()
     require_single_thread()
     gc.collect()

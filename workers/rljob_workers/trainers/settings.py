@@ -94,7 +94,7 @@ class CriticSettings:
             optimizer=critic.optimizer or spec.training.optimizer,
             value_clip=critic.largest_change or None,
             total_steps=total_steps(spec),
-            backend=spec.critic_backend,
+            backend=spec.backend_of(VALUE_ROLE),
         )
 
     def of_its_model(self, spec: RLJobSpec) -> RLJobSpec:
