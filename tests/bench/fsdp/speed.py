@@ -25,7 +25,6 @@ from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_trainer
 from rljob_workers.trainers.base import TrainRows
 from rljob_workers.trainers.data_parallel import SingleRank
-from rljob_workers.trainers.fsdp.sharded_model import 
 from rljob_workers.trainers.objectives import policy_objective
 from tests.train_rows import rows_of
 

@@ -17,12 +17,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from rljob_api.spec.model import ModelSpec
 from rljob_workers.algorithms.objective import Output
 from rljob_workers.models.blob import write_blob
+from rljob_workers.models.building import model_config
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_critic, load_critic_version_0
 from rljob_workers.trainers.base import Trainer, TrainRows
 from rljob_workers.trainers.data_parallel import DataParallelGroup, RankVote, agree
-from rljob_workers.models.building import model_config
 from rljob_workers.trainers.fsdp.inputs import joined_inputs, padded_inputs
 from rljob_workers.trainers.fsdp.sharded_critic import VALUES, build_sharded_critic
 from rljob_workers.trainers.fsdp.sharded_model import ModelOptions

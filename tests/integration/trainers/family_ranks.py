@@ -11,8 +11,8 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from rljob_workers.models.blob import write_blob
-from rljob_workers.trainers.data_parallel import DataParallelGroup
 from rljob_workers.models.building import model_config
+from rljob_workers.trainers.data_parallel import DataParallelGroup
 from rljob_workers.trainers.fsdp.inputs import ModelInputs, joined_inputs, padded_inputs
 from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_sharded, build_whole, score
 from rljob_workers.trainers.fsdp.stored_tensors import layout_of, load_folder, local_rows

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
+from rljob_api.names import Role
 from rljob_workers.algorithms.objective import Output
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.tensors.columns import Column
@@ -52,7 +53,7 @@ def measure(name: str, group: DataParallelGroup, folder: Path) -> dict[str, int]
         trainer.optimizer_step()
         peak = meter.peak_bytes
     with MemoryMeter() as meter:
-        model = build_forward_model(spec, tokenizer)
+        model = build_forward_model(spec, tokenizer, Role.ACTOR_FWD)
         gc.collect()
         weights = meter.live_bytes
         meter.peak_bytes = 0

@@ -13,8 +13,8 @@ from typing import TypeVar
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-from rljob_workers.trainers.data_parallel import DataParallelGroup
 from rljob_workers.models.building import model_config
+from rljob_workers.trainers.data_parallel import DataParallelGroup
 from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_sharded
 from rljob_workers.trainers.fsdp.sharded_trainer import FsdpModel
 from rljob_workers.trainers.fsdp.stored_tensors import local_rows

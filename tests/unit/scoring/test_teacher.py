@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from rljob_api.names import Lineage, Stream
+from rljob_api.names import Lineage, Role, Stream
 from rljob_api.spec import RLJobSpec
 from rljob_api.spec.model import ModelSpec
 from rljob_workers.algorithms.objective import Output
@@ -55,7 +55,7 @@ def test_its_log_probs_are_those_of_its_own_model(tmp_path: Path, backend: str |
     model = teacher.model(tokenizer, SingleRank())
     model.load(Folder(given.path))
     found = model.score(tokens, lengths, Output.LOG_PROBS, 1.0).values
-    own = build_forward_model(job.model_copy(update={"model": LARGER}), tokenizer)
+    own = build_forward_model(job.model_copy(update={"model": LARGER}), tokenizer, Role.ACTOR_FWD)
     own.load(Folder(tmp_path / "teacher" / "model.safetensors"))
     torch.testing.assert_close(found, own.score(tokens, lengths, Output.LOG_PROBS, 1.0).values)
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from rljob_api.manifest import parse_manifest
+from rljob_api.names import Role
 from rljob_api.spec import RLJobSpec
 from rljob_workers.algorithms.objective import Output
 from rljob_workers.models.blob import part_file, write_blob
@@ -177,7 +178,7 @@ def test_a_checkpoint_that_lacks_a_ranks_state_is_refused(tmp_path: Path) -> Non
 
 def test_the_forward_model_states_of_published_weights_what_the_trainer_states(tmp_path: Path) -> None:
     [trainer], rows = make_world(1), make_rows(1)
-    model = build_forward_model(spec(), build_tokenizer(spec().model))
+    model = build_forward_model(spec(), build_tokenizer(spec().model), Role.ACTOR_FWD)
     before = model.score(rows.tokens, rows.response_lengths, Output.LOG_PROBS, 1.3).values
     step([trainer], [rows])
     write_blob(tmp_path / "model.safetensors", trainer.stage_weights())

@@ -184,7 +184,10 @@ def _run(rank: RankParts, task: Task, field: str, *, interval: int | None, teach
     )
     with rank.loading("building the model", rank.spec.model.path if teacher is None else teacher.folder):
         gang, tokenizer = form_group(rank.context, rank.session), build_tokenizer(rank.spec.model)
-        model = build_forward_model(rank.spec, tokenizer, gang) if teacher is None else teacher.model(tokenizer, gang)
+        if teacher is None:
+            model = build_forward_model(rank.spec, tokenizer, role, gang)
+        else:
+            model = teacher.model(tokenizer, gang)
         mesh = Mesh.of(gang, [0] * gang.world)
     with closing(_receiver(rank, teacher)) as receiver:
         ForwardLoop(config, rank.session, rank.queue, receiver, model, rank.timeline, mesh).run()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rljob_api.model_files.tokens import FIELD, teacher_problem, tokens_in, tokens_of
-from rljob_api.names import WeightVersion
+from rljob_api.names import Role, WeightVersion
 from rljob_api.wire.identity import WeightId
 from rljob_workers.dcs.weights.transport import StagedWeights, WeightReceiver
 from rljob_workers.models.building import weight_files
@@ -59,7 +59,7 @@ class Teacher:
     def model(self, tokenizer: PreTrainedTokenizerBase, gang: DataParallelGroup) -> ForwardModel:
         """This rank's part of it, without weights; `tokenizer` is the policy's. ValueError as of `of`."""
         with _naming_its_field():
-            return build_forward_model(self.spec, tokenizer, gang)
+            return build_forward_model(self.spec, tokenizer, Role.REFERENCE, gang)
 
     def receiver(self, lineage: Lineage) -> WeightReceiver:
         """What gives its weights, once, to a rank of an epoch that began with `lineage`."""

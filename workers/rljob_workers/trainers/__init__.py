@@ -10,11 +10,13 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rljob_api.roles import LEADING_ROLE, VALUE_ROLE
 from rljob_workers.models.blob import write_blob
 from rljob_workers.models.building import stored_weights
 from rljob_workers.models.weight_source import Folder
 from rljob_workers.trainers import flat_backend, sim_backend
 from rljob_workers.trainers.fsdp import fsdp_backend
+from rljob_workers.trainers.megatron import megatron_backend
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedTokenizerBase
 
+    from rljob_api.names import Role
     from rljob_api.spec import RLJobSpec
     from rljob_api.spec.roles import TrainerBackend
     from rljob_workers.trainers.backend import Backend, CriticBuilder
@@ -30,25 +33,26 @@ if TYPE_CHECKING:
     from rljob_workers.trainers.settings import CriticSettings
 
 TRAINERS: Mapping[TrainerBackend, Backend] = {
-    backend.kind: backend for backend in (flat_backend.BACKEND, fsdp_backend.BACKEND, sim_backend.BACKEND)
+    backend.kind: backend
+    for backend in (flat_backend.BACKEND, fsdp_backend.BACKEND, megatron_backend.BACKEND, sim_backend.BACKEND)
 }
 
 
 def build_trainer(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, group: DataParallelGroup) -> Trainer:
     """The actor's trainer; `group` is `data_parallel.SingleRank()` where the actor has one rank."""
     backend = TRAINERS[spec.trainer_backend]
-    return backend.build(spec, tokenizer, backend.mesh(spec, group))
+    return backend.build(spec, tokenizer, backend.mesh(spec, LEADING_ROLE, group))
 
 
 def build_forward_model(
-    spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, gang: DataParallelGroup | None = None
+    spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, role: Role, gang: DataParallelGroup | None = None
 ) -> ForwardModel:
-    """The model of actor_fwd or of the reference; of a gang of several ranks, this rank's part of it."""
-    backend = TRAINERS[spec.trainer_backend]
+    """The model of actor_fwd or of the reference, `role`; of a gang of several ranks, this rank's part of it."""
+    backend = TRAINERS[spec.backend_of(role)]
     if gang is None or gang.world == 1:
         return backend.forward_model(spec, tokenizer)
-    assert backend.sharded_forward_model is not None, "the spec refuses shards of this backend"
-    return backend.sharded_forward_model(spec, tokenizer, gang)
+    assert backend.sharded_forward_model is not None, "the spec refuses several ranks for a model of this backend"
+    return backend.sharded_forward_model(spec, tokenizer, role, gang)
 
 
 def load_version_0(trainer: Trainer, spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, scratch: Path) -> None:
@@ -71,7 +75,7 @@ def build_critic(
     settings: CriticSettings, spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, group: DataParallelGroup
 ) -> Trainer:
     """The critic's trainer, which scores `Output.VALUES`; `group` as of `build_trainer`, of the critic's ranks."""
-    mesh = TRAINERS[settings.backend].mesh(spec, group)
+    mesh = TRAINERS[settings.backend].mesh(spec, VALUE_ROLE, group)
     return _critics(settings).build(settings, settings.of_its_model(spec), tokenizer, mesh)
 
 

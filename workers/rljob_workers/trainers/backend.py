@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedTokenizerBase
 
+    from rljob_api.names import Role
     from rljob_api.spec import RLJobSpec
     from rljob_api.spec.roles import TrainerBackend
     from rljob_workers.trainers.base import ForwardModel, Trainer
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from rljob_workers.trainers.settings import CriticSettings
 
 
-def _data_parallel(spec: RLJobSpec, gang: DataParallelGroup) -> Mesh:  # noqa: ARG001 -- other layouts are of the job
+def _data_parallel(spec: RLJobSpec, role: Role, gang: DataParallelGroup) -> Mesh:  # noqa: ARG001 -- other layouts are of the job
     return data_parallel(gang)
 
 
@@ -48,11 +49,13 @@ class Backend:
     """All tensors of version 0, by the hub's names."""
     some_of_version_0: Callable[[RLJobSpec, PreTrainedTokenizerBase, Collection[str]], Mapping[str, torch.Tensor]]
     """Those of these names."""
-    mesh: Callable[[RLJobSpec, DataParallelGroup], Mesh] = _data_parallel
-    """How the actor's ranks are laid out; a collective of the gang. By default each has rows of its own."""
+    mesh: Callable[[RLJobSpec, Role, DataParallelGroup], Mesh] = _data_parallel
+    """How the ranks of a role that trains are laid out; a collective of the gang. By default each has rows of its own."""
     reads_folders: bool = False
     """Whether a trainer loads its own rows of a model's folder, so that no rank needs all of its tensors."""
-    sharded_forward_model: Callable[[RLJobSpec, PreTrainedTokenizerBase, DataParallelGroup], ForwardModel] | None = None
+    sharded_forward_model: (
+        Callable[[RLJobSpec, PreTrainedTokenizerBase, Role, DataParallelGroup], ForwardModel] | None
+    ) = None
     """As `forward_model`, on one rank of a gang that holds it together; None: a rank holds it whole."""
     critic: CriticBuilder | None = None
     """None: it trains no critic."""

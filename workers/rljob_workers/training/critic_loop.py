@@ -102,7 +102,7 @@ class CriticLoop(GangLoop):
         gang = self.gang
         tokens, lengths = batch.columns[Column.TOKENS], batch.columns[Column.RESPONSE_LENGTHS].values
         with gang.timeline.span("values", r=batch.rollout_id, rows=len(batch.rows)):
-            values: Jagged = score_shared(gang.trainer, gang.mesh.gang, tokens, lengths, Output.VALUES, self.pulse)
+            values: Jagged = score_shared(gang.trainer, tokens, lengths, Output.VALUES, self.pulse)
             if gang.leads:
                 gang.queue.put(batch, {Column.VALUES: values}, weight=None)
 

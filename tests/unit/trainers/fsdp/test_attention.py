@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.models.building import model_config
+from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers.fsdp.inputs import joined_inputs
 from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, attend_within_rows, build_whole, score
 from rljob_workers.trainers.fsdp.stored_tensors import load_folder

@@ -91,11 +91,15 @@ def described(name: str) -> dict[str, Any]:
 
 def save_model(name: str, folder: Path, dtype: torch.dtype = torch.float32) -> Path:
     """A random model as transformers saves it."""
+    return save_described(described(name), folder, dtype)
+
+
+def save_described(fields: Mapping[str, Any], folder: Path, dtype: torch.dtype = torch.float32) -> Path:
+    """A random model of a config.json."""
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-    fields = described(name)
     torch.manual_seed(5)
-    config = CONFIG_MAPPING[fields["model_type"]].from_dict(fields)
+    config = CONFIG_MAPPING[fields["model_type"]].from_dict(dict(fields))
     model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)  # type: ignore[no-untyped-call]
     with torch.no_grad():
         for parameter in model.parameters():

@@ -32,6 +32,7 @@ from rljob_workers.trainers.settings import (
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+    from rljob_api.names import Role
     from rljob_api.spec import RLJobSpec
     from rljob_workers.trainers.base import ForwardModel, Trainer
     from rljob_workers.trainers.data_parallel import DataParallelGroup
@@ -109,7 +110,10 @@ def _forward_model(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> Forwa
 
 
 def _sharded_forward_model(
-    spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, gang: DataParallelGroup
+    spec: RLJobSpec,
+    tokenizer: PreTrainedTokenizerBase,
+    role: Role,  # noqa: ARG001 -- others lay their ranks out as the role says
+    gang: DataParallelGroup,
 ) -> ForwardModel:
     return_freed_memory()
     config, options = _forward_options(spec, tokenizer)

@@ -67,4 +67,4 @@ class ShardedForward(ForwardModel):
                 outputs = forward(self._model, self._make_inputs, own_tokens, own_lengths, part, temperature)
             parts.append(outputs.of(output).float().cpu())
             progress()
-        return gathered(self._gang, own, torch.cat(parts), response_lengths, f"the {output.value} of all rows")
+        return gathered(self._gang.add_up, own, torch.cat(parts), response_lengths, f"the {output.value} of all rows")

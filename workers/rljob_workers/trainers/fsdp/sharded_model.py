@@ -9,7 +9,6 @@ back in one sequence alone: one kernel call per block of rows of similar length.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import MethodType
@@ -24,8 +23,8 @@ from torch.utils.checkpoint import checkpoint
 from rljob_api.model_files.families import FAMILIES, family_problem
 from rljob_workers.algorithms.log_probs import chunked_log_probs, wide_linear
 from rljob_workers.devices import group_backend
-from rljob_workers.trainers.row_blocks import RowBlocks
 from rljob_workers.trainers.fsdp.stored_tensors import bind_layout
+from rljob_workers.trainers.row_blocks import RowBlocks
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

@@ -98,7 +98,10 @@ def transformer_config(
 
 
 def build_chunks(
-    config: PretrainedConfig, sizes: DecoderSizes, parallelism: ParallelismSpec, settings: Any  # noqa: ANN401 -- of an untyped library
+    config: PretrainedConfig,
+    sizes: DecoderSizes,
+    parallelism: ParallelismSpec,
+    settings: Any,  # noqa: ANN401 -- of an untyped library
 ) -> list[torch.nn.Module]:
     """This rank's chunks of layers, each with embedding and head where it is the first and the last.
 
@@ -111,7 +114,9 @@ def build_chunks(
     chunks: list[torch.nn.Module] = []
     for number in range(parallelism.virtual_pipeline):
         vp_stage = number if parallelism.virtual_pipeline > 1 else None
-        layers = [_layer(sizes, has_qk_norm=settings.qk_layernorm)] * get_num_layers_to_build(settings, vp_stage=vp_stage)
+        layers = [_layer(sizes, has_qk_norm=settings.qk_layernorm)] * get_num_layers_to_build(
+            settings, vp_stage=vp_stage
+        )
         chunk = GPTModel(
             config=settings,
             transformer_layer_spec=TransformerBlockSubmodules(layer_specs=layers, layer_norm=Norm),

@@ -125,7 +125,7 @@ def _split_sizes() -> None:
     """Experts: sizes of an exchange become numbers only where their tensor is on CUDA."""
     from megatron.core.transformer.moe import token_dispatcher
 
-    def moved(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:  # noqa: ANN401, ARG001, FBT001, FBT002 -- Megatron's
+    def moved(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:  # noqa: ANN401, ARG001 -- Megatron's
         return tensor.numpy() if as_numpy and torch.is_tensor(tensor) else tensor
 
     token_dispatcher.maybe_move_tensor_to_cpu = moved
@@ -141,7 +141,7 @@ def _uneven_pieces() -> None:
         input_: torch.Tensor,
         group: torch.distributed.ProcessGroup,
         output_split_sizes: Sequence[int] | None = None,
-        use_global_buffer: bool = False,  # noqa: FBT001, FBT002 -- Megatron's
+        use_global_buffer: bool = False,
     ) -> torch.Tensor:
         if output_split_sizes is None or group.size() == 1:
             whole: torch.Tensor = gather_even(input_, group, None, use_global_buffer)
@@ -155,7 +155,7 @@ def _uneven_pieces() -> None:
         input_: torch.Tensor,
         group: torch.distributed.ProcessGroup,
         input_split_sizes: Sequence[int] | None = None,
-        use_global_buffer: bool = False,  # noqa: FBT001, FBT002 -- Megatron's
+        use_global_buffer: bool = False,
     ) -> torch.Tensor:
         if input_split_sizes is None or group.size() == 1:
             part: torch.Tensor = scatter_even(input_, group, None, use_global_buffer)

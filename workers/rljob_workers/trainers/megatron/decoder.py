@@ -90,13 +90,19 @@ class Decoder:
             for name, parameter in chunk.named_parameters():
                 yield NamedParameter(name, parameter, first, pieces(name, self.sizes, self.place, first))
 
-    def outputs_of(self, chunk: torch.nn.Module, hidden: torch.Tensor, inputs: PackedInputs, temperature: float) -> Outputs:
+    def outputs_of(
+        self, chunk: torch.nn.Module, hidden: torch.Tensor, inputs: PackedInputs, temperature: float
+    ) -> Outputs:
         """Of all response tokens, the same on each rank of the last stage, with a graph where `hidden` has one.
 
         `chunk` is the last one, and `hidden` [1, tokens, width] what it gives of this rank's tokens.
         """
         states = self._gathered(hidden[0])[inputs.predicting]
-        found = self._values(chunk, states) if self.sizes.has_value_head else self._scores(chunk, states, inputs, temperature)
+        found = (
+            self._values(chunk, states)
+            if self.sizes.has_value_head
+            else self._scores(chunk, states, inputs, temperature)
+        )
         whole = found.new_zeros(len(found), inputs.num_responses).index_copy(1, inputs.slots, found)
         return _named(self._over_context(whole), self.outputs)
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rljob_api.model_files.parallel_layout import layout_problem
-from rljob_api.names import Role
 from rljob_api.roles import LEADING_ROLE, VALUE_ROLE
+from rljob_api.spec.parallelism import WHOLE
 from rljob_api.spec.restart import collective_seconds
 from rljob_api.spec.roles import TrainerBackend
 from rljob_workers.models.building import described_config, model_config, torch_dtype
@@ -31,7 +30,9 @@ from rljob_workers.trainers.settings import (
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
+    from rljob_api.names import Role
     from rljob_api.spec import RLJobSpec
+    from rljob_api.spec.parallelism import ParallelismSpec
     from rljob_workers.trainers.base import ForwardModel, Trainer
     from rljob_workers.trainers.data_parallel import DataParallelGroup
     from rljob_workers.trainers.mesh import Mesh
@@ -44,14 +45,14 @@ def _mesh(spec: RLJobSpec, role: Role, gang: DataParallelGroup) -> Mesh:
 
 def _build(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, mesh: Mesh) -> Trainer:
     config = trainer_config(spec)
-    decoder = _decoder(spec, tokenizer, LEADING_ROLE, mesh.gang)
+    decoder = _decoder(spec, tokenizer, spec.parallelism_of(LEADING_ROLE), mesh.gang)
     model = MegatronModel(decoder, config.optimizer, mesh, num_totals=step_totals(config, mesh).size)
     return ModelTrainer(model, config, mesh)
 
 
 def _build_critic(settings: CriticSettings, spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, mesh: Mesh) -> Trainer:
     config = critic_config(settings, spec)
-    decoder = _decoder(spec, tokenizer, VALUE_ROLE, mesh.gang)
+    decoder = _decoder(spec, tokenizer, spec.parallelism_of(VALUE_ROLE), mesh.gang, has_value_head=True)
     model = MegatronCritic(decoder, config.optimizer, mesh, num_totals=step_totals(config, mesh).size)
     return ModelTrainer(model, config, mesh)
 
@@ -69,33 +70,37 @@ def _load_critic(
         load_policy(trainer, initial_weights(spec, tokenizer), width, scratch)
 
 
-def _forward_model(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, role: Role) -> ForwardModel:
-    return _sharded_forward_model(spec, tokenizer, role, SingleRank())
+def _forward_model(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> ForwardModel:
+    decoder = _decoder(spec, tokenizer, WHOLE, SingleRank())
+    return ModelForward(MegatronScoring(decoder), micro_batch_limits(spec.training))
 
 
 def _sharded_forward_model(
     spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, role: Role, gang: DataParallelGroup
 ) -> ForwardModel:
-    model = MegatronScoring(_decoder(spec, tokenizer, role, gang))
-    return ModelForward(model, micro_batch_limits(spec.training), gang)
+    decoder = _decoder(spec, tokenizer, spec.parallelism_of(role), gang)
+    return ModelForward(MegatronScoring(decoder), micro_batch_limits(spec.training), gang)
 
 
 def _config(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> PretrainedConfig:
     return model_config(described_config(spec.model, tokenizer))
 
 
-def _decoder(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, role: Role, gang: DataParallelGroup) -> Decoder:
+def _decoder(
+    spec: RLJobSpec,
+    tokenizer: PreTrainedTokenizerBase,
+    parallelism: ParallelismSpec,
+    gang: DataParallelGroup,
+    *,
+    has_value_head: bool = False,
+) -> Decoder:
     keep_freed_memory()
     described = described_config(spec.model, tokenizer)
-    parallelism = spec.parallelism_of(role)
-    problem = layout_problem(described, parallelism)
-    if problem is not None:
-        raise ValueError(problem)
     options = DecoderOptions(
         parallelism,
         dtype=torch_dtype(spec.model.dtype),
         head_dtype=wide_head_dtype(spec),
-        has_value_head=role is VALUE_ROLE,
+        has_value_head=has_value_head,
         recomputes=bool(spec.training.activation_checkpointing),
         timeout_seconds=collective_seconds(spec.restart_policy),
     )

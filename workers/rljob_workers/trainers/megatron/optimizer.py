@@ -43,8 +43,7 @@ class DistributedAdamW:
     def __init__(self, decoder: Decoder, config: AdamWConfig, gang: DataParallelGroup) -> None:
         """Wraps the chunks, whose gradients are added up from here on. Moments begin as zeros."""
         from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
-        from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
-        from megatron.core.optimizer import get_standard_config_overrides
+        from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer, get_standard_config_overrides
 
         self._decoder = decoder
         self._config = config

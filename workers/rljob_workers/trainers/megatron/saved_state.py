@@ -34,9 +34,7 @@ def stage(decoder: Decoder, optimizer: DistributedAdamW, staging: HostStaging) -
         if not (is_exact and one.kind == PARAMETER)
     ]
     copies, wait = staging.begin({number: one.values for number, one in enumerate(live)})
-    slices = [
-        StateSlice(one.kind, one.name, one.shape, one.offset, copies[number]) for number, one in enumerate(live)
-    ]
+    slices = [StateSlice(one.kind, one.name, one.shape, one.offset, copies[number]) for number, one in enumerate(live)]
     return StateShare(slices, {"random": torch.random.get_rng_state()}, {STEPS: optimizer.steps}, wait)
 
 

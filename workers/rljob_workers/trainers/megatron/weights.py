@@ -130,7 +130,9 @@ class Export:
         distributed.gather(values.contiguous(), parts, dst=owned.owner, group=owned.group)
         if parts is None:
             return {}
-        return self._joined(owned.parameter, parts, [_beside(place, rank, owned.parameter.name) for rank in range(size)])
+        return self._joined(
+            owned.parameter, parts, [_beside(place, rank, owned.parameter.name) for rank in range(size)]
+        )
 
     def _joined(
         self, parameter: NamedParameter, parts: Sequence[torch.Tensor], places: Sequence[Place]
