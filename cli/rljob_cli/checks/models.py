@@ -27,15 +27,20 @@ from rljob_api.model_files.families import (
     needs_proof,
     retained_proof,
 )
+from rljob_api.model_files.parallel_layout import layout_problem
 from rljob_api.model_files.tokens import embedding_rows
 from rljob_api.names import EngineKind
+from rljob_api.roles import field_name
+from rljob_api.spec.roles import BACKENDS, CriticSpec, ModelRoleSpec, ReferenceSpec
 from rljob_cli.checks.findings import Finding, problem, unchecked, warning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from rljob_api.names import Role
     from rljob_api.spec import RLJobSpec
     from rljob_api.spec.model import ModelSpec
+    from rljob_api.spec.roles import TrainerBackend
 
 
 def parsed(text: bytes) -> Any:  # noqa: ANN401 - JSON
@@ -170,33 +175,62 @@ def _folder_findings(spec: RLJobSpec, folder: Path) -> Iterator[Finding]:
 
 def _computing_findings(spec: RLJobSpec, folder: Path, described: Mapping[str, Any]) -> Iterator[Finding]:
     """Whether trainer and engine compute this family."""
-    traits = spec.backend_traits
-    if traits.tries_families:
+    roles = [role for role in spec.roles.present() if _computes_policy(spec, role)]
+    backends = {spec.backend_of(role): role for role in reversed(roles)}
+    if any(BACKENDS[backend].tries_families for backend in backends):
         has_wide_head = spec.head_dtype is not spec.model.dtype
         file = folder / "config.json"
         found = family_finding(file, packing=spec.training.packing, has_wide_head=has_wide_head)
         if found is not None:
             uses = (*_BACKEND, "spec.model", "spec.training.packing", "spec.roles.actor.gpus")
             yield Finding(found.level, found.text, uses)
+    for role in roles:
+        yield from layout_findings(spec, role, described)
     reason = decoder_problem(described)
     if reason is None:
         return
     is_torch = spec.roles.rollout.engine.kind is EngineKind.TORCH
-    if traits.computes and not traits.tries_families:
-        cure = "Set roles.actor.backend to Fsdp" + (" and engine.kind: SGLang" if is_torch else "")
-        yield problem(
-            f"spec.roles.actor.backend: {spec.trainer_backend} does not compute this model: {reason}. {cure}, or give"
-            " another model.",
-            *_BACKEND,
-            "spec.model.path",
-        )
-    elif is_torch:
+    for backend, role in backends.items():
+        if computes_own_decoder(backend):
+            field = f"roles.{field_name(role)}.backend"
+            cure = f"Set {field} to Fsdp" + (" and engine.kind: SGLang" if is_torch else "")
+            yield problem(
+                f"spec.{field}: {backend} does not compute this model: {reason}. {cure}, or give another model.",
+                *_BACKEND,
+                f"spec.{field}",
+                "spec.model.path",
+            )
+            return
+    if is_torch:
         yield problem(
             f"spec.roles.rollout.engine.kind: Torch does not compute this model: {reason}. Set engine.kind: SGLang, or"
             " give another model.",
             *_BACKEND,
             "spec.model.path",
         )
+
+
+def _computes_policy(spec: RLJobSpec, role: Role) -> bool:
+    """Whether the ranks of a role hold the policy's model, and none of a folder of their own."""
+    given = spec.roles.of(role)
+    has_folder = isinstance(given, CriticSpec | ReferenceSpec) and given.model_path is not None
+    return isinstance(given, ModelRoleSpec) and not has_folder
+
+
+def computes_own_decoder(backend: TrainerBackend) -> bool:
+    """Whether it computes what `decoder_problem` finds no fault with, and nothing else."""
+    traits = BACKENDS[backend]
+    return traits.computes and not traits.tries_families and not traits.lays_out
+
+
+def layout_findings(spec: RLJobSpec, role: Role, described: Mapping[str, Any]) -> Iterator[Finding]:
+    """Of a role whose ranks may share the model of this config.json; none where its backend cannot."""
+    if not BACKENDS[spec.backend_of(role)].lays_out:
+        return
+    wrong = layout_problem(described, spec.parallelism_of(role))
+    if wrong is not None:
+        field = f"spec.roles.{field_name(role)}"
+        yield problem(f"{field}.{wrong}", *_BACKEND, field, "spec.model.path")
 
 
 def decoder_problem(described: Mapping[str, Any]) -> str | None:

@@ -11,9 +11,15 @@ from typing import TYPE_CHECKING, Any
 from rljob_api.model_files.size import stored_shapes
 from rljob_api.model_files.tokens import embedding_rows, policy_rows
 from rljob_api.roles import VALUE_ROLE
-from rljob_api.spec.roles import BACKENDS
 from rljob_cli.checks.findings import Finding, problem
-from rljob_cli.checks.models import absent_folder, architecture_in, decoder_problem, json_object
+from rljob_cli.checks.models import (
+    absent_folder,
+    architecture_in,
+    computes_own_decoder,
+    decoder_problem,
+    json_object,
+    layout_findings,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -73,13 +79,14 @@ def _config_findings(spec: RLJobSpec, folder: Path, described: Mapping[str, Any]
             "spec.model",
         )
     backend = spec.backend_of(VALUE_ROLE)
-    if BACKENDS[backend].computes and not BACKENDS[backend].tries_families and (why := decoder_problem(described)):
+    if computes_own_decoder(backend) and (why := decoder_problem(described)):
         yield problem(
             f"{_FIELD}: {backend} does not compute the model in {folder}: {why}. Set roles.critic.backend to Fsdp, or"
             " give another model.",
             "spec.roles.critic.backend",
             "spec.roles.actor.backend",
         )
+    yield from layout_findings(spec, VALUE_ROLE, described)
 
 
 def _num_labels(described: Mapping[str, Any]) -> int:

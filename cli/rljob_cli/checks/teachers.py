@@ -18,9 +18,11 @@ from rljob_cli.checks.findings import Finding, problem, unchecked, warning
 from rljob_cli.checks.models import (
     absent_folder,
     architecture_in,
+    computes_own_decoder,
     decoder_problem,
     family_finding,
     json_object,
+    layout_findings,
     positions_in,
 )
 
@@ -74,13 +76,14 @@ def _config_findings(spec: RLJobSpec, folder: Path, described: Mapping[str, Any]
         if found is not None:
             text = found.text.replace("spec.model.path: ", f"{_FIELD}: ", 1)
             yield Finding(found.level, text, ("spec.training.packing", "spec.model", *_BACKEND))
-    elif BACKENDS[backend].computes and (why := decoder_problem(described)):
+    elif computes_own_decoder(backend) and (why := decoder_problem(described)):
         yield problem(
             f"{_FIELD}: {backend} does not compute the model in {folder}: {why}. Set roles.reference.backend to Fsdp,"
             " or give another model.",
             *_BACKEND,
             "spec.model",
         )
+    yield from layout_findings(spec, REFERENCE_ROLE, described)
     positions, longest = positions_in(described.get("text_config") or described), spec.rollout.sampling.max_new_tokens
     if positions is not None and longest >= positions:
         yield problem(

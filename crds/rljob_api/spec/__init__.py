@@ -21,6 +21,7 @@ from rljob_api.spec.algorithm import AlgorithmSpec, ProximalPolicy
 from rljob_api.spec.checkpoint import CheckpointSpec
 from rljob_api.spec.data import DataSpec
 from rljob_api.spec.infrastructure import InfrastructureSpec
+from rljob_api.spec.laid_out_roles import LAYOUTS
 from rljob_api.spec.model import ModelSpec, Seed
 from rljob_api.spec.parallelism import WHOLE
 from rljob_api.spec.queue import TransferQueueSpec
@@ -249,6 +250,7 @@ SPEC: tuple[Rule, ...] = (
     *RANKS,
     *CRITIC,
     *TEACHER,
+    *LAYOUTS,
     Rule(
         field="algorithm.proximal",
         holds=_has_no_idle_forward,

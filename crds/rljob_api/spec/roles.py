@@ -20,7 +20,7 @@ from rljob_api.roles import TRAITS, RoleTopology
 from rljob_api.rule import Derived, Rule, RuledModel
 from rljob_api.spec.engine import CPU_FLAGS, EngineSpec, flag_pattern, given_flags
 from rljob_api.spec.infrastructure import ResourcesSpec
-from rljob_api.spec.parallelism import ParallelismSpec
+from rljob_api.spec.parallelism import GPUS, OF_FORWARD, OF_GANG, RANKS_OF_POD, ParallelismSpec
 from rljob_api.spec.training import OptimizerSpec
 
 ROLE: tuple[Rule, ...] = (
@@ -37,10 +37,7 @@ ROLE: tuple[Rule, ...] = (
 _ROLES_ARGS = "(has(self.engine) && has(self.engine.args) ? self.engine.args : [])"
 
 
-_GPUS = "(has(self.gpus) ? self.gpus : 0)"
-
-
-_IS_SGLANG = f"(has(self.engine) && has(self.engine.kind) ? self.engine.kind == 'SGLang' : {_GPUS} > 0)"
+_IS_SGLANG = f"(has(self.engine) && has(self.engine.kind) ? self.engine.kind == 'SGLang' : {GPUS} > 0)"
 
 
 _SHARE = "(has(self.engine) && has(self.engine.tensorParallel) ? self.engine.tensorParallel : 1)"
@@ -98,15 +95,15 @@ ROLLOUT_ENGINE: tuple[Rule, ...] = (
         holds=_has_whole_engines,
         sentence="{engine.tensorParallel} GPUs for each engine do not divide the gpus of a pod, {gpusOfPod}. Give a "
         "divisor of gpus, or change gpus.",
-        cel=f"{_SHARE} == 1 || ({_GPUS} > 0 && {_GPUS} % {_SHARE} == 0)",
-        derived={"gpusOfPod": Derived(lambda role: role.gpus, _GPUS)},
+        cel=f"{_SHARE} == 1 || ({GPUS} > 0 && {GPUS} % {_SHARE} == 0)",
+        derived={"gpusOfPod": Derived(lambda role: role.gpus, GPUS)},
     ),
     Rule(
         field="ranksPerPod",
         holds=_is_one_rank_for_each_engine,
         sentence="{ranksPerPod} is not the number of its engines, {gpus} gpus with {share} for each, and each engine "
         "has one rank. Leave ranksPerPod out, or set gpus to 0.",
-        cel=f"{_GPUS} == 0 || !has(self.ranksPerPod) || self.gpus % {_SHARE} != 0 || "
+        cel=f"{GPUS} == 0 || !has(self.ranksPerPod) || self.gpus % {_SHARE} != 0 || "
         f"self.ranksPerPod * {_SHARE} == self.gpus",
         derived={"share": Derived(lambda role: role.engine.tensor_parallel, _SHARE)},
     ),
@@ -115,13 +112,13 @@ ROLLOUT_ENGINE: tuple[Rule, ...] = (
         holds=lambda role: role.gpus > 0 or role.engine.python is None,
         sentence="{engine.python} needs gpus: without them an engine is forked from its launcher, and has the "
         "environment of the job. Remove python or give gpus.",
-        cel=f"{_GPUS} > 0 || !has(self.engine) || !has(self.engine.python)",
+        cel=f"{GPUS} > 0 || !has(self.engine) || !has(self.engine.python)",
     ),
     Rule(
         field="engine.args",
         holds=lambda role: role.gpus > 0 or not given_flags(role.engine.args, CPU_FLAGS),
         sentence=f"{{flag}} is not yours to give: {CPU_FLAGS.instead} Remove it from args or give gpus.",
-        cel=f"{_GPUS} > 0 || !{_ROLES_ARGS}.exists(arg, arg.matches('{flag_pattern(CPU_FLAGS)}'))",
+        cel=f"{GPUS} > 0 || !{_ROLES_ARGS}.exists(arg, arg.matches('{flag_pattern(CPU_FLAGS)}'))",
         derived={
             "flag": Derived(
                 _first_of_the_cpu, f"{_ROLES_ARGS}.filter(arg, arg.matches('{flag_pattern(CPU_FLAGS)}'))[0]"
@@ -291,9 +288,6 @@ class RoleSpec(RuledModel):
         return self.replicas
 
 
-_RANKS = f"({_GPUS} > 0 ? {_GPUS} : (has(self.ranksPerPod) ? self.ranksPerPod : 1))"
-
-
 def _shards_fit(role: ForwardRoleSpec) -> bool:
     ranks = role.num_ranks_per_pod
     return ranks % role.shards == 0 or (role.shards % ranks == 0 and role.replicas * ranks % role.shards == 0)
@@ -306,9 +300,16 @@ SHARDS: tuple[Rule, ...] = (
         sentence="{shards} ranks for each model leave ranks over: {replicas} pods have {ranksOfPod} each, and a model "
         "lies within a pod or on whole pods. Give a divisor of a pod's ranks, or a multiple of them that divides the "
         "ranks of all pods.",
-        cel=f"!has(self.shards) || {_RANKS} % self.shards == 0 || "
-        f"(self.shards % {_RANKS} == 0 && self.replicas * {_RANKS} % self.shards == 0)",
-        derived={"ranksOfPod": Derived(lambda role: role.num_ranks_per_pod, _RANKS)},
+        cel=f"!has(self.shards) || {RANKS_OF_POD} % self.shards == 0 || "
+        f"(self.shards % {RANKS_OF_POD} == 0 && self.replicas * {RANKS_OF_POD} % self.shards == 0)",
+        derived={"ranksOfPod": Derived(lambda role: role.num_ranks_per_pod, RANKS_OF_POD)},
+    ),
+    Rule(
+        field="shards",
+        holds=lambda role: role.shards == 1 or role.parallelism is None,
+        sentence="{shards} ranks that gather a model in turn do not go with parallelism, which has each compute a part "
+        "of it. Remove one of the two.",
+        cel="!has(self.shards) || self.shards == 1 || !has(self.parallelism)",
     ),
 )
 
@@ -331,7 +332,7 @@ class ModelRoleSpec(RoleSpec):
 class ForwardRoleSpec(ModelRoleSpec):
     """Size and shape of a role that computes log-probs."""
 
-    rules = (*ROLE, *SHARDS)
+    rules = (*ROLE, *SHARDS, *OF_FORWARD)
 
     shards: int = Field(default=1, ge=1, le=1024)
     """Ranks that hold one model together, where a device cannot hold it: of one pod, or of several whole pods. With
@@ -356,6 +357,8 @@ class ReferenceSpec(ForwardRoleSpec):
 class ActorSpec(ModelRoleSpec):
     """Size and shape of the actor, and what computes its model."""
 
+    rules = (*ROLE, *OF_GANG)
+
     backend: TrainerBackend | None = None
     """Fsdp: models of transformers, sharded over the actor's ranks. Megatron: Qwen2, Qwen3, Llama and Qwen3-MoE, laid
     out over the ranks as parallelism says, for models that are too large for Fsdp. Flat: a decoder of our own (Qwen3
@@ -370,6 +373,8 @@ VALUE_CLIP = 0.2
 
 class CriticSpec(ModelRoleSpec):
     """Size and shape of the critic, what computes its model, and how that is trained."""
+
+    rules = (*ROLE, *OF_GANG)
 
     model_path: str | None = Field(default=None, min_length=1, max_length=4096)
     """Folder of a reward model, whose body and head the critic begins with: a *ForSequenceClassification of one label,

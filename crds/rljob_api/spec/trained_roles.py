@@ -71,12 +71,12 @@ def _even_batches(role: Role) -> tuple[Rule, Rule]:
     derived = {
         "slices": Derived(lambda job: job.training.iters_per_train_update, _SLICES),
         "models": Derived(lambda job: job.roles.topology(role).models, models),
-        "ranksPerPod": Derived(lambda job: job.roles.topology(role).ranks_per_pod, per_pod),
+        "trainersPerPod": Derived(lambda job: job.roles.topology(role).ranks_per_pod, per_pod),
         "ranksPerModel": Derived(lambda job: job.roles.topology(role).shards, per_model),
     }
     text = (
-        f"{{models}} models of the {field_name(role)} ({{{field}.replicas}} replicas x {{ranksPerPod}} ranks per pod / "
-        "{ranksPerModel} ranks per model)"
+        f"{{models}} models of the {field_name(role)} ({{{field}.replicas}} replicas x {{trainersPerPod}} ranks per "
+        "pod / {ranksPerModel} ranks per model)"
     )
     absent = f"!has({above}) || {ranks} < {per_model} || "
     return (
@@ -115,11 +115,6 @@ RANKS: tuple[Rule, ...] = (
 )
 
 
-def _has_backend_of_actor(job: RLJobSpec) -> bool:
-    critic = job.roles.critic
-    return critic is None or critic.backend is None or (critic.backend == "Sim") == (job.trainer_backend == "Sim")
-
-
 _WITH_VALUES = f"[{', '.join(repr(str(name)) for name, traits in ADVANTAGES.items() if traits.needs_values)}]"
 
 
@@ -144,14 +139,6 @@ CRITIC: tuple[Rule, ...] = (
         sentence="{training.criticOnlySteps} needs the role critic, which is absent. Add roles.critic, or remove "
         "criticOnlySteps.",
         cel="!has(self.training.criticOnlySteps) || has(self.roles.critic)",
-    ),
-    Rule(
-        field="roles.critic.backend",
-        holds=_has_backend_of_actor,
-        sentence="{roles.critic.backend} does not go with the actor's: both are simulated, or neither. Leave backend "
-        "out.",
-        cel="!has(self.roles.critic) || !has(self.roles.critic.backend) || (self.roles.critic.backend == 'Sim') == "
-        + ENGINE_IS_SIM,
     ),
     Rule(
         field="roles.critic.modelPath",

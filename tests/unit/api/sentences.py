@@ -1,6 +1,83 @@
 """Bad manifests, as changes to a good one, and the sentence that each gets."""
 
+from typing import Any
+
 import pytest
+
+
+def megatron(ranks: int, **parallelism: Any) -> dict[str, Any]:
+    """A role with this backend: so many ranks, and how they share a model."""
+    return {"backend": "Megatron", "ranksPerPod": ranks, "parallelism": parallelism}
+
+
+_OF_ALL_MODELS = [
+    pytest.param(
+        {"spec.algorithm.advantage": "Gae" if role == "critic" else "Grpo", f"spec.roles.{role}": given},
+        f"spec.roles.{role}.{sentence}",
+        id=f"parallelism: {role}, {what}",
+    )
+    for role in ("actor", "critic", "actorFwd", "reference")
+    for given, sentence, what in (
+        ({"backend": "Fsdp", "parallelism": {}}, "parallelism: needs the backend Megatron, and this role has another, of which no rank computes a part of a model. Set backend to Megatron or leave parallelism out.", "another backend"),
+        (megatron(4, tensor=4), "parallelism.tensor: 4 does not divide model.config.numKeyValueHeads 2: each tensor rank has as many of the heads. Give a divisor of it.", "heads"),
+        (megatron(4, pipeline=4), "parallelism.pipeline: 4 x virtualPipeline 1 does not divide model.config.numLayers 2: each piece of a stage has as many layers. Give a divisor of it.", "layers"),
+        (megatron(4, pipeline=2, virtualPipeline=2, tensor=2), "parallelism.pipeline: 2 x virtualPipeline 2 does not divide model.config.numLayers 2: each piece of a stage has as many layers. Give a divisor of it.", "pieces of layers"),
+        (megatron(4, tensor=2, context=2, expert=2), "parallelism.expert: 2 x expertTensor 1 needs a model with experts, and that of model.config has none. Leave both out, or give model.path.", "experts"),
+        (megatron(2, tensor=2, sequence=False, expert=2), "parallelism.sequence: false has each of the tensor ranks (2) send all tokens to the experts, which expert 2 deals over ranks, so that each token would come 2 times. Leave sequence out, or set tensor or expert to 1.", "tokens that come twice"),
+        (megatron(2, context=2, sequence=True), "parallelism.sequence: true needs tensor ranks, over which tokens are cut, and tensor is 1. Set tensor to at least 2 or leave sequence out.", "a sequence that nothing cuts"),
+        (megatron(2, virtualPipeline=2), "parallelism.virtualPipeline: 2 pieces on each stage need stages, and pipeline is 1. Set pipeline to at least 2 or leave virtualPipeline out.", "pieces without stages"),
+    )
+] + [
+    pytest.param(
+        {"spec.algorithm.advantage": "Gae" if role == "critic" else "Grpo", f"spec.roles.{role}": megatron(2, tensor=2), "spec.model.config.intermediateSize": 129},
+        f"spec.roles.{role}.parallelism.tensor: 2 does not divide model.config.intermediateSize 129: each tensor rank has as many of its columns. Give a divisor of it.",
+        id=f"parallelism: {role}, columns",
+    )
+    for role in ("actor", "critic", "actorFwd", "reference")
+] + [
+    pytest.param(
+        {"spec.algorithm.advantage": "Gae" if role == "critic" else "Grpo", f"spec.roles.{role}": {"replicas": 3, **megatron(2, tensor=2, context=2)}},
+        f"spec.roles.{role}.parallelism: tensor 2 x pipeline 1 x context 2 are 4 ranks for each model, which do not divide the 6 ranks of the role (3 pods with 2 each). Give numbers whose product divides them, or change the ranks.",
+        id=f"parallelism: {role}, ranks that are left over",
+    )
+    for role in ("actor", "critic")
+] + [
+    pytest.param(
+        {"spec.algorithm.advantage": "Gae" if role == "critic" else "Grpo", "spec.model": {"path": "/models/moe"}, f"spec.roles.{role}": {"replicas": 2, **megatron(4, pipeline=2, expert=8)}},
+        f"spec.roles.{role}.parallelism.expert: 8 x expertTensor 1 x pipeline 2 does not divide the 8 ranks of the role (2 pods with 4 each). Give numbers whose product divides them, or change the ranks.",
+        id=f"parallelism: {role}, more experts than ranks",
+    )
+    for role in ("actor", "critic")
+] + [
+    pytest.param(
+        {f"spec.roles.{role}": {"replicas": 3, **megatron(2, tensor=2, context=2)}},
+        f"spec.roles.{role}.parallelism: tensor 2 x pipeline 1 x context 2 are 4 ranks for each model and leave ranks over: 3 pods have 2 each, and a model lies within a pod or on whole pods. Give a divisor of a pod's ranks, or a multiple of them that divides the ranks of all pods.",
+        id=f"parallelism: {role}, pods that make no whole models",
+    )
+    for role in ("actorFwd", "reference")
+] + [
+    pytest.param(
+        {"spec.model": {"path": "/models/moe"}, f"spec.roles.{role}": megatron(8, tensor=2, expert=4)},
+        f"spec.roles.{role}.parallelism.expert: 4 x expertTensor 1 x pipeline 1 does not divide the 2 ranks of a model (tensor 2 x pipeline x context 1), and each model of this role computes for itself. Give numbers whose product divides them.",
+        id=f"parallelism: {role}, experts beyond its model",
+    )
+    for role in ("actorFwd", "reference")
+] + [
+    pytest.param(
+        {f"spec.roles.{role}": {"shards": 2, **megatron(2, tensor=2)}},
+        f"spec.roles.{role}.shards: 2 ranks that gather a model in turn do not go with parallelism, which has each compute a part of it. Remove one of the two.",
+        id=f"parallelism: {role}, shards beside it",
+    )
+    for role in ("actorFwd", "reference")
+] + [
+    pytest.param(
+        {f"spec.roles.{role}": {"backend": "Sim"}},
+        f"spec.roles.{role}.backend: Sim does not go with the actor's: both are simulated, or neither. Leave backend out.",
+        id=f"backend: {role}, simulated alone",
+    )
+    for role in ("actorFwd", "reference")
+]  # fmt: skip
+"""Of roles whose ranks share a model: the same for each of them, but for what a gang is."""
 
 SINGLE_FIELDS = [
     pytest.param({"spec.rollout.maxStalness": 1}, "spec.rollout.maxStalness: there is no such field. Did you mean maxStaleness?", id="a misspelt field gets the nearest name"),
@@ -62,6 +139,7 @@ SINGLE_FIELDS = [
 ]  # fmt: skip
 
 CROSS_FIELD = [
+    *_OF_ALL_MODELS,
     pytest.param({"spec.scheduling": {"minRollouts": 1}}, "spec.scheduling.minRollouts: 1 is of a gang, and there is none. Give gang: PodGroup or remove it.", id="scheduling: a minimum without a gang"),
     pytest.param({"spec.scheduling": {"releaseAfterSeconds": 9}}, "spec.scheduling.releaseAfterSeconds: 9 is of a gang, and there is none. Give gang: PodGroup or remove it.", id="scheduling: patience without a gang"),
     pytest.param({"spec.model.path": "m"}, "spec.model.path: exactly one of path and config must be given. Give path for a checkpoint folder, or config for random weights.", id="model: path and config"),
@@ -82,6 +160,8 @@ CROSS_FIELD = [
     pytest.param({"spec.roles.rollout": {"engine": {"kind": "Sim"}}, "spec.model": {"path": "/models/qwen"}}, "spec.model.path: /models/qwen is not read by a simulated job, which has no weights of a model. Give model.config, and model.tokenizerPath for the tokenizer of a folder.", id="simulation: of a model in a folder"),
     pytest.param({"spec.simulation": {"speed": 10}}, "spec.simulation: is for engines of kind Sim, and this job computes. Remove simulation or set roles.rollout.engine.kind to Sim.", id="simulation: of a job that computes"),
     pytest.param({"spec.training.packing": False}, "spec.training.packing: false needs the backend Fsdp, and this job has another, which always joins samples. Set roles.actor.backend to Fsdp or leave packing out.", id="training: padded samples by Flat"),
+    pytest.param({"spec.training.packing": False, "spec.roles.actor": {"backend": "Megatron"}}, "spec.training.packing: false needs the backend Fsdp, and this job has another, which always joins samples. Set roles.actor.backend to Fsdp or leave packing out.", id="training: padding with Megatron"),
+    pytest.param({"spec.training.itersPerTrainUpdate": 256, "spec.training.microBatchSize": 1, "spec.roles.actor": {"replicas": 4, **megatron(2, tensor=2)}}, "spec.training.itersPerTrainUpdate: 256 slices of training.globalBatchSize 512 do not go evenly to 4 models of the actor (4 replicas x 2 ranks per pod / 2 ranks per model). Give a divisor of globalBatchSize / models.", id="training: slices that do not go evenly to the models that ranks share"),
     pytest.param({"spec.training.activationCheckpointing": True}, "spec.training.activationCheckpointing: true needs the backend Fsdp or Megatron, and this job has another, which keeps its activations. Set roles.actor.backend to one of them or leave activationCheckpointing out.", id="training: activation checkpointing by Flat"),
     pytest.param({"spec.training.optimizer": {"learningRate": 0.25, "minLearningRate": 0.5, "schedule": "Cosine"}}, "spec.training.optimizer.minLearningRate: 0.5 is above learningRate 0.25, from which the schedule comes down. Give at most learningRate.", id="optimizer: a schedule that goes up"),
     pytest.param({"spec.training.optimizer": {"learningRate": 0.25, "minLearningRate": 0.125}}, "spec.training.optimizer.minLearningRate: 0.125 is where a schedule ends, but schedule is Constant. Set schedule to Linear or Cosine, or leave minLearningRate out.", id="optimizer: an end without a schedule"),

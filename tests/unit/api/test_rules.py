@@ -25,16 +25,31 @@ SHAPE: dict[str, st.SearchStrategy[Any]] = {
     "shareDevicesWith": st.sampled_from([None, "actor"]),
 }
 SHAPES = st.fixed_dictionaries({}, optional=SHAPE)
-ACTOR = st.fixed_dictionaries({}, optional={**SHAPE, "backend": st.sampled_from(["Flat", "Fsdp", None])})
+FEW = st.sampled_from([1, 1, 2, 3])
+PARALLELISM = st.none() | st.fixed_dictionaries(
+    {},
+    optional={
+        **dict.fromkeys(("tensor", "pipeline", "virtualPipeline", "context", "expert", "expertTensor"), FEW),
+        "sequence": st.sampled_from([True, False, None]),
+    },
+)
+LAID_OUT = {
+    "backend": st.sampled_from(["Flat", "Fsdp", "Megatron", "Megatron", "Sim", None]),
+    "parallelism": PARALLELISM,
+}
+ACTOR = st.fixed_dictionaries(
+    {}, optional={**SHAPE, **LAID_OUT, "backend": st.sampled_from(["Flat", "Fsdp", "Megatron", "Megatron", None])}
+)
 CRITIC = st.fixed_dictionaries(
     {},
     optional={
         **SHAPE,
-        "backend": st.sampled_from(["Flat", "Fsdp", "Sim", None]),
+        **LAID_OUT,
         "modelPath": st.sampled_from(["r", None]),
     },
 )
-REFERENCE = st.fixed_dictionaries({}, optional={**SHAPE, "modelPath": st.sampled_from(["t", None])})
+FORWARD = {**SHAPE, **LAID_OUT, "shards": st.sampled_from([1, 2, 3])}
+REFERENCE = st.fixed_dictionaries({}, optional={**FORWARD, "modelPath": st.sampled_from(["t", None])})
 ENGINE = st.fixed_dictionaries(
     {},
     optional={
@@ -65,6 +80,8 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "spec.model.tokenizerPath": st.sampled_from(["t", None]),
     "spec.model.config.numAttentionHeads": st.sampled_from([2, 3, 4, 6]),
     "spec.model.config.numKeyValueHeads": st.sampled_from([1, 2, 3, 4]),
+    "spec.model.config.numLayers": st.sampled_from([1, 2, 3, 4, 12]),
+    "spec.model.config.intermediateSize": st.sampled_from([8, 9, 12]),
     "spec.model.config.maxPositionEmbeddings": st.sampled_from([8, 64, 1024]),
     "spec.model.config.vocabSize": st.sampled_from([12, 13, 97, 98, 257, 258, None]),
     "spec.model.config.tokenizer.kind": st.sampled_from(["Character", "Byte"]),
@@ -146,7 +163,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "spec.roles.actor": ACTOR,
     "spec.roles.critic": st.one_of(st.none(), CRITIC),
     "spec.roles.rollout": ROLLOUT,
-    "spec.roles.actorFwd": st.one_of(st.none(), SHAPES),
+    "spec.roles.actorFwd": st.one_of(st.none(), st.fixed_dictionaries({}, optional=FORWARD)),
     "spec.roles.reference": st.one_of(st.none(), REFERENCE),
     "spec.roles.advantages": st.one_of(st.none(), SHAPES),
     "spec.restartPolicy.table.actor": st.one_of(st.none(), SCOPES),

@@ -71,6 +71,7 @@ def reported(folder: Path, changes: dict[str, Any], kind: str = "problems", *opt
     return [text.replace(f"{folder}/", "") for text in found]
 
 
+SIZES = {"num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": 96}
 FOLDER = {"spec.model": {"path": "model"}}
 SERVED = {**FOLDER, "spec.roles.rollout": {"engine": {"kind": "SGLang"}}}
 
@@ -96,6 +97,27 @@ PROBLEMS = [
         "spec.roles.actor.backend: Flat does not compute this model: its config.json has model_type 'qwen2', but it"
         " knows llama and qwen3. Set roles.actor.backend to Fsdp, or give another model.",
         id="a family that the flat trainer lacks",
+    ),
+    pytest.param(
+        {"model_type": "qwen2"},
+        {**SERVED, "spec.algorithm.advantage": "Gae", "spec.roles.critic": {"backend": "Flat"}},
+        "spec.roles.critic.backend: Flat does not compute this model: its config.json has model_type 'qwen2', but it"
+        " knows llama and qwen3. Set roles.critic.backend to Fsdp, or give another model.",
+        id="a family that the critic lacks",
+    ),
+    pytest.param(
+        {"model_type": "mixtral", **SIZES},
+        {**SERVED, "spec.roles.actor": {"backend": "Megatron"}, "spec.roles.reference": {"backend": "Fsdp"}},
+        "spec.roles.actor.backend: Megatron does not compute a model whose config.json has model_type 'mixtral', but"
+        " those of qwen2, qwen3, llama, qwen3_moe. Set backend to Fsdp.",
+        id="a family that Megatron lacks",
+    ),
+    pytest.param(
+        SIZES,
+        {**FOLDER, "spec.roles.actorFwd": {"backend": "Megatron", "ranksPerPod": 4, "parallelism": {"tensor": 4}}},
+        "spec.roles.actorFwd.parallelism.tensor: 4 does not divide num_key_value_heads 2 of its config.json. Give a"
+        " divisor of 2.",
+        id="more tensor ranks than keys",
     ),
     pytest.param(
         {},

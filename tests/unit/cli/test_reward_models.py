@@ -122,6 +122,16 @@ def test_a_folder_that_would_fail_is_refused(
     assert sentences(tmp_path / "reward") == [f"spec.roles.critic.modelPath: {sentence}"]
 
 
+def test_a_reward_model_that_cannot_be_laid_out_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "reward", REWARD, HEAD)
+    laid_out = {"backend": "Megatron", "ranksPerPod": 3, "parallelism": {"tensor": 3}}
+    critic = {"spec.roles.critic": {**laid_out, "modelPath": str(tmp_path / "reward")}}
+    assert sentences(tmp_path / "reward", critic) == [
+        "spec.roles.critic.parallelism.tensor: 3 does not divide num_key_value_heads 2 of its config.json. Give a"
+        " divisor of 2."
+    ]
+
+
 def test_another_family_is_taken_where_the_critic_has_a_backend_that_computes_it(tmp_path: Path) -> None:
     other = {"model_type": "qwen2", "architectures": ["Qwen2ForSequenceClassification"]}
     write(tmp_path / "reward", REWARD | other, HEAD)

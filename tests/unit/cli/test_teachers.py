@@ -67,6 +67,20 @@ def found(path: Path, changes: dict[str, Any] | None = None) -> list[tuple[Level
     return [(finding.level, finding.text.replace(str(path), "teacher")) for finding in findings]
 
 
+def test_a_teacher_that_cannot_be_laid_out_is_refused(tmp_path: Path) -> None:
+    folder = write(tmp_path / "teacher", TEACHER, TOKENS)
+    laid_out = {"backend": "Megatron", "modelPath": str(folder), "ranksPerPod": 4, "parallelism": {"pipeline": 4}}
+    assert found(folder, {"spec.roles.reference": laid_out}) == [
+        (
+            Level.PROBLEM,
+            "spec.roles.reference.parallelism.pipeline: 4 x virtualPipeline 1 does not divide num_hidden_layers 2 of"
+            " its config.json. Give numbers whose product is a divisor of 2.",
+        )
+    ]
+    fitting = {**laid_out, "parallelism": {"pipeline": 2, "tensor": 2}}
+    assert found(folder, {"spec.roles.reference": fitting}) == []
+
+
 def test_a_larger_model_of_the_policys_tokens_is_taken(tmp_path: Path) -> None:
     assert found(write(tmp_path / "teacher", TEACHER, TOKENS)) == []
     padded = write(tmp_path / "padded", {**TEACHER, "vocab_size": 128}, TOKENS)
