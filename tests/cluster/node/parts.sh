@@ -8,6 +8,7 @@ root=${RLJOB_CLUSTER_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/rljob/cluster}
 root=$(realpath -m "$root")
 run=$root/run pki=$root/run/pki log=$root/run/log
 cg=rljob-$(printf %s "$root" | sha256sum | cut -c1-8) # the name of its cgroups
+control=$cg-control                                   # that of its control plane, which has no pods
 first=10.200.0.1 pods=10.244.0.0/16                   # the first node's address; all nodes' pods
 t0=${EPOCHREALTIME/[.,]/}
 set -E # nothing fails without a word, in a function neither
@@ -55,6 +56,10 @@ choose() { # choose NODE: what the functions below speak of
 in_node() { nsenter -t "$(cat "$dir/init.pid")" -m -n -p -- "$@"; }
 start() { # start NAME COMMAND... : in the node, its output to a log
   printf '%q ' nsenter -t "$(cat "$dir/init.pid")" -m -n -p -- "${@:2}" >"$run/cmd/$1"
+  "$here/daemon.sh" start "$1"
+}
+start_ahead() { # start_ahead NAME COMMAND... : the same, for the control plane
+  printf '%q ' "$here/ahead.sh" "$control" nsenter -t "$(cat "$dir/init.pid")" -m -n -p -- "${@:2}" >"$run/cmd/$1"
   "$here/daemon.sh" start "$1"
 }
 child() { # child PID: its first child, waited for
@@ -105,6 +110,15 @@ make_cgroups() { # v1: the kubelet keeps its pods under one group of each contro
   local weight=8192
   [ "$node" = node0 ] || weight=$((1024 * $(nproc)))
   if [ -f "/sys/fs/cgroup/cpu/$node_cg/cpu.shares" ]; then echo $weight >"/sys/fs/cgroup/cpu/$node_cg/cpu.shares"; fi
+}
+make_control_group() { # a real one has machines of its own: it gets eight times what all pods together do, if it has use for that
+  if [ -d /sys/fs/cgroup/cpu ]; then
+    mkdir -p "/sys/fs/cgroup/cpu/$control"
+    echo 65536 >"/sys/fs/cgroup/cpu/$control/cpu.shares"
+  elif [ -f /sys/fs/cgroup/cgroup.controllers ] && echo +cpu >/sys/fs/cgroup/cgroup.subtree_control; then
+    mkdir -p "/sys/fs/cgroup/$control"
+    echo 10000 >"/sys/fs/cgroup/$control/cpu.weight"
+  fi 2>/dev/null || true # else by its priority alone
 }
 start_runtime() {
   cat >"$dir/containerd.toml" <<K
