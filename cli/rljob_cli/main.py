@@ -25,6 +25,8 @@ Try it:
   rljob logs rljob-out/job --role actor       what did its processes write? --previous: before they died
   rljob samples rljob-out/job                 what was generated, and what was it worth?
   rljob queue stats rljob-out/job             what waits for whom while it runs?
+  rljob checkpoint show rljob-out/job         what was saved last, and is it whole?
+  rljob checkpoint export rljob-out/job --to policy     its weights as a folder for transformers
 
 \b
 On a cluster (by your kubeconfig):
@@ -57,6 +59,9 @@ SUBCOMMANDS = {
     ),
     "samples": Subcommand("rljob_cli.commands.samples:samples", "Show what was generated: prompts, answers, rewards."),
     "audit": Subcommand("rljob_cli.commands.audit:audit", "Prove that a run trained every sample exactly once."),
+    "checkpoint": Subcommand(
+        "rljob_cli.commands.checkpoint:checkpoint", "Say what a checkpoint has in it, or export its weights."
+    ),
     "queue": Subcommand("rljob_cli.commands.queue:queue", "Look at the queue of a running job, check it, drain it."),
     "restart": Subcommand("rljob_cli.commands.restart:restart", "Restart a job on a cluster, or one role of it."),
     "clone": Subcommand("rljob_cli.commands.clone:clone_command", "Print a new manifest made from a job on a cluster."),

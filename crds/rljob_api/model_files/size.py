@@ -76,14 +76,19 @@ def parameters_of_config(config: ModelConfig) -> int:
     return layers + hidden + vocabulary * hidden * (1 if config.tie_word_embeddings else 2)
 
 
+def stored_head(file: Path) -> dict[str, Any]:
+    """Name -> `dtype`, `shape` and `data_offsets` of every tensor of a safetensors file. OSError, ValueError."""
+    with file.open("rb") as content:
+        length = int.from_bytes(content.read(_LENGTH_BYTES), "little")
+        head: dict[str, Any] = json.loads(content.read(min(length, file.stat().st_size)))
+    head.pop("__metadata__", None)
+    return head
+
+
 def _shapes_in(file: Path) -> Iterator[tuple[str, list[int]]]:
     try:
-        with file.open("rb") as content:
-            length = int.from_bytes(content.read(_LENGTH_BYTES), "little")
-            head: dict[str, Any] = json.loads(content.read(min(length, file.stat().st_size)))
-            for name, tensor in head.items():
-                if name != "__metadata__":
-                    yield name, tensor["shape"]
+        for name, tensor in stored_head(file).items():
+            yield name, tensor["shape"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"model.path: {file} is not a whole safetensors file ({error!r}). Copy it again.") from error
 

@@ -62,6 +62,7 @@ def test_the_commands_are_these() -> None:
         "logs",
         "samples",
         "audit",
+        "checkpoint",
         "queue",
         "restart",
         "clone",

@@ -85,8 +85,16 @@ def chunk_checksums(pieces: Iterable[memoryview], chunk_bytes: int) -> Iterator[
 
 def safetensors_pieces(tensors: Mapping[str, torch.Tensor]) -> Iterator[memoryview]:
     """The bytes of a safetensors file: its header, then every tensor."""
-    yield memoryview(_header(tensors))
-    for tensor in tensors.values():
+    yield from streamed_pieces(tensors, tensors.values())
+
+
+def streamed_pieces(described: Mapping[str, torch.Tensor], tensors: Iterable[torch.Tensor]) -> Iterator[memoryview]:
+    """The same of tensors that are made one by one; `described` has their shapes and types, in their order.
+
+    It may have them on the meta device. Nothing of a tensor is held beyond its turn.
+    """
+    yield memoryview(_header(described))
+    for tensor in tensors:
         flat = tensor.detach().contiguous().reshape(-1)
         if flat.numel() > 0:
             yield flat.view(torch.uint8).numpy().data

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import xxhash
 from safetensors import safe_open
-from safetensors.torch import save_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,6 +29,8 @@ METADATA = {"format": "pt"}
 
 def write_blob(path: Path, state: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> None:
     """Writes `state` to `path`, atomically: the file is there whole or not at all."""
+    from safetensors.torch import save_file  # which imports torch: what only looks at a folder needs none
+
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         tensors = {name: tensor.detach().contiguous() for name, tensor in state.items()}

@@ -13,11 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from rljob_workers.models.blob import read_blob
+
+if TYPE_CHECKING:
+    import torch
 
 PARAMETER, EXP_AVG, EXP_AVG_SQ = "parameter", "exp_avg", "exp_avg_sq"
 STEPS = "optimizer.steps"
@@ -109,18 +110,28 @@ class SavedState:
         prefix = f"{_OWN}/"
         return {key.removeprefix(prefix): one for key, one in read_blob(path).items() if key.startswith(prefix)}
 
-    def check(self, kind: str, shapes: Mapping[str, Sequence[int]]) -> None:
-        """ValueError that names the first tensor that is of another shape, unknown, or not there whole."""
-        for name in sorted({key.removeprefix(f"{kind}/") for key in self._slices if key.startswith(f"{kind}/")}):
+    def names(self, kind: str) -> set[str]:
+        """Of the parameters that there are slices of."""
+        return {key.removeprefix(f"{kind}/") for key in self._slices if key.startswith(f"{kind}/")}
+
+    def difference(self, kind: str, shapes: Mapping[str, Sequence[int]]) -> str | None:
+        """The first tensor that is of another shape, unknown, or not there whole, as part of a sentence; None: none."""
+        for name in sorted(self.names(kind)):
             if name not in shapes:
-                raise ValueError(self._differs(f"{kind} of {name} is not of this model"))
+                return f"{kind} of {name} is not of this model"
         for name, shape in shapes.items():
             parts = self._slices.get(f"{kind}/{name}", [])
             saved = {one_shape for one_shape, _, _ in parts}
             if saved != {tuple(shape)}:
-                raise ValueError(self._differs(f"{kind} of {name} has shape {sorted(saved)}, not {list(shape)}"))
+                return f"{kind} of {name} has shape {sorted(saved)}, not {list(shape)}"
             if sum(values.numel() for _, _, values in parts) != prod(shape):
-                raise ValueError(self._differs(f"{kind} of {name} is not there whole"))
+                return f"{kind} of {name} is not there whole"
+        return None
+
+    def check(self, kind: str, shapes: Mapping[str, Sequence[int]]) -> None:
+        """ValueError that names the first tensor that is of another shape, unknown, or not there whole."""
+        if how := self.difference(kind, shapes):
+            raise ValueError(self._differs(how))
 
     def fill(self, kind: str, targets: Mapping[str, torch.Tensor]) -> None:
         """Copies every slice of a kind into the whole tensors `targets`, by name; `check` comes first."""

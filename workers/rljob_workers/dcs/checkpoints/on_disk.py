@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,12 +63,17 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def file_checksum(path: Path) -> str:
-    """xxh3-64 (hex) of a file."""
+def _uncounted(_: int) -> None:
+    """Of a reading that reports no progress."""
+
+
+def file_checksum(path: Path, on_read: Callable[[int], None] = _uncounted) -> str:
+    """xxh3-64 (hex) of a file; `on_read` gets how many bytes were read, piece by piece."""
     digest = xxhash.xxh3_64()
     with path.open("rb") as file:
         while data := file.read(_READ_BYTES):
             digest.update(data)
+            on_read(len(data))
     return digest.hexdigest()
 
 
@@ -271,11 +276,14 @@ def size_of(path: Path) -> int:
         return 0
 
 
-def verify(path: Path, expected: str) -> None:
-    """Raises CheckpointDamaged for a file that two readings find to be another one than was written."""
+def verify(path: Path, expected: str, on_read: Callable[[int], None] = _uncounted) -> None:
+    """Raises CheckpointDamaged for a file that two readings find to be another one than was written.
+
+    `on_read` gets how many bytes were read, those of a second reading as well.
+    """
     for _ in range(2):
         try:
-            found = file_checksum(path)
+            found = file_checksum(path, on_read)
         except _ABSENT as error:
             raise CheckpointDamaged(path, _absence(error)) from error
         except OSError as error:
