@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from rljob_api.manifest import load_manifest
+from rljob_api.names import Role
 from rljob_api.wire.identity import WeightId
 from rljob_workers.algorithms.advantages.estimator import broadcast_to_tokens
 from rljob_workers.algorithms.advantages.group import group_normalised
@@ -89,7 +90,7 @@ class Loop:
         self._trainer: Trainer = build_trainer(spec, self._tokenizer, SingleRank())
         self._reference: ForwardModel | None = None
         if spec.roles.reference is not None:
-            self._reference = build_forward_model(spec, self._tokenizer)
+            self._reference = build_forward_model(spec, self._tokenizer, Role.ACTOR_FWD, SingleRank())
         with tempfile.TemporaryDirectory() as folder:
             blob = Path(folder) / "v0.safetensors"
             write_blob(blob, initial_state(spec.model, self._tokenizer))

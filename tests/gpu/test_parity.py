@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from rljob_api.names import Role
 from rljob_api.spec import RLJobSpec
 from rljob_workers.algorithms.objective import Output
 from rljob_workers.devices import HOST
@@ -61,7 +62,7 @@ def forward_on(device: torch.device, spec: RLJobSpec, folder: Path) -> ForwardMo
     with pytest.MonkeyPatch.context() as monkeypatch:
         for backend in BUILDERS:
             monkeypatch.setattr(f"rljob_workers.trainers.{backend}.own_device", lambda: device)
-        model = build_forward_model(spec, build_tokenizer(spec.model))
+        model = build_forward_model(spec, build_tokenizer(spec.model), Role.ACTOR_FWD, SingleRank())
     model.load(Folder(version_0(spec, folder)))
     return model
 

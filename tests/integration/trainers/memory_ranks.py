@@ -23,7 +23,7 @@ from rljob_workers.trainers import (
     load_version_0,
 )
 from rljob_workers.trainers.base import TrainRows
-from rljob_workers.trainers.data_parallel import DataParallelGroup
+from rljob_workers.trainers.data_parallel import DataParallelGroup, SingleRank
 from rljob_workers.trainers.settings import CriticSettings
 from tests.integration.trainers.memory_jobs import JOBS, PROMPT_TOKENS, RESPONSE_TOKENS, ROWS, job_of
 from tests.integration.trainers.worlds import as_rank
@@ -53,7 +53,7 @@ def measure(name: str, group: DataParallelGroup, folder: Path) -> dict[str, int]
         trainer.optimizer_step()
         peak = meter.peak_bytes
     with MemoryMeter() as meter:
-        model = build_forward_model(spec, tokenizer, Role.ACTOR_FWD)
+        model = build_forward_model(spec, tokenizer, Role.ACTOR_FWD, SingleRank())
         gc.collect()
         weights = meter.live_bytes
         meter.peak_bytes = 0

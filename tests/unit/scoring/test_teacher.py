@@ -55,7 +55,7 @@ def test_its_log_probs_are_those_of_its_own_model(tmp_path: Path, backend: str |
     model = teacher.model(tokenizer, SingleRank())
     model.load(Folder(given.path))
     found = model.score(tokens, lengths, Output.LOG_PROBS, 1.0).values
-    own = build_forward_model(job.model_copy(update={"model": LARGER}), tokenizer, Role.ACTOR_FWD)
+    own = build_forward_model(job.model_copy(update={"model": LARGER}), tokenizer, Role.ACTOR_FWD, SingleRank())
     own.load(Folder(tmp_path / "teacher" / "model.safetensors"))
     torch.testing.assert_close(found, own.score(tokens, lengths, Output.LOG_PROBS, 1.0).values)
 

@@ -178,7 +178,7 @@ def test_a_checkpoint_that_lacks_a_ranks_state_is_refused(tmp_path: Path) -> Non
 
 def test_the_forward_model_states_of_published_weights_what_the_trainer_states(tmp_path: Path) -> None:
     [trainer], rows = make_world(1), make_rows(1)
-    model = build_forward_model(spec(), build_tokenizer(spec().model), Role.ACTOR_FWD)
+    model = build_forward_model(spec(), build_tokenizer(spec().model), Role.ACTOR_FWD, SingleRank())
     before = model.score(rows.tokens, rows.response_lengths, Output.LOG_PROBS, 1.3).values
     step([trainer], [rows])
     write_blob(tmp_path / "model.safetensors", trainer.stage_weights())

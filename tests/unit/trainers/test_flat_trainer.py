@@ -45,7 +45,7 @@ def make_trainer(folder: Path, spec: RLJobSpec | None = None) -> Trainer:
 
 def make_forward(folder: Path) -> ForwardModel:
     spec = make_spec()
-    forward = build_forward_model(spec, build_tokenizer(spec.model), Role.ACTOR_FWD)
+    forward = build_forward_model(spec, build_tokenizer(spec.model), Role.ACTOR_FWD, SingleRank())
     forward.load(Folder(folder / "v0.safetensors"))
     return forward
 
@@ -85,7 +85,7 @@ def test_long_work_gives_a_pulse_after_every_micro_batch(tmp_path: Path) -> None
     rows, signs = make_rows(0), []
     trainer = make_trainer(tmp_path, spec)
     trainer.accumulate(rows, lambda: signs.append("accumulate"))
-    for model in (trainer, build_forward_model(spec, build_tokenizer(spec.model), Role.ACTOR_FWD)):
+    for model in (trainer, build_forward_model(spec, build_tokenizer(spec.model), Role.ACTOR_FWD, SingleRank())):
         model.score(rows.tokens, rows.response_lengths, Output.LOG_PROBS, 1.0, lambda: signs.append("log_probs"))
     assert signs == ["accumulate"] * 4 + ["log_probs"] * 8
 

@@ -178,7 +178,7 @@ def trained(folder: Path, spec: RLJobSpec) -> torch.Tensor:
     trainer.load(Folder(folder / "start.safetensors"))
     training = spec.training
     slicing = Slicing("actor_train", ROWS, training.global_batch_size, training.iters_per_train_update)
-    forward = build_forward_model(spec, tokenizer, Role.ACTOR_FWD) if spec.roles.actor_fwd else None
+    forward = build_forward_model(spec, tokenizer, Role.ACTOR_FWD, SingleRank()) if spec.roles.actor_fwd else None
     queue: Any = Queue(trainer, forward, [make_rows(r) for r in range(ROLLOUTS)], slicing.rows_per_slice, folder)
     config = ActorConfig(
         ROLLOUTS, training.epochs_per_rollout, 0, proximal_of(spec), TEMPERATURE, spec.algorithm.truncated

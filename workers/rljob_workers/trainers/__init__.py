@@ -45,14 +45,10 @@ def build_trainer(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, group: Da
 
 
 def build_forward_model(
-    spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, role: Role, gang: DataParallelGroup | None = None
+    spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, role: Role, gang: DataParallelGroup
 ) -> ForwardModel:
-    """The model of actor_fwd or of the reference, `role`; of a gang of several ranks, this rank's part of it."""
-    backend = TRAINERS[spec.backend_of(role)]
-    if gang is None or gang.world == 1:
-        return backend.forward_model(spec, tokenizer)
-    assert backend.sharded_forward_model is not None, "the spec refuses several ranks for a model of this backend"
-    return backend.sharded_forward_model(spec, tokenizer, role, gang)
+    """The model of actor_fwd or of the reference, `role`: this rank's part, where its gang holds one together."""
+    return TRAINERS[spec.backend_of(role)].forward_model(spec, tokenizer, role, gang)
 
 
 def load_version_0(trainer: Trainer, spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, scratch: Path) -> None:

@@ -43,20 +43,17 @@ class Backend:
     kind: TrainerBackend
     build: Callable[[RLJobSpec, PreTrainedTokenizerBase, Mesh], Trainer]
     """The actor's trainer on one rank of a mesh; its weights are not set yet."""
-    forward_model: Callable[[RLJobSpec, PreTrainedTokenizerBase], ForwardModel]
-    """The model of actor_fwd or of the reference, whole on one rank; its weights are not set yet."""
+    forward_model: Callable[[RLJobSpec, PreTrainedTokenizerBase, Role, DataParallelGroup], ForwardModel]
+    """The model of actor_fwd or of the reference, on one rank of the gang that holds it together; its weights are not
+    set yet. The spec refuses a gang of several ranks for a backend of which each holds a whole model."""
     version_0: Callable[[RLJobSpec, PreTrainedTokenizerBase], Mapping[str, torch.Tensor]]
     """All tensors of version 0, by the hub's names."""
     some_of_version_0: Callable[[RLJobSpec, PreTrainedTokenizerBase, Collection[str]], Mapping[str, torch.Tensor]]
     """Those of these names."""
     mesh: Callable[[RLJobSpec, Role, DataParallelGroup], Mesh] = _data_parallel
-    """How the ranks of a role that trains are laid out; a collective of the gang. By default each has rows of its own."""
+    """How the ranks of a role that trains are laid out; a collective of the gang. By default each has its own rows."""
     reads_folders: bool = False
     """Whether a trainer loads its own rows of a model's folder, so that no rank needs all of its tensors."""
-    sharded_forward_model: (
-        Callable[[RLJobSpec, PreTrainedTokenizerBase, Role, DataParallelGroup], ForwardModel] | None
-    ) = None
-    """As `forward_model`, on one rank of a gang that holds it together; None: a rank holds it whole."""
     critic: CriticBuilder | None = None
     """None: it trains no critic."""
     preload: tuple[str, ...] = ()

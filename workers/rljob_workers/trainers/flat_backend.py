@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedTokenizerBase
 
+    from rljob_api.names import Role
     from rljob_api.spec import RLJobSpec
     from rljob_workers.trainers.base import ForwardModel, Trainer
+    from rljob_workers.trainers.data_parallel import DataParallelGroup
     from rljob_workers.trainers.mesh import Mesh
     from rljob_workers.trainers.settings import CriticSettings
 
@@ -51,7 +53,12 @@ def _build(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, mesh: Mesh) -> T
     return ModelTrainer(model, config, mesh)
 
 
-def _forward_model(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> ForwardModel:
+def _forward_model(
+    spec: RLJobSpec,
+    tokenizer: PreTrainedTokenizerBase,
+    role: Role,  # noqa: ARG001 -- one signature
+    gang: DataParallelGroup,  # noqa: ARG001 -- a rank has a whole model
+) -> ForwardModel:
     keep_freed_memory()
     model = FlatScoring(
         build_config(spec.model, tokenizer),

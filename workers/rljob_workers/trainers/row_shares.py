@@ -42,8 +42,8 @@ def gathered(
 ) -> Jagged:
     """What all ranks have computed of their shares: [response tokens] of every row, the same on each; a collective.
 
-    `own` are this rank's rows, `values` theirs, back to back, float32 on the host. `add_up` is that of the gang, or of a
-    mesh whose ranks share models.
+    `own` are this rank's rows, `values` theirs, back to back, float32 on the host. `add_up` is that of the gang, or of
+    a mesh whose ranks share models.
     """
     found = Jagged.from_lengths(torch.zeros(int(response_lengths.sum())), response_lengths)
     lengths = response_lengths[torch.tensor(own, dtype=torch.int64)].tolist()

@@ -33,10 +33,12 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedTokenizerBase
 
+    from rljob_api.names import Role
     from rljob_api.spec import RLJobSpec
     from rljob_workers.simulation.policy import Uints
     from rljob_workers.tensors.jagged import Jagged
     from rljob_workers.trainers.base import ForwardModel, Trainer
+    from rljob_workers.trainers.data_parallel import DataParallelGroup
     from rljob_workers.trainers.mesh import Mesh
     from rljob_workers.trainers.settings import CriticSettings
 
@@ -93,7 +95,12 @@ def _trainer(spec: RLJobSpec, head: SimHead, learning: SimLearning, mesh: Mesh) 
     )
 
 
-def _forward_model(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> ForwardModel:
+def _forward_model(
+    spec: RLJobSpec,
+    tokenizer: PreTrainedTokenizerBase,
+    role: Role,  # noqa: ARG001 -- one signature
+    gang: DataParallelGroup,  # noqa: ARG001 -- a rank has a whole model
+) -> ForwardModel:
     return SimForwardModel(_forward(spec, _policy(spec, tokenizer)), _weights(spec))
 
 

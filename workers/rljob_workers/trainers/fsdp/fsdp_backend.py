@@ -102,23 +102,20 @@ def _trainer(
     return ModelTrainer(trained, config, mesh)
 
 
-def _forward_model(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> ForwardModel:
-    keep_freed_memory()
-    config, options = _forward_options(spec, tokenizer)
-    model = build_whole(config, options)
-    return ModelForward(FsdpScoring(model, packing=options.packing), micro_batch_limits(spec.training))
-
-
-def _sharded_forward_model(
+def _forward_model(
     spec: RLJobSpec,
     tokenizer: PreTrainedTokenizerBase,
-    role: Role,  # noqa: ARG001 -- others lay their ranks out as the role says
+    role: Role,  # noqa: ARG001 -- one signature
     gang: DataParallelGroup,
 ) -> ForwardModel:
-    return_freed_memory()
     config, options = _forward_options(spec, tokenizer)
+    limits = micro_batch_limits(spec.training)
+    if gang.world == 1:
+        keep_freed_memory()
+        return ModelForward(FsdpScoring(build_whole(config, options), packing=options.packing), limits)
+    return_freed_memory()
     model = build_sharded(config, options, mesh_of(gang, own_device())).requires_grad_(False)
-    return ShardedForward(model, gang, micro_batch_limits(spec.training), packing=options.packing)
+    return ShardedForward(model, gang, limits, packing=options.packing)
 
 
 def _forward_options(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> tuple[PretrainedConfig, ModelOptions]:
@@ -138,7 +135,6 @@ BACKEND = Backend(
     initial_weights,
     some_initial_weights,
     reads_folders=True,
-    sharded_forward_model=_sharded_forward_model,
     critic=CriticBuilder(_build_critic, _load_critic),
     preload=(
         "torch.distributed.device_mesh",

@@ -35,6 +35,7 @@ def transformer_config(
 
     more: dict[str, Any] = {}
     if sizes.experts:
+        _complete_gating()
         more |= {
             "num_moe_experts": sizes.experts,
             "moe_router_topk": config.num_experts_per_tok,
@@ -85,7 +86,7 @@ def transformer_config(
         output_layer_init_method=_left_as_it_is,
         # Of models without experts, too: with the default rows of several lengths are refused. Another dispatcher
         # wants equally many tokens on all ranks, and ends the process where they are not.
-        moe_token_dispatcher_type="alltoall",
+        moe_token_dispatcher_type="alltoall",  # noqa: S106 -- tokens of text
         # Fusions are compiled by torch, a minute of each rank's start, or are kernels of a GPU's libraries.
         bias_activation_fusion=False,
         bias_dropout_fusion=False,
@@ -95,6 +96,14 @@ def transformer_config(
         persist_layer_norm=False,
         **more,
     )
+
+
+def _complete_gating() -> None:
+    """A name that Megatron 0.16.1 reads in the gate of experts, and has with Transformer Engine only."""
+    from megatron.core.transformer.moe import moe_utils
+
+    if not hasattr(moe_utils, "te_general_gemm"):
+        moe_utils.te_general_gemm = None
 
 
 def build_chunks(
@@ -162,7 +171,7 @@ def _inverse_frequencies(config: PretrainedConfig) -> torch.Tensor:
     """[head width / 2] float32, a tensor of its own: transformers' is a buffer of another type."""
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-    rotary = LlamaRotaryEmbedding(config)
+    rotary = LlamaRotaryEmbedding(config)  # type: ignore[arg-type] # it reads fields that all families have
     assert rotary.attention_scaling == 1.0, "families whose rotary embedding scales attention are refused"
     return rotary.inv_freq.detach().float().clone().to(own_device())
 

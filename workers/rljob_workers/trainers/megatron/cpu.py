@@ -95,9 +95,9 @@ def _type_names() -> None:
 def _streams() -> None:
     """The dispatcher of experts, and buckets of gradients."""
     torch.cuda.Stream = torch.cuda.Event = _NoStream  # type: ignore[assignment, misc]
-    torch.cuda.current_stream = lambda *args, **settings: _NoStream()  # type: ignore[assignment, return-value] # noqa: ARG005 -- any
+    torch.cuda.current_stream = lambda *args, **settings: _NoStream()  # type: ignore[assignment] # noqa: ARG005 -- any
     torch.cuda.default_stream = torch.cuda.current_stream
-    torch.cuda.stream = lambda *args: contextlib.nullcontext()  # type: ignore[assignment, return-value] # noqa: ARG005 -- any
+    torch.cuda.stream = lambda *args: contextlib.nullcontext()  # type: ignore[assignment] # noqa: ARG005 -- any
     torch.Tensor.record_stream = lambda *args, **settings: None  # type: ignore[method-assign] # noqa: ARG005 -- any
 
 
@@ -161,7 +161,7 @@ def _uneven_pieces() -> None:
             part: torch.Tensor = scatter_even(input_, group, None, use_global_buffer)
             return part
         padded = input_.new_zeros(group.size(), max(input_split_sizes), *input_.shape[1:])
-        for place, piece in zip(padded, input_.split(list(input_split_sizes)), strict=True):
+        for place, piece in zip(padded, torch.split(input_, list(input_split_sizes)), strict=True):
             place[: len(piece)] = piece
         own: torch.Tensor = scatter_even(padded.flatten(0, 1), group)
         return own[: input_split_sizes[group.rank()]]

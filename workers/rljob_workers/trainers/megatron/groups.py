@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from torch import distributed
+from torch.distributed import HashStore  # type: ignore[attr-defined] # exported without saying so
 
 from rljob_workers.devices import group_backend, own_device
 from rljob_workers.trainers.megatron import cpu
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Which part of a stage's tensors one rank holds. Experts are cut over `expert_tensor` ranks, all else over `tensor`."""
+    """Which part of a stage's tensors one rank holds.
+
+    Experts are dealt to `expert` ranks and cut over `expert_tensor` of them; all else is cut over `tensor` ranks.
+    """
 
     tensor: int = 1
     tensor_rank: int = 0
@@ -52,7 +56,7 @@ def start_groups(parallelism: ParallelismSpec, gang: DataParallelGroup, *, timeo
     if device.type == "cpu":
         cpu.install()
     if not distributed.is_initialized():  # a gang of one has joined none
-        alone = distributed.HashStore()
+        alone = HashStore()
         timeout = timedelta(seconds=timeout_seconds)
         distributed.init_process_group(group_backend(device), store=alone, rank=0, world_size=1, timeout=timeout)
     with gang.collective("the groups of Megatron"):

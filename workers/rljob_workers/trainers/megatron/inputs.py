@@ -1,8 +1,8 @@
 """How the rows of one micro-batch become the packed inputs of Megatron, on one rank. Pure: index arithmetic, no model.
 
-All rows stand back to back in one sequence. Each is padded at its end, which no token before it sees, to a multiple that
-sequence and context parallelism can cut. A row's last token is not computed: it predicts nothing. Context rank r of c
-has, of each row in 2 c chunks, chunks r and 2 c - 1 - r.
+All rows stand back to back in one sequence. Each is padded at its end, which no token before it sees, to a multiple
+that sequence and context parallelism can cut. A row's last token is not computed: it predicts nothing. Context rank r
+of c has, of each row in 2 c chunks, chunks r and 2 c - 1 - r.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def packed_inputs(
     context: Context,
     device: torch.device,
 ) -> PackedInputs:
-    """The rows of `part`. No rows at all are one padded row of which nothing is asked: other ranks wait for the pass."""
+    """The rows of `part`. No rows at all are one padded row of which nothing is asked: other stages wait for a pass."""
     offsets = tokens.offsets[part.start : part.stop + 1]
     responses = response_lengths[part.start : part.stop]
     all_lengths = offsets.diff() - 1

@@ -6,6 +6,7 @@ sequence parallelism. `building` puts these in their places.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 class PackedAttention(torch.nn.Module):
     """Causal attention of packed rows, each over itself, by torch's kernel.
 
-    Context parallelism: of each row, in 2 c chunks, rank r of c has chunks r and 2 c - 1 - r, as Transformer Engine wants
-    them; so all ranks have the same work. Keys and values of all ranks are gathered, and their gradients scattered.
+    Context parallelism: of each row, in 2 c chunks, rank r of c has chunks r and 2 c - 1 - r, as Transformer Engine
+    wants them; so all ranks have the same work. Keys and values of all ranks are gathered, their gradients scattered.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class PackedAttention(torch.nn.Module):
         assert self._context is not None, "rows are cut over the ranks of a context"
         size, rank, local = self._context.size(), self._context.rank(), len(key)
         both = gather_from_sequence_parallel_region(torch.stack([key, value], 1), group=self._context)
-        for start, stop in zip(ends, ends[1:], strict=False):
+        for start, stop in pairwise(ends):
             length, first = (stop - start) // (2 * size), start // size
             chunks = [both[_begin(number, size, local, first, length) :][:length] for number in range(2 * size)]
             whole = torch.cat(chunks)
@@ -90,7 +91,7 @@ class PackedAttention(torch.nn.Module):
 
 
 def _begin(number: int, size: int, local: int, first: int, length: int) -> int:
-    """Where chunk `number` of a row lies in what is gathered: `local` tokens of each rank, the row's from `first` on."""
+    """Where chunk `number` of a row lies in `local` gathered tokens of each rank, the row's from `first` on."""
     is_early = number < size
     owner = number if is_early else 2 * size - 1 - number
     return owner * local + first + (0 if is_early else length)

@@ -5,15 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rljob_api.roles import LEADING_ROLE, VALUE_ROLE
-from rljob_api.spec.parallelism import WHOLE
+from rljob_api.model_files.parallel_layout import layout_problem
+from rljob_api.roles import LEADING_ROLE, VALUE_ROLE, field_name
 from rljob_api.spec.restart import collective_seconds
 from rljob_api.spec.roles import TrainerBackend
 from rljob_workers.models.building import described_config, model_config, torch_dtype
 from rljob_workers.trainers.allocator import keep_freed_memory
 from rljob_workers.trainers.backend import Backend, CriticBuilder
 from rljob_workers.trainers.critic_version_0 import load_policy, load_policy_folder, load_reward_model
-from rljob_workers.trainers.data_parallel import SingleRank
 from rljob_workers.trainers.megatron.decoder import Decoder, DecoderOptions
 from rljob_workers.trainers.megatron.groups import mesh_of
 from rljob_workers.trainers.megatron.megatron_model import MegatronCritic, MegatronModel, MegatronScoring
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
     from rljob_api.names import Role
     from rljob_api.spec import RLJobSpec
-    from rljob_api.spec.parallelism import ParallelismSpec
     from rljob_workers.trainers.base import ForwardModel, Trainer
     from rljob_workers.trainers.data_parallel import DataParallelGroup
     from rljob_workers.trainers.mesh import Mesh
@@ -45,14 +43,14 @@ def _mesh(spec: RLJobSpec, role: Role, gang: DataParallelGroup) -> Mesh:
 
 def _build(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, mesh: Mesh) -> Trainer:
     config = trainer_config(spec)
-    decoder = _decoder(spec, tokenizer, spec.parallelism_of(LEADING_ROLE), mesh.gang)
+    decoder = _decoder(spec, tokenizer, LEADING_ROLE, mesh.gang)
     model = MegatronModel(decoder, config.optimizer, mesh, num_totals=step_totals(config, mesh).size)
     return ModelTrainer(model, config, mesh)
 
 
 def _build_critic(settings: CriticSettings, spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, mesh: Mesh) -> Trainer:
     config = critic_config(settings, spec)
-    decoder = _decoder(spec, tokenizer, spec.parallelism_of(VALUE_ROLE), mesh.gang, has_value_head=True)
+    decoder = _decoder(spec, tokenizer, VALUE_ROLE, mesh.gang)
     model = MegatronCritic(decoder, config.optimizer, mesh, num_totals=step_totals(config, mesh).size)
     return ModelTrainer(model, config, mesh)
 
@@ -70,15 +68,10 @@ def _load_critic(
         load_policy(trainer, initial_weights(spec, tokenizer), width, scratch)
 
 
-def _forward_model(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> ForwardModel:
-    decoder = _decoder(spec, tokenizer, WHOLE, SingleRank())
-    return ModelForward(MegatronScoring(decoder), micro_batch_limits(spec.training))
-
-
-def _sharded_forward_model(
+def _forward_model(
     spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, role: Role, gang: DataParallelGroup
 ) -> ForwardModel:
-    decoder = _decoder(spec, tokenizer, spec.parallelism_of(role), gang)
+    decoder = _decoder(spec, tokenizer, role, gang)
     return ModelForward(MegatronScoring(decoder), micro_batch_limits(spec.training), gang)
 
 
@@ -89,18 +82,19 @@ def _config(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> PretrainedCo
 def _decoder(
     spec: RLJobSpec,
     tokenizer: PreTrainedTokenizerBase,
-    parallelism: ParallelismSpec,
+    role: Role,
     gang: DataParallelGroup,
-    *,
-    has_value_head: bool = False,
 ) -> Decoder:
     keep_freed_memory()
-    described = described_config(spec.model, tokenizer)
+    described, parallelism = described_config(spec.model, tokenizer), spec.parallelism_of(role)
+    problem = layout_problem(described, parallelism)
+    if problem is not None:
+        raise ValueError(f"roles.{field_name(role)}.{problem}")
     options = DecoderOptions(
         parallelism,
         dtype=torch_dtype(spec.model.dtype),
         head_dtype=wide_head_dtype(spec),
-        has_value_head=has_value_head,
+        has_value_head=role is VALUE_ROLE,
         recomputes=bool(spec.training.activation_checkpointing),
         timeout_seconds=collective_seconds(spec.restart_policy),
     )
@@ -115,7 +109,6 @@ BACKEND = Backend(
     some_initial_weights,
     mesh=_mesh,
     reads_folders=True,
-    sharded_forward_model=_sharded_forward_model,
     critic=CriticBuilder(_build_critic, _load_critic),
     preload=(
         "megatron.core.distributed",

@@ -151,7 +151,7 @@ class Schedule:
             src=parallel_state.get_pipeline_model_parallel_last_rank(),
             group=parallel_state.get_pipeline_model_parallel_group(),
         )
-        return [unstacked(one, self._decoder) for one in whole.split(lengths, 1)]
+        return [unstacked(one, self._decoder) for one in torch.split(whole, lengths, 1)]
 
 
 def _unwrapped(chunk: Any) -> Any:  # noqa: ANN401 -- of an untyped library

@@ -1,7 +1,7 @@
 """Which block of which stored tensor each row of a Megatron parameter is, under the hub's names. Pure.
 
-Loading, export and saved state follow from it. A parameter on one rank is cut along its axis 0 into pieces; a piece is a
-block of one stored tensor, and as wide as the parameter. Rows without a piece are padding of the vocabulary.
+Loading, export and saved state follow from it. A parameter on one rank is cut along its axis 0 into pieces; a piece is
+a block of one stored tensor, and as wide as the parameter. Rows without a piece are padding of the vocabulary.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ BUCKET_BYTES = 256 << 20
 def load_folder(decoder: Decoder, path: Path) -> None:
     """This rank's blocks of a safetensors file, a Hugging Face folder or a checkpoint folder.
 
-    Raises ValueError that names the first tensor that differs, with both shapes; nothing is changed then. A head that is
-    tied, or a critic's backbone had, may be there and is not read.
+    Raises ValueError that names the first tensor that differs, with both shapes; nothing is changed then. A head may be
+    there, and is not read, where it is tied or the decoder is a critic's.
     """
     stored = read_weights(path)  # mapped: what is not copied is not read
     _check_fit(decoder, {name: tuple(tensor.shape) for name, tensor in stored.items()}, str(path))
@@ -60,8 +60,8 @@ def _check_fit(decoder: Decoder, shapes: Mapping[str, tuple[int, ...]], source: 
 
 def _misfit(source: str, name: str, there: str, here: str) -> ValueError:
     return ValueError(
-        f"model: {source} does not fit: tensor {name} is {there} there, but {here} in the model. Use weights of the same"
-        " architecture and sizes."
+        f"model: {source} does not fit: tensor {name} is {there} there, but {here} in the model. Use weights of the"
+        " same architecture and sizes."
     )
 
 
@@ -224,4 +224,4 @@ def _texts_of_all(gang: DataParallelGroup, own: bytes) -> list[bytes]:
     texts = torch.zeros(int(ends[-1]), dtype=torch.uint8)
     texts[int(ends[gang.rank]) - len(own) : int(ends[gang.rank])] = torch.frombuffer(bytearray(own), dtype=torch.uint8)
     gang.add_up(texts, "the layouts of all ranks")
-    return [one.numpy().tobytes() for one in texts.split(sizes.tolist())]
+    return [one.numpy().tobytes() for one in torch.split(texts, sizes.tolist())]
