@@ -12,7 +12,7 @@ from rljob_api.machine.parallel_memory import RankPart, laid_out_forward_memory,
 from rljob_api.model_files.size import ModelShape, shape_of_files
 from rljob_api.spec.model import Dtype
 from rljob_api.spec.parallelism import ParallelismSpec
-from tests.unit.api.test_device_memory import QWEN3_4B, stored
+from tests.unit.api.test_device_memory import QWEN3_4B, QWEN3_30B_A3B, stored
 
 TINY = ModelShape(
     num_layers=4,
@@ -122,17 +122,11 @@ def test_a_known_model_on_four_ranks() -> None:
 
 
 def test_experts_are_counted_by_the_names_of_their_weights() -> None:
-    described = {**QWEN3_4B, "num_experts_per_tok": 8, "moe_intermediate_size": 768}
-    weights = {
-        f"model.layers.{layer}.mlp.experts.{expert}.{name}.weight": [768, 2560]
-        for layer in range(36)
-        for expert in range(4)
-        for name in ("gate_proj", "up_proj", "down_proj")
-    }
-    router = {f"model.layers.{layer}.mlp.gate.weight": [4, 2560] for layer in range(36)}
-    shape = shape_of_files(described, stored(QWEN3_4B) | weights | router)
-    assert (shape.experts, shape.experts_per_token) == (4 * 3 * 768 * 2560, 8)
-    assert shape.layer == 100_930_816 + shape.experts + 4 * 2560
+    shape = shape_of_files(QWEN3_30B_A3B, stored(QWEN3_30B_A3B))
+    assert shape.parameters == 30_532_122_624  # as its card says: 30.5B
+    assert (shape.experts, shape.experts_per_token, shape.inner) == (128 * 3 * 768 * 2048, 8, 8 * 768)
+    attention = 2 * 2048 * 4096 + 2 * 2048 * 512 + 2 * 2048 + 2 * 128
+    assert shape.layer == shape.experts + attention + 128 * 2048
 
 
 @given(
