@@ -6,8 +6,10 @@ Pure. Made for --dry-run from the job and from what was read for it; `ui.plan` m
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
+
+from pydantic.alias_generators import to_camel
 
 from rljob_api.machine.devices import MachineDevices
 from rljob_api.machine.memory import (
@@ -18,11 +20,14 @@ from rljob_api.machine.memory import (
     kv_bytes_per_token,
     trainer_memory,
 )
+from rljob_api.machine.parallel_memory import RankPart, laid_out_forward_memory, laid_out_trainer_memory
 from rljob_api.model_files.size import ModelShape, critic_shape, fitting_interval, model_shape, reference_shape
 from rljob_api.names import EngineKind, Role, Stream
+from rljob_api.rank_places import RankPlace, bubble_share, place_of
 from rljob_api.roles import LEADING_ROLE, PROXIMAL_ROLE, REFERENCE_ROLE, TRAITS, VALUE_ROLE, RoleTopology
 from rljob_api.spec import RLJob, RLJobSpec
-from rljob_api.spec.roles import BACKENDS, RoleSpec, TrainerBackend
+from rljob_api.spec.parallelism import ParallelismSpec
+from rljob_api.spec.roles import BACKENDS, ModelRoleSpec, RoleSpec
 from rljob_api.wire.identity import PodKey
 from rljob_cli.checks.prompts import RowLengths
 from rljob_operator.local.device_placement import PodDevices, placement_order
@@ -41,6 +46,8 @@ class PlannedProcess:
     """What it works with, resolved; keys as in JSON."""
     memory: ProcessMemory | None
     """None: it computes no model."""
+    place: RankPlace | None = None
+    """Of a rank whose backend lays a model out over ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,18 @@ class PlannedDevice:
 
 
 @dataclass(frozen=True, slots=True)
+class PipelineBubbles:
+    """The time that the stages of a role's pipelines wait for each other."""
+
+    role: str
+    parallelism: ParallelismSpec
+    micro_batches: int
+    """Of a slice, or of a claim, on each model: each of these is a schedule of its own."""
+    share: float
+    """Of the time of a schedule."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunPlan:
     """All of it; with autoscaling, of as many rollouts as there may be."""
 
@@ -74,6 +93,7 @@ class RunPlan:
     rows: RowLengths
     processes: tuple[PlannedProcess, ...]
     devices: tuple[PlannedDevice, ...]
+    bubbles: tuple[PipelineBubbles, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +139,16 @@ def run_plan(job: RLJob, machine: MachineDevices, placed: PodDevices, shapes: Mo
     )
     devices = tuple(_devices(planned, machine, processes))
     num_pods = sum(job.spec.roles.most_replicas().values())
-    return RunPlan(job.metadata.name, num_pods, machine.source, len(machine.devices), rows, processes, devices)
+    return RunPlan(
+        job.metadata.name,
+        num_pods,
+        machine.source,
+        len(machine.devices),
+        rows,
+        processes,
+        devices,
+        tuple(_bubbles(planned)),
+    )
 
 
 def plan_json(plan: RunPlan) -> dict[str, Any]:
@@ -138,6 +167,7 @@ def plan_json(plan: RunPlan) -> dict[str, Any]:
                 "devices": process.devices,
                 "settings": process.settings,
                 "memory": None if process.memory is None else process.memory.by_part,
+                "place": None if process.place is None else asdict(process.place),
             }
             for process in plan.processes
         ],
@@ -152,6 +182,7 @@ def plan_json(plan: RunPlan) -> dict[str, Any]:
             }
             for device in plan.devices
         ],
+        "bubbles": [{"role": one.role, "microBatches": one.micro_batches, "share": one.share} for one in plan.bubbles],
     }
 
 
@@ -159,11 +190,14 @@ def _of_pod(job: _Job, role: RoleSpec, pod: PodKey, placed: PodDevices) -> Itera
     """Its ranks, and its engines."""
     topology, devices = job.spec.roles.topology(pod.role), placed.get(pod, ())
     share = len(devices) // topology.ranks_per_pod
+    is_laid_out = isinstance(role, ModelRoleSpec) and BACKENDS[job.spec.backend_of(pod.role)].lays_out
     for rank in range(topology.ranks_per_pod):
         own = devices[rank * share : (rank + 1) * share]
-        settings, memory = _work_of(pod.role)(job, role, topology, topology.ranks_of(pod.replica)[rank])
+        of_role = topology.ranks_of(pod.replica)[rank]
+        settings, memory = _work_of(pod.role)(job, role, topology, of_role)
         if not topology.engines:
-            yield PlannedProcess(f"{pod}.{rank}", str(pod), own, settings, memory)
+            place = _place(job.spec, pod.role, of_role) if is_laid_out else None
+            yield PlannedProcess(f"{pod}.{rank}", str(pod), own, settings, memory, place)
             continue
         yield PlannedProcess(f"{pod}.{rank}", str(pod), (), settings, None)
         name = f"{pod}.engine" if topology.engines == 1 else f"{pod}.engine.{rank}"
@@ -174,40 +208,36 @@ _Work = tuple[dict[str, Any], ProcessMemory | None]
 
 
 def _training(job: _Job, role: RoleSpec, topology: RoleTopology, rank: int) -> _Work:
-    backend = job.spec.backend_of(LEADING_ROLE)
-    settings_of_slice, work = _slice(job, topology, backend)
     settings = {
-        "backend": backend.value,
+        "backend": job.spec.backend_of(LEADING_ROLE).value,
         "dtype": job.spec.model.dtype.value,
         "headDtype": job.spec.head_dtype.value,
         "rank": rank,
-        **settings_of_slice,
+        **_slice(job, LEADING_ROLE, topology),
         "learningRate": job.spec.training.optimizer.learning_rate,
         "checkpointEverySteps": _checkpoint_interval(job),
         "threads": role.threads,
     }
-    return settings, trainer_memory(job.shape, backend, job.spec.model.dtype, topology.num_ranks, work)
+    return settings, _training_memory(job, LEADING_ROLE, job.shape, rank)
 
 
 def _critic(job: _Job, role: RoleSpec, topology: RoleTopology, rank: int) -> _Work:
     """Its values are computed in micro-batches of the same size, and take less than the pass that trains."""
     own, training = job.spec.roles.critic, job.spec.training
     assert own is not None, "only roles that are there are planned"
-    backend = job.spec.backend_of(VALUE_ROLE)
-    settings_of_slice, work = _slice(job, topology, backend)
     settings = {
-        "backend": backend.value,
+        "backend": job.spec.backend_of(VALUE_ROLE).value,
         "model": own.model_path or "the policy with a new head",
         "dtype": job.spec.model.dtype.value,
         "rank": rank,
-        **settings_of_slice,
+        **_slice(job, VALUE_ROLE, topology),
         "learningRate": (own.optimizer or training.optimizer).learning_rate,
         "valueClip": own.largest_change,
         "criticOnlySteps": training.critic_only_steps or 0,
         "checkpointEverySteps": _checkpoint_interval(job),
         "threads": role.threads,
     }
-    return settings, trainer_memory(job.shapes.critic, backend, job.spec.model.dtype, topology.num_ranks, work)
+    return settings, _training_memory(job, VALUE_ROLE, job.shapes.critic, rank)
 
 
 def _checkpoint_interval(job: _Job) -> int:
@@ -215,46 +245,82 @@ def _checkpoint_interval(job: _Job) -> int:
     return job.spec.checkpoint.every_steps or fitting_interval(job.shape.parameters, job.spec.model.dtype)
 
 
-def _slice(job: _Job, topology: RoleTopology, backend: TrainerBackend) -> tuple[dict[str, Any], Pass]:
-    """How a rank of a role that trains gets and cuts a slice, and its largest micro-batch."""
-    training = job.spec.training
-    share = training.global_batch_size // training.iters_per_train_update // topology.models
-    rows, work = _pass(job, share, backend, trains=True)
-    settings = {
+def _slice(job: _Job, role: Role, topology: RoleTopology) -> dict[str, Any]:
+    """How a rank of a role that trains gets and cuts a slice."""
+    batches = _batches(job, role)
+    return {
         "world": topology.num_ranks,
-        "rowsOfSlice": share,
-        "rowsOfMicroBatch": rows,
-        "tokensOfMicroBatch": work.tokens,
-        "activationCheckpointing": work.checkpointing,
+        **_layout(job, role, topology, batches),
+        "rowsOfSlice": batches.share,
+        "rowsOfMicroBatch": batches.rows,
+        "tokensOfMicroBatch": batches.work.tokens,
+        "activationCheckpointing": batches.work.checkpointing,
     }
-    return settings, work
+
+
+def _layout(job: _Job, role: Role, topology: RoleTopology, batches: _Batches) -> dict[str, Any]:
+    """Of a role whose ranks may share a model."""
+    if not BACKENDS[job.spec.backend_of(role)].lays_out:
+        return {}
+    own = job.spec.parallelism_of(role)
+    given = {name: getattr(own, name) for name in ParallelismSpec.model_fields if name != "sequence"}
+    text = " x ".join(f"{to_camel(name)} {number}" for name, number in given.items() if number > 1)
+    return {
+        "models": topology.models,
+        "parallelism": text or "none",
+        "sequence": own.cuts_sequence,
+        "microBatchesOfSlice": batches.number,
+    }
+
+
+def _training_memory(job: _Job, role: Role, shape: ModelShape, rank: int) -> ProcessMemory:
+    spec, batches = job.spec, _batches(job, role)
+    backend = spec.backend_of(role)
+    if BACKENDS[backend].lays_out:
+        part = _part(spec, role, shape, rank)
+        return laid_out_trainer_memory(part, spec.model.dtype, batches.work, batches.number)
+    return trainer_memory(shape, backend, spec.model.dtype, spec.roles.topology(role).num_ranks, batches.work)
+
+
+def _part(spec: RLJobSpec, role: Role, shape: ModelShape, rank: int) -> RankPart:
+    ranks = spec.roles.topology(role).ranks_per_gang
+    return RankPart(shape, spec.parallelism_of(role), _place(spec, role, rank).pipeline, ranks)
+
+
+def _place(spec: RLJobSpec, role: Role, rank: int) -> RankPlace:
+    """Gangs of a role, where it has several, have a model each: they are counted as its data parallelism."""
+    ranks = spec.roles.topology(role).ranks_per_gang
+    within = place_of(rank % ranks, ranks, spec.parallelism_of(role))
+    return replace(within, data=within.data + rank // ranks)
 
 
 def _log_probs(job: _Job, role: RoleSpec, topology: RoleTopology, rank: int) -> _Work:
-    return _scoring(job, role, topology, rank, job.spec.backend_of(PROXIMAL_ROLE))
+    return _scoring(job, role, topology, rank, PROXIMAL_ROLE)
 
 
-def _scoring(job: _Job, role: RoleSpec, topology: RoleTopology, rank: int, backend: TrainerBackend) -> _Work:
-    groups = -(-job.spec.rollout.batch_size // len(topology.gangs))
-    rows, work = _pass(job, groups * job.spec.rollout.samples_per_prompt, backend, trains=False)
+def _scoring(job: _Job, given: RoleSpec, topology: RoleTopology, rank: int, role: Role) -> _Work:
+    spec, batches, backend = job.spec, _batches(job, role), job.spec.backend_of(role)
+    is_laid_out, shards = BACKENDS[backend].lays_out, topology.ranks_per_gang
     settings = {
         "backend": backend.value,
-        "dtype": job.spec.model.dtype.value,
-        "headDtype": job.spec.head_dtype.value,
+        "dtype": spec.model.dtype.value,
+        "headDtype": spec.head_dtype.value,
         "rank": rank,
         "world": topology.num_ranks,
-        "shards": topology.ranks_per_gang,
-        "rowsOfMicroBatch": rows,
-        "tokensOfMicroBatch": work.tokens,
-        "threads": role.threads,
+        **(_layout(job, role, topology, batches) if is_laid_out else {"shards": shards}),
+        "rowsOfMicroBatch": batches.rows,
+        "tokensOfMicroBatch": batches.work.tokens,
+        "threads": given.threads,
     }
-    return settings, forward_memory(job.shape, backend, job.spec.model.dtype, work, topology.ranks_per_gang)
+    if is_laid_out:
+        return settings, laid_out_forward_memory(_part(spec, role, job.shape, rank), spec.model.dtype, batches.work)
+    return settings, forward_memory(job.shape, backend, spec.model.dtype, batches.work, shards)
 
 
 def _reference(job: _Job, role: RoleSpec, topology: RoleTopology, rank: int) -> _Work:
     """As actor_fwd, of its own model."""
     of_its_model = replace(job, shapes=replace(job.shapes, policy=job.shapes.reference))
-    settings, memory = _scoring(of_its_model, role, topology, rank, job.spec.backend_of(REFERENCE_ROLE))
+    settings, memory = _scoring(of_its_model, role, topology, rank, REFERENCE_ROLE)
     given = job.spec.roles.reference
     teacher = None if given is None else given.model_path
     return (settings if teacher is None else {"model": teacher, **settings}), memory
@@ -304,20 +370,47 @@ def _work_of(role: Role) -> Callable[[_Job, RoleSpec, RoleTopology, int], _Work]
     return _advantages if traits.stream is None else _log_probs
 
 
-def _pass(job: _Job, share: int, backend: TrainerBackend, *, trains: bool) -> tuple[int, Pass]:
-    """The largest micro-batch out of `share` rows: how many there are if all are as long as can be, and its tokens.
+@dataclass(frozen=True, slots=True)
+class _Batches:
+    """How the rows that a model gets at a time are cut, if all are as long as can be."""
 
-    A budget of tokens is taken as used up: shorter rows fill it.
-    """
-    training, length = job.spec.training, job.rows.row
+    share: int
+    """Rows of a slice, or of a claim, that one model gets."""
+    rows: int
+    """Of the largest micro-batch."""
+    work: Pass
+    """Its tokens."""
+
+    @property
+    def number(self) -> int:
+        """Of micro-batches."""
+        return -(-self.share // self.rows)
+
+
+def _batches(job: _Job, role: Role) -> _Batches:
+    """A budget of tokens is taken as used up: shorter rows fill it."""
+    spec, training, length = job.spec, job.spec.training, job.rows.row
+    topology, trains = spec.roles.topology(role), TRAITS[role].saves
+    if trains:
+        share = training.global_batch_size // training.iters_per_train_update // topology.models
+    else:
+        share = -(-spec.rollout.batch_size // len(topology.gangs)) * spec.rollout.samples_per_prompt
     rows = share if training.micro_batch_size is None else min(share, training.micro_batch_size)
     tokens = rows * length
     if training.max_tokens_per_micro_batch is not None:
         tokens = min(tokens, max(length, training.max_tokens_per_micro_batch))
         rows = tokens // length
-    traits, given = BACKENDS[backend], training.activation_checkpointing
+    traits, given = BACKENDS[spec.backend_of(role)], training.activation_checkpointing
     checkpointing = traits.checkpoints_by_default if given is None else given and traits.checkpoints_activations
-    return rows, Pass(tokens, -(-tokens * job.rows.response // length), trains and checkpointing)
+    return _Batches(share, rows, Pass(tokens, -(-tokens * job.rows.response // length), trains and checkpointing))
+
+
+def _bubbles(job: _Job) -> Iterator[PipelineBubbles]:
+    for role in job.spec.roles.present():
+        own = job.spec.parallelism_of(role)
+        if own.pipeline > 1:
+            number = _batches(job, role).number
+            yield PipelineBubbles(role.value, own, number, bubble_share(number, own))
 
 
 def _devices(job: _Job, machine: MachineDevices, processes: Sequence[PlannedProcess]) -> Iterator[PlannedDevice]:

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rljob_api.machine.memory import WITHIN
-from rljob_cli.jobs.run_plan import PlannedDevice, PlannedProcess, RunPlan
+from rljob_api.rank_places import RankPlace
+from rljob_cli.jobs.run_plan import PipelineBubbles, PlannedDevice, PlannedProcess, RunPlan
 from rljob_cli.ui.tables import drawn, size_text, table
 
 if TYPE_CHECKING:
@@ -33,24 +34,54 @@ def plan_text(plan: RunPlan) -> str:
         "",
         *_settings(plan.processes),
         "",
+        *_waits(plan.bubbles),
         f"Rows are taken to have up to {plan.rows.row} tokens: {plan.rows.prompt} of a prompt"
         f" ({plan.rows.prompt_source}) and {plan.rows.response} of a response.",
         f"Memory is by formula, within a factor of {WITHIN:g} of what was measured on the CPU; CUDA's own (some hundred"
-        " MiB of each device) comes on top.",
+        " MiB of each device) comes on top."
+        + (f" Of {_laid_out(plan.processes)} it is not measured." if _laid_out(plan.processes) else ""),
         *_warnings(plan.devices),
     ]
     return "\n".join(parts)
 
 
 def _process_table(processes: Sequence[PlannedProcess]) -> Table:
+    has_places = any(process.place for process in processes)
+    places = ("dp tp pp cp ep",) if has_places else ()
     made = table(
-        "process", "devices", "rank:", "weights:", "gradients:", "optimizer:", "copies:", "activations:", "together:"
+        *("process", "devices", "rank:", *places),
+        *("weights:", "gradients:", "optimizer:", "copies:", "activations:", "together:"),
     )
     for process in processes:
         rank = f"{process.settings['rank']}/{process.settings['world']}" if "rank" in process.settings else ""
+        place = (_numbers(process.place),) if has_places else ()
         sizes = () if process.memory is None else process.memory.by_part.values()
-        made.add_row(process.name, ",".join(process.devices) or "CPU", rank, *map(_size, sizes))
+        made.add_row(process.name, ",".join(process.devices) or "CPU", rank, *place, *map(_size, sizes))
     return made
+
+
+def _numbers(place: RankPlace | None) -> str:
+    """Below the letters of data, tensor, pipeline, context and expert parallelism."""
+    if place is None:
+        return ""
+    return " ".join(
+        f"{number:2d}" for number in (place.data, place.tensor, place.pipeline, place.context, place.expert)
+    )
+
+
+def _laid_out(processes: Iterable[PlannedProcess]) -> str:
+    """The roles whose ranks share models."""
+    return " and ".join(dict.fromkeys(one.pod.rpartition("-")[0] for one in processes if one.place is not None))
+
+
+def _waits(bubbles: Iterable[PipelineBubbles]) -> Iterator[str]:
+    for one in bubbles:
+        idle = one.parallelism.pipeline - 1
+        yield (
+            f"{one.role}: stages wait for {one.share:.1%} of a slice's time, {idle} / ({idle} +"
+            f" {one.parallelism.virtual_pipeline} x {one.micro_batches} micro-batches). More micro-batches, or"
+            " virtualPipeline, make it less."
+        )
 
 
 def _device_table(devices: Iterable[PlannedDevice]) -> Table:

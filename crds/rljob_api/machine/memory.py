@@ -14,6 +14,8 @@ What is there all the time, exact but for the rounding of shards:
                                                                  of its own type (model.headDtype) in that
     SGLang           c P / T       -             -               on each of the T devices of an engine
 
+Of the backend Megatron `parallel_memory` says it, and of its forward roles.
+
 What a pass takes on top, as counted at the peak of a forward and backward pass:
 
 - *copies* of weights. Flat computes on weights in c bytes: c P, where c is not 4. Fsdp gathers what is in no layer for
@@ -53,16 +55,20 @@ WITHIN = 1.25
 farthest off for a critic of the backend Flat, whose peak is 1.21 of a measured one: no logits outweigh its layers."""
 
 
-_MASTER_BYTES = 4
+MASTER_BYTES = 4
+"""Of a weight, or a gradient, in float32."""
 
 
-_MOMENT_BYTES = 8
+MOMENT_BYTES = 8
+"""Of both moments of Adam."""
 
 
-_LOGIT_BYTES = 4
+LOGIT_BYTES = 4
+"""Of one number, in float32."""
 
 
-_LOGIT_COPIES = 3
+LOGIT_COPIES = 3
+"""That are there at one time, in float32, where log-probs are computed."""
 
 
 LOGIT_CHUNK = 1 << 25
@@ -110,16 +116,17 @@ class ProcessMemory:
 def trainer_memory(shape: ModelShape, backend: TrainerBackend, dtype: Dtype, world: int, work: Pass) -> ProcessMemory:
     """Of rank 0 of a role that trains, which holds as much as any other."""
     traits = BACKENDS[backend]
+    assert not traits.lays_out, "`parallel_memory` has its formula"
     if not traits.computes:
         return ProcessMemory(weights=0)
     if traits.shards:
         return _sharded(shape, dtype, world, work)
     c, parameters = dtype.num_bytes, shape.parameters
     return ProcessMemory(
-        weights=_MASTER_BYTES * parameters,
-        gradients=_MASTER_BYTES * parameters,
-        optimizer=_MOMENT_BYTES * parameters,
-        copies=0 if c == _MASTER_BYTES else c * parameters,
+        weights=MASTER_BYTES * parameters,
+        gradients=MASTER_BYTES * parameters,
+        optimizer=MOMENT_BYTES * parameters,
+        copies=0 if c == MASTER_BYTES else c * parameters,
         activations=_training_activations(shape, c, work, work.responses * shape.vocabulary),
     )
 
@@ -136,7 +143,7 @@ def forward_memory(
     return ProcessMemory(
         weights=-(-c * shape.parameters // shards),
         copies=0 if shards == 1 else c * (shape.outside + 2 * shape.layer),
-        activations=max(passing, _LOGIT_BYTES * _LOGIT_COPIES * logits),
+        activations=max(passing, LOGIT_BYTES * LOGIT_COPIES * logits),
     )
 
 
@@ -161,10 +168,10 @@ def kv_bytes_per_token(shape: ModelShape, dtype: Dtype, share: int = 1) -> int:
 def _sharded(shape: ModelShape, dtype: Dtype, world: int, work: Pass) -> ProcessMemory:
     c, own = dtype.num_bytes, -(-shape.parameters // world)
     return ProcessMemory(
-        weights=_MASTER_BYTES * own,
-        gradients=_MASTER_BYTES * own,
-        optimizer=_MOMENT_BYTES * own,
-        copies=(2 * c + _MASTER_BYTES) * shape.outside + (3 * c + _MASTER_BYTES) * shape.layer,
+        weights=MASTER_BYTES * own,
+        gradients=MASTER_BYTES * own,
+        optimizer=MOMENT_BYTES * own,
+        copies=(2 * c + MASTER_BYTES) * shape.outside + (3 * c + MASTER_BYTES) * shape.layer,
         activations=_training_activations(shape, c, work, min(work.responses * shape.vocabulary, LOGIT_CHUNK)),
     )
 
@@ -179,7 +186,7 @@ def _training_activations(shape: ModelShape, c: int, work: Pass, logits: int) ->
     layer = _retained_of_layer(shape)
     retained, again = (shape.hidden, layer) if work.checkpointing else (layer, 0)
     working = c * work.tokens * (again + _in_work(shape))
-    return c * work.tokens * shape.num_layers * retained + max(working, _LOGIT_BYTES * _LOGIT_COPIES * logits)
+    return c * work.tokens * shape.num_layers * retained + max(working, LOGIT_BYTES * LOGIT_COPIES * logits)
 
 
 def _retained_of_layer(shape: ModelShape) -> int:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -96,6 +97,10 @@ def _shapes_in(file: Path) -> Iterator[tuple[str, list[int]]]:
 _LAYER = re.compile(r"\.layers\.(\d+)\.")
 
 
+_EXPERTS = ".experts."
+"""In the name of a weight of an expert, or of one of all experts."""
+
+
 _HEAD = "lm_head.weight"
 
 
@@ -120,6 +125,10 @@ class ModelShape:
     vocabulary: int
     max_positions: int | None
     """Longest sequence in tokens; None where config.json does not say."""
+    experts: int = 0
+    """Weights of the experts in the largest layer, its router left out."""
+    experts_per_token: int = 0
+    """Of each layer, that one token goes through."""
 
 
 def model_shape(model: ModelSpec) -> ModelShape:
@@ -155,10 +164,12 @@ def shape_of_files(described: dict[str, Any], shapes: dict[str, list[int]]) -> M
     sizes = {name: math.prod(shape) for name, shape in shapes.items()}
     if fields.get("tie_word_embeddings", described.get("tie_word_embeddings")):
         sizes.pop(_HEAD, None)  # some folders carry the embedding twice
-    layers: dict[int, int] = {}
+    layers: Counter[int] = Counter()
+    experts: Counter[int] = Counter()
     for name, size in sizes.items():
         if found := _LAYER.search(name):
-            layers[int(found[1])] = layers.get(int(found[1]), 0) + size
+            layers[int(found[1])] += size
+            experts[int(found[1])] += size if _EXPERTS in name else 0
     num_heads = _size(fields, "num_attention_heads")
     hidden = _size(fields, "hidden_size")
     width = _size(fields, "head_dim", default=hidden // num_heads)
@@ -173,6 +184,8 @@ def shape_of_files(described: dict[str, Any], shapes: dict[str, list[int]]) -> M
         keys=_size(fields, "num_key_value_heads", default=num_heads) * width,
         vocabulary=_size(fields, "vocab_size"),
         max_positions=_size(fields, "max_position_embeddings", default=0) or None,
+        experts=max(experts.values(), default=0),
+        experts_per_token=_size(fields, "num_experts_per_tok", default=0) if any(experts.values()) else 0,
     )
 
 

@@ -38,10 +38,10 @@ def preloads_of(spec: RLJobSpec, roles: Iterable[Role]) -> Preloads:
 
     An engine of kind SGLang with GPUs is no fork: it imports what it needs itself.
     """
-    kept, engine = list(roles), spec.roles.rollout.engine.kind
-    is_forked = spec.roles.rollout.gpus == 0 and any(TRAITS[role].has_engines for role in kept)
+    asked, engine = list(roles), spec.roles.rollout.engine.kind
+    is_forked = spec.roles.rollout.gpus == 0 and any(TRAITS[role].has_engines for role in asked)
     trainers = frozenset(
-        spec.backend_of(role) for role in kept if TRAITS[role].loads_model and not TRAITS[role].has_engines
+        spec.backend_of(role) for role in asked if TRAITS[role].loads_model and not TRAITS[role].has_engines
     )
     return Preloads(trainers, engine if is_forked else EngineKind.TORCH)
 

@@ -32,13 +32,42 @@ QWEN3_4B: dict[str, Any] = {
 }
 
 
+QWEN3_32B = QWEN3_4B | {
+    "hidden_size": 5120,
+    "intermediate_size": 25600,
+    "num_hidden_layers": 64,
+    "num_attention_heads": 64,
+    "tie_word_embeddings": False,
+}
+QWEN3_30B_A3B = QWEN3_4B | {
+    "model_type": "qwen3_moe",
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "moe_intermediate_size": 768,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 48,
+    "num_key_value_heads": 4,
+    "tie_word_embeddings": False,
+}
+
+
 def stored(described: dict[str, Any]) -> dict[str, list[int]]:
-    """Names and shapes as the folder of such a model has them, its tied head beside the embedding."""
+    """Names and shapes as the folder of such a model has them, its head, also a tied one, beside the embedding."""
     hidden, inner, width = described["hidden_size"], described["intermediate_size"], described["head_dim"]
     queries, keys = described["num_attention_heads"] * width, described["num_key_value_heads"] * width
     shapes = {"model.embed_tokens.weight": [described["vocab_size"], hidden], "model.norm.weight": [hidden]}
     shapes["lm_head.weight"] = shapes["model.embed_tokens.weight"]
+    experts = described.get("num_experts", 0)
     for layer in range(described["num_hidden_layers"]):
+        parts = [f"mlp.experts.{expert}" for expert in range(experts)] or ["mlp"]
+        if experts:
+            inner = described["moe_intermediate_size"]
+            shapes[f"model.layers.{layer}.mlp.gate.weight"] = [experts, hidden]
+        for part in parts:
+            shapes[f"model.layers.{layer}.{part}.gate_proj.weight"] = [inner, hidden]
+            shapes[f"model.layers.{layer}.{part}.up_proj.weight"] = [inner, hidden]
+            shapes[f"model.layers.{layer}.{part}.down_proj.weight"] = [hidden, inner]
         for name, shape in {
             "self_attn.q_proj": [queries, hidden],
             "self_attn.k_proj": [keys, hidden],
@@ -46,9 +75,6 @@ def stored(described: dict[str, Any]) -> dict[str, list[int]]:
             "self_attn.o_proj": [hidden, queries],
             "self_attn.q_norm": [width],
             "self_attn.k_norm": [width],
-            "mlp.gate_proj": [inner, hidden],
-            "mlp.up_proj": [inner, hidden],
-            "mlp.down_proj": [hidden, inner],
             "input_layernorm": [hidden],
             "post_attention_layernorm": [hidden],
         }.items():

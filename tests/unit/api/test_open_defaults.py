@@ -255,7 +255,7 @@ def test_a_job_that_began_keeps_its_number_of_slices_as_long_as_they_come_out_ev
     assert revisions == {revision(before)}, "an upgrade of the operator restarts no job"
 
 
-@pytest.mark.parametrize("name", ["qwen3-4b-8xh100", "qwen3-4b-two-nodes"])
+@pytest.mark.parametrize("name", ["qwen3-4b-8xh100", "qwen3-4b-two-nodes", "qwen3-32b-two-nodes"])
 def test_the_examples_of_real_models_stream(name: str) -> None:
     text = (EXAMPLES / f"{name}.yaml").read_text()
     assert resolve(parse_manifest(text, name).spec, JobPlace.CLUSTER).spec.training.iters_per_train_update == 4

@@ -108,6 +108,46 @@ def test_eight_devices_have_their_processes_and_their_memory(folder: Path) -> No
     assert not (folder / "rljob-out").exists()
 
 
+LAID_OUT = {
+    "actor": {"gpus": 8, "backend": "Megatron", "parallelism": {"tensor": 2, "pipeline": 2}},
+    "rollout": {"gpus": 1, "engine": {"kind": "Torch"}},
+    "actorFwd": {"gpus": 4, "parallelism": {"tensor": 2}},
+    "reference": {"gpus": 1, "backend": "Fsdp"},
+}
+PLACES = """\
+process           devices  rank  dp tp pp cp ep  weights  gradients  optimizer   copies  activations  together
+actor-0.0         fake-0    0/8   0  0  0  0  0  2.1 GiB    4.1 GiB    6.2 GiB        -     45.1 GiB  57.4 GiB
+actor-0.1         fake-1    1/8   0  1  0  0  0  2.1 GiB    4.1 GiB    6.2 GiB        -     45.1 GiB  57.4 GiB
+actor-0.2         fake-2    2/8   1  0  0  0  0  2.1 GiB    4.1 GiB    6.2 GiB        -     45.1 GiB  57.4 GiB
+actor-0.3         fake-3    3/8   1  1  0  0  0  2.1 GiB    4.1 GiB    6.2 GiB        -     45.1 GiB  57.4 GiB
+actor-0.4         fake-4    4/8   0  0  1  0  0  2.1 GiB    4.1 GiB    6.2 GiB        -     22.7 GiB  35.1 GiB
+"""
+
+
+def test_ranks_that_share_a_model_have_their_places_and_their_stages_memory(folder: Path) -> None:
+    """A slice of 512 / 4 / 2 rows in micro-batches of 16384 // 4608: 22 of them, so that one pass in 23 is a wait."""
+    done = run_dry(folder, {"RLJOB_DEVICES": "fake:14"}, roles=LAID_OUT)
+    assert done.exit_code == 0, done.output
+    assert PLACES in done.output
+    assert (
+        "models 2, parallelism tensor 2 x pipeline 2, sequence on, microBatchesOfSlice 22, rowsOfSlice 64,"
+        in done.output
+    )
+    assert "actor: stages wait for 4.3% of a slice's time, 1 / (1 + 1 x 22 micro-batches)." in done.output
+    assert "Of actor and actor_fwd it is not measured." in done.output
+
+
+def test_programs_get_the_places_of_ranks_too(folder: Path) -> None:
+    plan = json.loads(run_dry(folder, {"RLJOB_DEVICES": "fake:14"}, "--output", "json", roles=LAID_OUT).output)
+    processes = {one["name"]: one for one in plan["processes"]}
+    assert processes["actor-0.7"]["place"] == {"data": 1, "tensor": 1, "pipeline": 1, "context": 0, "expert": 0}
+    # Two models of two ranks, each of which computes for itself.
+    assert [processes[f"actor_fwd-0.{rank}"]["place"]["data"] for rank in range(4)] == [0, 0, 1, 1]
+    assert processes["actor_fwd-0.2"]["settings"]["models"] == 2
+    assert processes["reference-0.0"]["place"] is processes["advantages-0.0"]["place"] is None
+    assert plan["bubbles"] == [{"role": "actor", "microBatches": 22, "share": 1 / 23}]
+
+
 def test_a_critic_has_a_row_of_its_own_on_its_own_devices(folder: Path) -> None:
     spec: dict[str, Any] = JOB["spec"]  # type: ignore[assignment] # a job's
     critic = {"gpus": 2, "optimizer": {"learningRate": 0.25}}
