@@ -12,7 +12,7 @@ from rljob_workers.algorithms.policy import KlTerm, PolicyObjective
 
 
 def clip_objective(
-    aggregate: Aggregation = token_mean, *, kl: float = 0.05, cap: float | None = 2.0
+    aggregate: Aggregation = token_mean, *, kl: float = 0.05, cap: float | None = 2.0, entropy_bonus: float = 0.0
 ) -> PolicyObjective:
     """PPO's clip to [0.8, 1.28]; `kl` 0: no such term; `cap` None: no correction."""
     return PolicyObjective(
@@ -20,4 +20,5 @@ def clip_objective(
         aggregate,
         kl=KlTerm(kl, k3) if kl else None,
         correct=None if cap is None else partial(truncated_weights, cap=cap),
+        entropy_bonus=entropy_bonus,
     )

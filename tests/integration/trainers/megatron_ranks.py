@@ -1,83 +1,169 @@
-"""One rank of a gang that trains models of Megatron in some layout, from version 0 or from what another one has saved.
+"""One rank of a gang that trains models one after the other, each by a backend in a layout of its own.
 
-Writes, for each family, its part of the weights at the end, what each optimizer step gave, and, on the first rank, the
-log-probs and entropies of rows that were not trained on.
+A model begins as version 0, or as what another gang has saved. For each the rank writes into a folder of that name its
+part of the weights, of the state, what each optimizer step gave, and the log-probs and entropies of rows that were not
+trained on.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
+from rljob_api.spec.model import ModelSpec
 from rljob_api.spec.parallelism import ParallelismSpec
 from rljob_workers.algorithms.objective import Output
 from rljob_workers.models.blob import write_blob
-from rljob_workers.models.building import model_config
+from rljob_workers.models.building import build_config, model_config
+from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.models.weight_source import Folder
 from rljob_workers.trainers.base import Trainer, TrainRows
 from rljob_workers.trainers.data_parallel import DataParallelGroup, RankVote, agree
+from rljob_workers.trainers.flat_model import FlatModel
+from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_sharded
+from rljob_workers.trainers.fsdp.sharded_trainer import FsdpModel
 from rljob_workers.trainers.megatron.decoder import Decoder, DecoderOptions
 from rljob_workers.trainers.megatron.groups import mesh_of
 from rljob_workers.trainers.megatron.megatron_model import MegatronModel
-from rljob_workers.trainers.mesh import Mesh
+from rljob_workers.trainers.mesh import Mesh, data_parallel
 from rljob_workers.trainers.micro_batches import MicroBatchLimits
-from rljob_workers.trainers.model_trainer import ModelTrainer, step_totals
+from rljob_workers.trainers.model_trainer import ModelTrainer, TrainableModel, step_totals
 from rljob_workers.trainers.optimizer_steps import TrainerConfig
 from rljob_workers.trainers.row_shares import score_shared
 from tests.integration.trainers.parts import save_part
-from tests.integration.trainers.plain_training import MOST_SKIPPED, OBJECTIVE, OPTIMIZER, TEMPERATURE, rows_of_step
+from tests.integration.trainers.plain_training import (
+    MOST_SKIPPED,
+    OBJECTIVES,
+    OPTIMIZER,
+    PROBE,
+    TEMPERATURE,
+    rows_of_step,
+)
 from tests.integration.trainers.training_ranks import select
 from tests.integration.trainers.worlds import as_rank
 from tests.unit.trainers.megatron.decoders import DECODERS
-
-PROBE = 99
-"""The step whose rows are scored at the end."""
+from tests.unit.trainers.rows import make_spec
 
 
-def main(
-    folder: Path, group: DataParallelGroup, _: DeviceMesh, layout: str, name: str, first: str, last: str, source: str
-) -> None:
-    """Optimizer steps [first, last); `source` is the folder of a gang that saved after `first`, or nothing."""
-    parallelism = ParallelismSpec.model_validate_json(layout)
-    mesh = mesh_of(parallelism, group)
-    trainer = make_trainer(name, parallelism, mesh)
-    if source:
-        trainer.restore(folder.parent / source / f"{name}-saved-{first}")
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Optimizer steps [first, last) of one model."""
+
+    folder: str
+    """Of what its ranks write, beside that of the models, whose name is `model`."""
+    model: str
+    first: int
+    last: int
+    parallelism: Mapping[str, int | bool] = field(default_factory=dict)
+    backend: str = "Megatron"
+    source: str = ""
+    """The folder of a run that ended before `first`; empty: version 0."""
+    objective: str = "policy"
+    dtype: str = "float32"
+
+
+def arguments_of(*runs: Run) -> list[str]:
+    """Those of this program."""
+    return [json.dumps([asdict(run) for run in runs])]
+
+
+def main(folder: Path, group: DataParallelGroup, device_mesh: DeviceMesh, runs: str) -> None:
+    from megatron.core import parallel_state
+
+    for run in (Run(**fields) for fields in json.loads(runs)):
+        begin_and_train(run, folder.parent, group, device_mesh)
+        if run.backend == "Megatron":  # its groups are the process's: a job has one model in each
+            parallel_state.destroy_model_parallel()
+
+
+def begin_and_train(run: Run, base: Path, group: DataParallelGroup, device_mesh: DeviceMesh) -> None:
+    parallelism = ParallelismSpec(**run.parallelism)
+    mesh = mesh_of(parallelism, group) if run.backend == "Megatron" else data_parallel(group)
+    config = TrainerConfig(
+        dtype=getattr(torch, run.dtype),
+        limits=MicroBatchLimits(2, 40),
+        temperature=TEMPERATURE,
+        objective=OBJECTIVES[run.objective],
+        optimizer=OPTIMIZER,
+        max_skipped_steps=MOST_SKIPPED,
+        norm_multiple=10.0,
+        role="actor",
+    )
+    num_totals = step_totals(config, mesh).size
+    if run.backend == "Megatron":
+        trained = _megatron(run, parallelism, config, mesh, num_totals)
+    elif run.backend == "Fsdp":
+        trained = _fsdp(run, config, group, device_mesh, num_totals)
     else:
-        trainer.load(Folder(folder.parent / name))
-    results = [train_step(trainer, mesh, rows_of_step(step)) for step in range(int(first), int(last))]
-    save_part(trainer, group.rank, folder / f"{name}-saved-{last}")
+        trained = _flat(run, base, config, group, num_totals)
+    trainer = ModelTrainer(trained, config, mesh)
+    if run.source:
+        trainer.restore(base / run.source / "saved")
+    else:
+        trainer.load(Folder(base / run.model))
+    results = [train_step(trainer, mesh, rows_of_step(step)) for step in range(run.first, run.last)]
+    work = base / run.folder
+    work.mkdir(exist_ok=True)
+    save_part(trainer, group.rank, work / "saved")
     probe = rows_of_step(PROBE)
+    outputs = (Output.LOG_PROBS, Output.ENTROPY) if run.backend == "Megatron" else (Output.LOG_PROBS,)
     scored = {
-        output.value: score_shared(trainer, probe.tokens, probe.response_lengths, output).values
-        for output in (Output.LOG_PROBS, Output.ENTROPY)
+        output.value: score_shared(trainer, probe.tokens, probe.response_lengths, output).values for output in outputs
     }
-    write_blob(folder / f"{name}-{group.rank}-scored.safetensors", scored)
-    write_blob(folder / f"{name}-{group.rank}.safetensors", trainer.stage_weights())
-    (folder / f"{name}-{group.rank}.json").write_text(json.dumps(results))
+    write_blob(work / f"scored-{group.rank}.safetensors", scored)
+    write_blob(work / f"weights-{group.rank}.safetensors", trainer.stage_weights())
+    (work / f"results-{group.rank}.json").write_text(json.dumps(results))
 
 
-def make_trainer(name: str, parallelism: ParallelismSpec, mesh: Mesh) -> ModelTrainer:
-    options = DecoderOptions(parallelism, torch.float32, recomputes=parallelism.pipeline > 1)
-    decoder = Decoder(model_config(DECODERS[name]), options, mesh.gang)
-    limits = MicroBatchLimits(2, 40)
-    config = TrainerConfig(torch.float32, limits, TEMPERATURE, OBJECTIVE, OPTIMIZER, MOST_SKIPPED, 10.0, "actor")
-    model = MegatronModel(decoder, OPTIMIZER, mesh, num_totals=step_totals(config, mesh).size)
-    return ModelTrainer(model, config, mesh)
+def _megatron(
+    run: Run, parallelism: ParallelismSpec, config: TrainerConfig, mesh: Mesh, num_totals: int
+) -> TrainableModel:
+    options = DecoderOptions(parallelism, config.dtype, recomputes=parallelism.pipeline > 1)
+    decoder = Decoder(model_config(DECODERS[run.model]), options, mesh.gang)
+    return MegatronModel(decoder, OPTIMIZER, mesh, num_totals=num_totals)
 
 
-def train_step(trainer: Trainer, mesh: Mesh, rows: TrainRows) -> list[float]:
+def _fsdp(
+    run: Run, config: TrainerConfig, group: DataParallelGroup, device_mesh: DeviceMesh, num_totals: int
+) -> TrainableModel:
+    options = ModelOptions(torch.float32, config.dtype)
+    return FsdpModel(
+        build_sharded(model_config(DECODERS[run.model]), options, device_mesh),
+        OPTIMIZER,
+        group,
+        num_totals=num_totals,
+        dtype=config.dtype,
+        packing=True,
+        device=torch.device("cpu"),
+    )
+
+
+def _flat(run: Run, base: Path, config: TrainerConfig, group: DataParallelGroup, num_totals: int) -> TrainableModel:
+    tokenizer = build_tokenizer(make_spec().model)  # of fewer words than the model has
+    return FlatModel(
+        build_config(ModelSpec(path=str(base / run.model)), tokenizer),
+        OPTIMIZER,
+        group,
+        num_totals=num_totals,
+        dtype=config.dtype,
+        head_dtype=None,
+        device=torch.device("cpu"),
+    )
+
+
+def train_step(trainer: Trainer, mesh: Mesh, rows: TrainRows) -> dict[str, float]:
     """In two slices, as rows come, of which the last of several data-parallel ranks has none of the second."""
     for part in slices_of(rows, mesh):
         agreed = agree(mesh.gang, RankVote(True, False, trainer.num_micro_batches(part)), "a slice")
         trainer.accumulate(part, num_micro_batches=agreed.num_micro_batches)
     result = trainer.optimizer_step()
     assert result.skipped is None, result.skipped
-    return [result.loss, result.grad_norm, result.metrics["policy/kl_reference"], result.metrics["policy/entropy"]]
+    return {"loss": result.loss, "norm": result.grad_norm, **result.metrics}
 
 
 def slices_of(rows: TrainRows, mesh: Mesh) -> Iterator[TrainRows]:

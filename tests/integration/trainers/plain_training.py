@@ -12,19 +12,27 @@ from typing import Any
 
 import torch
 
+from rljob_workers.algorithms.objective import Objective
+from rljob_workers.algorithms.supervised import SupervisedObjective
 from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers.base import TrainRows
 from rljob_workers.trainers.optimizer_steps import AdamWConfig, LearningRate, linear
 from tests.objectives import clip_objective
 from tests.train_rows import rows_of
-from tests.unit.trainers.fsdp.tiny import make_tokens, row_by_row
+from tests.unit.trainers.fsdp.tiny import make_tokens
 
 STEPS = 5
 ROWS = 11
 TEMPERATURE = 1.3
 MOST_SKIPPED = 1
 OBJECTIVE = clip_objective()
+ENTROPY_BONUS = 0.3
+OBJECTIVES: Mapping[str, Objective] = {
+    "policy": OBJECTIVE,
+    "policy and entropy": clip_objective(entropy_bonus=ENTROPY_BONUS),
+    "supervised": SupervisedObjective(),
+}
 OPTIMIZER = AdamWConfig(
     learning_rate=LearningRate(1e-3, 1e-4, linear, warmup_steps=1, total_steps=STEPS),
     beta1=0.9,
@@ -33,6 +41,10 @@ OPTIMIZER = AdamWConfig(
     weight_decay=0.1,
     max_grad_norm=0.5,
 )
+
+
+PROBE = 99
+"""The step whose rows are scored at the end, and not trained on."""
 
 
 def rows_of_step(step: int) -> TrainRows:
@@ -65,10 +77,13 @@ class Trained:
     """By the hub's names."""
     before: Mapping[str, torch.Tensor]
     results: Sequence[tuple[float, float, float]]
-    """Loss, norm of the gradient, KL of each step."""
+    """Loss, norm of the gradient, KL of each step; no KL where the objective has none."""
+    log_probs: torch.Tensor
+    """[response tokens] of the probe, at temperature 1."""
+    entropies: torch.Tensor
 
 
-def train_plainly(folder: Path, steps: int = STEPS, *, attention: str = "sdpa") -> Trained:
+def train_plainly(folder: Path, steps: int = STEPS, *, attention: str = "sdpa", objective: str = "policy") -> Trained:
     """The optimizer steps [0, steps) of the model in a folder."""
     from transformers import AutoModelForCausalLM
     from transformers.core_model_loading import revert_weight_conversion
@@ -93,7 +108,7 @@ def train_plainly(folder: Path, steps: int = STEPS, *, attention: str = "sdpa") 
     for step in range(steps):
         for group in optimizer.param_groups:
             group["lr"] = OPTIMIZER.learning_rate.of(step)
-        loss, divergence, count = _sums(model, rows_of_step(step))
+        loss, divergence, count = _sums(model, rows_of_step(step), objective)
         optimizer.zero_grad()
         # Of the sum: transformers' norms round a gradient to float32, at whatever scale it has.
         loss.backward()  # type: ignore[no-untyped-call]
@@ -103,16 +118,37 @@ def train_plainly(folder: Path, steps: int = STEPS, *, attention: str = "sdpa") 
             gradient.mul_(min(1.0, OPTIMIZER.max_grad_norm / norm) / count)
         optimizer.step()
         results.append((loss.item() / count, norm, divergence.item() / count))
-    return Trained(weights(), before, results)
+    probe = rows_of_step(PROBE)
+    with torch.no_grad():
+        log_probs, entropies = scored_by_row(model, probe, 1.0)
+    return Trained(weights(), before, results, log_probs, entropies)
 
 
-def _sums(model: Any, rows: TrainRows) -> tuple[torch.Tensor, torch.Tensor, float]:
-    """Over unmasked tokens, tis x clipped objective + coefficient x KL, at most 10 each; the KL; how many they are."""
-    new = row_by_row(model, rows.tokens, rows.response_lengths, TEMPERATURE)
+def scored_by_row(model: Any, rows: TrainRows, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probs and entropies: each row in a forward pass of its own, all its logits at once."""
+    log_probs, entropies = [], []
+    for row, response in zip(rows.tokens.rows(), rows.response_lengths.tolist(), strict=True):
+        logits = model(input_ids=row[None].long(), use_cache=False).logits[0, -response - 1 : -1] / temperature
+        of_all = torch.log_softmax(logits, -1)
+        log_probs.append(of_all.gather(1, row[-response:, None].long())[:, 0])
+        entropies.append(-(of_all.exp() * of_all).sum(-1))
+    return torch.cat(log_probs), torch.cat(entropies)
+
+
+def _sums(model: Any, rows: TrainRows, objective: str) -> tuple[torch.Tensor, torch.Tensor, float]:
+    """Over unmasked tokens: the loss; the KL; how many they are.
+
+    Of a policy tis x clipped objective + coefficient x KL, at most 10 each, - bonus x entropy.
+    """
+    new, entropies = scored_by_row(model, rows, TEMPERATURE)
     masks, advantages = rows.columns[Column.LOSS_MASKS].values.double(), rows.columns[Column.ADVANTAGES].values.double()
+    if objective == "supervised":
+        return -(new * masks).sum(), torch.zeros(()), float(masks.sum())
     ratio = torch.exp(new - new.detach())
     tis = torch.exp(new - rows.columns[Column.ROLLOUT_LOG_PROBS].values).clamp(max=2.0).detach()
     apart = rows.columns[Column.REF_LOG_PROBS].values - new
     divergence = (torch.exp(apart) - 1 - apart).clamp(max=10.0)
     token_loss = -advantages * ratio * tis + 0.05 * divergence
+    if objective == "policy and entropy":
+        token_loss = token_loss - ENTROPY_BONUS * entropies
     return (token_loss * masks).sum(), (divergence * masks).sum(), float(masks.sum())
