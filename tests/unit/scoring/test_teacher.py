@@ -52,7 +52,7 @@ def test_its_log_probs_are_those_of_its_own_model(tmp_path: Path, backend: str |
     tokens = Jagged.from_rows([torch.tensor([1, 2, 10, 2, 1, 11], dtype=torch.int32)])
     lengths = torch.tensor([3])
     tokenizer = build_tokenizer(job.model)
-    model = teacher.model(tokenizer, SingleRank())
+    model = teacher.model(tokenizer, Role.REFERENCE, SingleRank())
     model.load(Folder(given.path))
     found = model.score(tokens, lengths, Output.LOG_PROBS, 1.0).values
     own = build_forward_model(job.model_copy(update={"model": LARGER}), tokenizer, Role.ACTOR_FWD, SingleRank())
@@ -106,4 +106,4 @@ def test_a_family_that_is_not_computed_is_named_by_the_field_of_the_teacher(tmp_
     teacher = Teacher.of(job)
     assert teacher is not None
     with pytest.raises(ValueError, match=r"^roles\.reference\.modelPath: its config\.json has model_type 'gpt2'"):
-        teacher.model(build_tokenizer(job.model), SingleRank())
+        teacher.model(build_tokenizer(job.model), Role.REFERENCE, SingleRank())

@@ -18,6 +18,7 @@ NAMED_BY = {
     "workers/rljob_workers/trainers/flat_backend.py",
     "workers/rljob_workers/trainers/sim_backend.py",
     "workers/rljob_workers/trainers/fsdp/fsdp_backend.py",
+    "workers/rljob_workers/trainers/megatron/megatron_backend.py",
 }
 
 

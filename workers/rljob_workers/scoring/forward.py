@@ -187,7 +187,7 @@ def _run(rank: RankParts, task: Task, field: str, *, interval: int | None, teach
         if teacher is None:
             model = build_forward_model(rank.spec, tokenizer, role, gang)
         else:
-            model = teacher.model(tokenizer, gang)
+            model = teacher.model(tokenizer, role, gang)
         mesh = Mesh.of(gang, [0] * gang.world)
     with closing(_receiver(rank, teacher)) as receiver:
         ForwardLoop(config, rank.session, rank.queue, receiver, model, rank.timeline, mesh).run()

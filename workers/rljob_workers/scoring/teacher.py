@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rljob_api.model_files.tokens import FIELD, teacher_problem, tokens_in, tokens_of
-from rljob_api.names import Role, WeightVersion
+from rljob_api.names import WeightVersion
 from rljob_api.wire.identity import WeightId
 from rljob_workers.dcs.weights.transport import StagedWeights, WeightReceiver
 from rljob_workers.models.building import weight_files
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedTokenizerBase
 
-    from rljob_api.names import Lineage, Stream
+    from rljob_api.names import Lineage, Role, Stream
     from rljob_api.spec import RLJobSpec
     from rljob_workers.trainers.base import ForwardModel
     from rljob_workers.trainers.data_parallel import DataParallelGroup
@@ -56,10 +56,10 @@ class Teacher:
         roles = spec.roles.model_copy(update={"actor": actor})
         return cls(folder, spec.model_copy(update={"model": model, "roles": roles}))
 
-    def model(self, tokenizer: PreTrainedTokenizerBase, gang: DataParallelGroup) -> ForwardModel:
+    def model(self, tokenizer: PreTrainedTokenizerBase, role: Role, gang: DataParallelGroup) -> ForwardModel:
         """This rank's part of it, without weights; `tokenizer` is the policy's. ValueError as of `of`."""
         with _naming_its_field():
-            return build_forward_model(self.spec, tokenizer, Role.REFERENCE, gang)
+            return build_forward_model(self.spec, tokenizer, role, gang)
 
     def receiver(self, lineage: Lineage) -> WeightReceiver:
         """What gives its weights, once, to a rank of an epoch that began with `lineage`."""

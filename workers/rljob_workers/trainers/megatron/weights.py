@@ -153,14 +153,14 @@ class Export:
             if owned.is_owner
             for piece in owned.parameter.pieces
         }
-        told = [orjson.loads(text) for text in _texts_of_all(self._gang, orjson.dumps([len(self._rounds), own]))]
-        parts = [tensors for _, tensors in told]
+        layouts = [orjson.loads(text) for text in _texts_of_all(self._gang, orjson.dumps([len(self._rounds), own]))]
+        parts = [tensors for _, tensors in layouts]
         owners = [rank for rank, tensors in enumerate(parts) if tensors]
         share = None
         if self._gang.rank in owners:
             digest = layout_digest([parts[rank] for rank in owners])
             share = WeightShare(owners.index(self._gang.rank), len(owners), digest)
-        return max(rounds for rounds, _ in told), share
+        return max(rounds for rounds, _ in layouts), share
 
 
 def _assigned(decoder: Decoder) -> Iterator[_Owned]:
