@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from rljob_api.names import Role
+from rljob_api.roles import VALUE_ROLE
 from rljob_api.wire.checkpoint_report import (
     CheckpointReport,
     ExportReport,
@@ -47,7 +47,7 @@ def report_text(report: CheckpointReport) -> str:
 def export_text(report: ExportReport) -> str:
     """What was written, of what, and how it is loaded."""
     files = "1 file" if report.parts == 1 else f"{report.parts} files"
-    kind = "ForSequenceClassification" if report.role is Role.CRITIC else "ForCausalLM"
+    kind = "ForSequenceClassification" if report.role is VALUE_ROLE else "ForCausalLM"
     return "\n".join(
         [
             f"{report.to}: {_family(report.model_type, report.architecture)}, {report.parameters:,} parameters in"

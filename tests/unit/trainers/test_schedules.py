@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Interleaved(FlatModel):
     """As in a pipeline, more than one micro-batch is under way: all losses come before the first backward pass."""
 
-    ranks_meet: ClassVar[Meeting] = Meeting.SCHEDULE
+    ranks_meet = Meeting.SCHEDULE
 
     def score(
         self, tokens: Jagged, response_lengths: torch.Tensor, parts: Sequence[RowRange], temperature: float

@@ -59,7 +59,7 @@ class ScoringModel(ABC):
     device: torch.device
     outputs: ClassVar[frozenset[Output]]
     """What `forward` gives."""
-    ranks_meet: ClassVar[Meeting] = Meeting.NOWHERE
+    ranks_meet: Meeting = Meeting.NOWHERE
 
     @abstractmethod
     def load(self, source: Path) -> None:

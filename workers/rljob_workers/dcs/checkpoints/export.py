@@ -25,6 +25,7 @@ import torch
 from safetensors import SafetensorError
 
 from rljob_api.names import Role
+from rljob_api.roles import VALUE_ROLE
 from rljob_api.wire.checkpoint_report import ExportDtype
 from rljob_workers.dcs.checkpoints.description import described_model, weight_files
 from rljob_workers.dcs.checkpoints.on_disk import (
@@ -163,7 +164,7 @@ class RecordedWeights:
 
 
 def _no_model(record: Path, role: Role) -> str:
-    if role is Role.CRITIC:
+    if role is VALUE_ROLE:
         return f"--role: {record} has no critic, since its job had none. Leave --role out, which exports the actor."
     return f"{record} has no weights of the {role.value}: no model.safetensors. Restore it from a copy."
 

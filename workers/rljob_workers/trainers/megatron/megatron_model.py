@@ -33,15 +33,20 @@ if TYPE_CHECKING:
     LossOf = Callable[[RowRange, Outputs], torch.Tensor]
 
 
+def _meeting_of(decoder: Decoder) -> Meeting:
+    """Without a pipeline passes are separate, and a rank sends its heartbeat between two of them."""
+    return Meeting.SCHEDULE if decoder.options.parallelism.pipeline > 1 else Meeting.PASS
+
+
 class MegatronScoring(ScoringModel):
     """A decoder that only computes."""
 
     outputs: ClassVar[frozenset[Output]] = frozenset({Output.LOG_PROBS, Output.ENTROPY})
-    ranks_meet: ClassVar[Meeting] = Meeting.SCHEDULE
 
     def __init__(self, decoder: Decoder) -> None:
         """Its weights need not be set yet."""
         self.device = own_device()
+        self.ranks_meet = _meeting_of(decoder)
         self._decoder = decoder
         for chunk in decoder.chunks:
             chunk.requires_grad_(False)
@@ -67,11 +72,11 @@ class MegatronModel(TrainableModel):
     """A decoder and its optimizer."""
 
     outputs: ClassVar[frozenset[Output]] = frozenset({Output.LOG_PROBS, Output.ENTROPY})
-    ranks_meet: ClassVar[Meeting] = Meeting.SCHEDULE
 
     def __init__(self, decoder: Decoder, optimizer: AdamWConfig, mesh: Mesh, *, num_totals: int) -> None:
         """Its weights need not be set yet. A collective of the gang."""
         self.device = own_device()
+        self.ranks_meet = _meeting_of(decoder)
         self._decoder = decoder
         self._mesh = mesh
         self._optimizer = DistributedAdamW(decoder, optimizer, mesh.gang)
