@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import json
-import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
@@ -25,10 +20,7 @@ from rljob_workers.trainers.optimizer_steps import TrainerConfig
 from tests.integration.trainers.parts import save_part
 from tests.integration.trainers.plain_training import OBJECTIVE, OPTIMIZER
 from tests.integration.trainers.worlds import as_rank
-
-SAMPLE_SECONDS = 0.002
-
-Result = TypeVar("Result")
+from tests.own_memory import peak_of
 
 
 def main(folder: Path, group: DataParallelGroup, mesh: DeviceMesh, dtype: str, fields: str) -> None:
@@ -63,35 +55,6 @@ def main(folder: Path, group: DataParallelGroup, mesh: DeviceMesh, dtype: str, f
     _, restore = peak_of(lambda: trainer.restore(folder / "saved"))
     found = {"shard": 4 * shard, "part": part, "publication": publication, "save": save, "restore": restore}
     (folder / f"rank{group.rank}.json").write_text(json.dumps(found))
-
-
-def peak_of(work: Callable[[], Result]) -> tuple[Result, int]:
-    """What it gives, and the most memory of its own, in bytes, that this process had beyond that at the start.
-
-    Pages of mapped files are not its own: they go when someone needs the memory.
-    """
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # else what was freed before would be used again, and not be seen
-    start, highest, done = own_memory(), 0, threading.Event()
-
-    def watch() -> None:
-        nonlocal highest
-        while not done.wait(SAMPLE_SECONDS):
-            highest = max(highest, own_memory())
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
-        result = work()
-    finally:
-        done.set()
-        watcher.join()
-    return result, max(highest, own_memory()) - start
-
-
-def own_memory() -> int:
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon"))
-    return int(line.split()[1]) << 10
 
 
 if __name__ == "__main__":

@@ -24,8 +24,8 @@ from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_sharde
 from rljob_workers.trainers.fsdp.sharded_trainer import FsdpScoring
 from rljob_workers.trainers.micro_batches import MicroBatchLimits
 from rljob_workers.trainers.model_trainer import ModelForward
-from tests.integration.trainers.peak_ranks import peak_of
 from tests.integration.trainers.worlds import as_rank
+from tests.own_memory import peak_of
 from tests.unit.trainers.fsdp.tiny import make_tokens
 
 TEMPERATURE = 1.3

@@ -91,7 +91,7 @@ def safetensors_pieces(tensors: Mapping[str, torch.Tensor]) -> Iterator[memoryvi
 def streamed_pieces(described: Mapping[str, torch.Tensor], tensors: Iterable[torch.Tensor]) -> Iterator[memoryview]:
     """The same of tensors that are made one by one; `described` has their shapes and types, in their order.
 
-    It may have them on the meta device. Nothing of a tensor is held beyond its turn.
+    It may have them on the meta device. A tensor is used until the piece after its own is asked for.
     """
     yield memoryview(_header(described))
     for tensor in tensors:

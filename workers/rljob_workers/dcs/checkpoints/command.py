@@ -8,6 +8,7 @@ be answered is a refusal, with its sentence and exit code. To show a record no t
 from __future__ import annotations
 
 import contextlib
+import shutil
 import signal
 import sys
 import time
@@ -101,17 +102,15 @@ def _require(record: Record) -> None:
 def export(question: ExportQuestion) -> ExportReport:
     """Makes a Hugging Face folder. ValueError for what the user can change, CheckpointDamaged for a broken record."""
     record, to = find_record(Path(question.folder)), Path(question.to)
+    check_target(to, record.folder)
     # Imported once it is known that there is something to do: torch takes seconds.
     from rljob_workers.dcs.checkpoints.export import (
         Origin,
         RecordedWeights,
-        check_room,
-        check_target,
         num_bytes_of,
         write_folder,
     )
 
-    check_target(to, record.folder)
     with _standing(record):
         weights = RecordedWeights(record.folder, question.role, question.dtype)
         meta = weights.meta()
@@ -146,6 +145,29 @@ def export(question: ExportQuestion) -> ExportReport:
         tensors_converted=origins.count(Origin.CONVERTED),
         is_verified=question.is_verified,
     )
+
+
+def check_target(to: Path, record: Path) -> None:
+    """ValueError, with the cure, where an export to `to` would write over something, or into the record itself."""
+    if to.exists() and not to.is_dir():
+        raise ValueError(f"--to: {to} is a file. Give a folder that does not exist yet, or an empty one.")
+    if to.is_dir() and any(to.iterdir()):
+        raise ValueError(f"--to: {to} is not empty. Give a folder that does not exist yet, or an empty one.")
+    if to.resolve().is_relative_to(record.resolve()):
+        raise ValueError(
+            f"--to: {to} is in the record itself, whose files must stay as they are. Give a folder elsewhere."
+        )
+
+
+def check_room(to: Path, num_bytes: int) -> None:
+    """ValueError where the file system of `to` has less room than the export takes."""
+    there = next(path for path in (to.absolute(), *to.absolute().parents) if path.exists())
+    free = shutil.disk_usage(there).free
+    if free < num_bytes:
+        raise ValueError(
+            f"--to: {to} would take {num_bytes / 1e9:.1f} GB, and its file system has {free / 1e9:.1f} GB left. Give a"
+            " folder elsewhere, or free some space."
+        )
 
 
 def _verify(record: Record, folder: Path, weights: Collection[str], *, reads_state: bool) -> None:

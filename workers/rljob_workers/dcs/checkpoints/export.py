@@ -80,6 +80,7 @@ class RecordedWeights:
             raise ValueError(f"{record} was saved by a simulated trainer, which has no model. There is none to export.")
         self._exact = self._exact_weights()
         self.origins = {name: self._origin(name) for name in self._published}
+        self._places: dict[torch.dtype, torch.Tensor] = {}
 
     @property
     def described(self) -> Mapping[str, Any]:
@@ -102,9 +103,22 @@ class RecordedWeights:
         }
 
     def tensors(self, names: Iterable[str]) -> Iterator[torch.Tensor]:
-        """One after the other; ValueError for one with a number that the type does not hold."""
+        """One after the other, each valid until the next one is asked for: they are made in the same place.
+
+        ValueError for one with a number that the type does not hold.
+        """
         for name in names:
-            yield self._tensor(name)
+            published = self._published[name]
+            match self.origins[name]:
+                case Origin.PUBLISHED:
+                    yield published
+                case Origin.CONVERTED:
+                    yield self._rounded(name, published)
+                case Origin.EXACT:
+                    assert self._exact is not None
+                    exact = self._place(torch.float32, published.shape)
+                    self._exact.fill(PARAMETER, {name: exact})
+                    yield exact if self._dtype is torch.float32 else self._rounded(name, exact)
 
     def describing_files(self) -> dict[str, bytes]:
         """config.json, and what else of a Hugging Face folder lies beside the weights: the tokenizer's files ..."""
@@ -145,22 +159,28 @@ class RecordedWeights:
         """That it is exported in: numbers that are no floats stay what they are."""
         return self._dtype if self._dtype is not None and tensor.is_floating_point() else tensor.dtype
 
-    def _tensor(self, name: str) -> torch.Tensor:
-        published = self._published[name]
-        if self.origins[name] is Origin.PUBLISHED:
-            return published
-        source = published
-        if self.origins[name] is Origin.EXACT:
-            assert self._exact is not None
-            source = torch.empty(published.shape, dtype=torch.float32)
-            self._exact.fill(PARAMETER, {name: source})
-        made = source.to(self._type_of(published))
-        if bool((made.isinf() & source.isfinite()).any()):
-            raise ValueError(
-                f"--dtype: {name} has the value {_largest(source):g}, which {self._dtype} does not hold. Give float32,"
-                " or bfloat16."
-            )
+    def _rounded(self, name: str, source: torch.Tensor) -> torch.Tensor:
+        made = self._place(self._type_of(source), source.shape).copy_(source)
+        found, given = made.view(-1), source.reshape(-1)
+        for start in range(0, len(found), _LOOKED_AT):
+            values = given[start : start + _LOOKED_AT]
+            lost = found[start : start + _LOOKED_AT].isinf() & values.isfinite()
+            if bool(lost.any()):
+                raise ValueError(
+                    f"--dtype: {name} has the value {float(values[lost][0]):g}, which {self._dtype} does not hold. Give"
+                    " float32, or bfloat16."
+                )
         return made
+
+    def _place(self, dtype: torch.dtype, shape: torch.Size) -> torch.Tensor:
+        """Memory that has room for every tensor, and is made once for each type: an allocator keeps what was freed."""
+        if dtype not in self._places:
+            self._places[dtype] = torch.empty(max(map(torch.Tensor.numel, self._published.values())), dtype=dtype)
+        return self._places[dtype][: shape.numel()].view(shape)
+
+
+_LOOKED_AT = 1 << 20
+"""Elements that are compared at a time."""
 
 
 def _no_model(record: Path, role: Role) -> str:
@@ -187,12 +207,6 @@ def _state_in(folder: Path, role: Role) -> SavedState | None:
         raise CheckpointDamaged(folder, f"has a state of the {role.value} that cannot be read ({error})") from error
 
 
-def _largest(tensor: torch.Tensor) -> float:
-    """The finite value that is furthest from 0."""
-    finite = tensor[tensor.isfinite()]
-    return float(finite[finite.abs().argmax()])
-
-
 def split_into_parts(sizes: Mapping[str, int], part_bytes: int) -> list[list[str]]:
     """Names in their order, cut into parts of at most `part_bytes`; one that is larger has a part of its own."""
     parts: list[list[str]] = []
@@ -204,29 +218,6 @@ def split_into_parts(sizes: Mapping[str, int], part_bytes: int) -> list[list[str
         parts[-1].append(name)
         room -= size
     return parts
-
-
-def check_target(to: Path, record: Path) -> None:
-    """ValueError, with the cure, where an export to `to` would write over something, or into the record itself."""
-    if to.exists() and not to.is_dir():
-        raise ValueError(f"--to: {to} is a file. Give a folder that does not exist yet, or an empty one.")
-    if to.is_dir() and any(to.iterdir()):
-        raise ValueError(f"--to: {to} is not empty. Give a folder that does not exist yet, or an empty one.")
-    if to.resolve().is_relative_to(record.resolve()):
-        raise ValueError(
-            f"--to: {to} is in the record itself, whose files must stay as they are. Give a folder elsewhere."
-        )
-
-
-def check_room(to: Path, num_bytes: int) -> None:
-    """ValueError where the file system of `to` has less room than the export takes."""
-    there = next(path for path in (to.absolute(), *to.absolute().parents) if path.exists())
-    free = shutil.disk_usage(there).free
-    if free < num_bytes:
-        raise ValueError(
-            f"--to: {to} would take {num_bytes / 1e9:.1f} GB, and its file system has {free / 1e9:.1f} GB left. Give a"
-            " folder elsewhere, or free some space."
-        )
 
 
 def num_bytes_of(tensor: torch.Tensor) -> int:
