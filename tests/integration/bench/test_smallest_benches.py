@@ -25,6 +25,7 @@ def assert_ended_well(done: subprocess.CompletedProcess[str]) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_samples_per_second_of_the_quickstart() -> None:
     sides = ("--side", "rljob run", "--side", "bare loop")
     message = assert_ended_well(

@@ -24,6 +24,7 @@ SECONDS = 600
         pytest.param("sglang", "--samples", id="sglang"),
         pytest.param("sglang_job", "--batch", id="sglang_job"),
         pytest.param("trl_grpo", "--steps", id="trl_grpo"),
+        pytest.param("quickstart", "--rounds", id="quickstart"),
     ],
 )
 def test_a_bench_states_how_it_is_called(
