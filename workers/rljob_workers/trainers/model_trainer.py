@@ -174,7 +174,7 @@ class ModelForward(ForwardModel):
     def _sections(self, parts: Sequence[RowRange]) -> Iterator[tuple[Sequence[RowRange], AbstractContextManager[None]]]:
         """What the model is given at once, and what is entered around it."""
         if self._model.ranks_meet is Meeting.SCHEDULE:
-            what = f"{len(parts)} micro-batches"
+            what = f"micro-batches 1 to {len(parts)}"
             yield parts, self._gang.collective(what, passes=len(parts))
             return
         for number, part in enumerate(parts, start=1):

@@ -6,6 +6,8 @@ context, data and pipeline rank, in this order; experts lie over the ranks of a 
 
 from __future__ import annotations
 
+import logging
+import warnings
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -53,6 +55,7 @@ def start_groups(parallelism: ParallelismSpec, gang: DataParallelGroup, *, timeo
     from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
     device = own_device()
+    _quieten()
     if device.type == "cpu":
         cpu.install()
     if not distributed.is_initialized():  # a gang of one has joined none
@@ -80,3 +83,12 @@ def start_groups(parallelism: ParallelismSpec, gang: DataParallelGroup, *, timeo
         parallel_state.get_expert_tensor_parallel_world_size(),
         parallel_state.get_expert_tensor_parallel_rank(),
     )
+
+
+def _quieten() -> None:
+    """No lists of settings and parameters in a rank's log, and no warnings of defaults, which users cannot act on.
+
+    The last line of a dead rank's log stands in the sentence of its restart.
+    """
+    logging.getLogger("megatron.core").setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", module=r"megatron\.core")
