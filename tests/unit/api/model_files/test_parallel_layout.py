@@ -9,6 +9,7 @@ from rljob_api.spec.parallelism import WHOLE, ParallelismSpec
 
 DENSE: dict[str, Any] = {
     "model_type": "qwen3",
+    "vocab_size": 151936,
     "num_hidden_layers": 36,
     "num_attention_heads": 32,
     "num_key_value_heads": 8,
@@ -73,6 +74,13 @@ def test_a_layout_that_comes_out_even_is_taken(described: dict[str, Any], layout
             {"tensor": 4},
             "parallelism.tensor: 4 does not divide intermediate_size 9730 of its config.json. Give a divisor of 9730.",
             id="columns",
+        ),
+        pytest.param(
+            {**DENSE, "vocab_size": 9},
+            {"tensor": 4},
+            "parallelism.tensor: 4 ranks leave one of them without a word of vocab_size 9 of its config.json. Give"
+            " fewer.",
+            id="words",
         ),
         pytest.param(
             DENSE,
