@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file
@@ -15,11 +18,23 @@ from rljob_cli.main import cli
 from tests.integration.run.job import RunningJob, make_manifest
 from tests.integration.run.test_models import save_model
 
+PAGE = Path(__file__).parents[3] / "docs/operations.md"
+
 
 def run(*arguments: str | Path) -> str:
     result = CliRunner().invoke(cli, ["checkpoint", *map(str, arguments)])
     assert result.exit_code == 0, result.output
     return result.stdout
+
+
+def run_page() -> dict[str, str]:
+    """What each command of the page prints, by the folder that it makes; that of `show` has no name."""
+    shown = re.findall(r"^\$ rljob checkpoint (.*)$", PAGE.read_text(), re.MULTILINE)
+    commands = [shlex.split(line, comments=True) for line in shown]
+    return {
+        (arguments[arguments.index("--to") + 1] if "--to" in arguments else ""): run(*arguments)
+        for arguments in commands
+    }
 
 
 def exact_weights(folder: Path, role: str) -> dict[str, torch.Tensor]:
@@ -36,7 +51,9 @@ def exact_weights(folder: Path, role: str) -> dict[str, torch.Tensor]:
     return whole
 
 
-def test_what_was_trained_is_shown_and_exported(tmp_path: Path) -> None:
+def test_what_was_trained_is_shown_and_exported_by_the_commands_of_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The actor is Fsdp's, of two ranks; the critic is Flat's. Both publish bfloat16 and train float32."""
     roles = {"actor": {"backend": "Fsdp", "ranksPerPod": 2}, "critic": {"backend": "Flat"}, "actorFwd": {}}
     manifest = make_manifest(tmp_path, rollout={"numRollouts": 2}, roles=roles, algorithm={"advantage": "Gae"})
@@ -52,19 +69,25 @@ def test_what_was_trained_is_shown_and_exported(tmp_path: Path) -> None:
         assert list(role["model"]["dtypes"]) == ["bfloat16"]
         kinds = {kind["kind"]: kind["bytes"] for kind in role["state"]["kinds"]}
         assert kinds["parameter"] == kinds["exp_avg"] == kinds["exp_avg_sq"] == 4 * role["model"]["parameters"]
-    assert "state of 2 ranks after 2 optimizer steps" in run("show", job.out)
-
     record = Path(report["folder"])
-    text = torch.tensor([AutoTokenizer.from_pretrained(record).encode("12=12")])
-    auto: dict[str, Any] = {"actor": AutoModelForCausalLM, "critic": AutoModelForSequenceClassification}
-    for role, model in auto.items():
+    (tmp_path / "rljob-out").mkdir()
+    (tmp_path / "rljob-out/job").symlink_to(job.out)
+    monkeypatch.chdir(tmp_path)
+    printed = run_page()
+    assert printed.keys() == {"", "policy", "exact", "values"}
+    assert "state of 2 ranks after 2 optimizer steps" in printed[""]
+    assert "as they were published" in printed["policy"]
+    assert AutoModelForCausalLM.from_pretrained("policy").dtype is torch.bfloat16
+    text = torch.tensor([AutoTokenizer.from_pretrained("policy").encode("12=12")])
+    made: dict[str, tuple[str, Any]] = {
+        "actor": ("exact", AutoModelForCausalLM),
+        "critic": ("values", AutoModelForSequenceClassification),
+    }
+    for role, (folder, model) in made.items():
         place = record / ("" if role == "actor" else role)
         weights = exact_weights(place, role)
-        report = json.loads(
-            run("export", job.out, "--to", tmp_path / role, "--role", role, "--dtype", "float32", "--output", "json")
-        )
-        assert report["tensorsExact"] == report["tensors"] == len(weights)
-        loaded = model.from_pretrained(tmp_path / role)
+        assert f"  tensors    {len(weights)} of the exact weights in the state\n" in printed[folder]
+        loaded = model.from_pretrained(folder)
         found = loaded.state_dict()
         assert loaded.dtype is torch.float32
         assert all(torch.equal(found[name], tensor) for name, tensor in weights.items())

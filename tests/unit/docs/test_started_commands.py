@@ -16,6 +16,10 @@ STARTED_BY = {
     "rljob render": "tests/cluster/test_commands.py::test_an_example_and_what_render_makes_of_it_are_accepted",
     "rljob reward": "tests/unit/cli/test_checks.py::test_the_command_shows_what_answers_are_worth",
     "rljob audit": "tests/unit/cli/test_audit_command.py::test_a_whole_log_holds",
+    "rljob checkpoint show": "tests/unit/cli/test_checkpoint_commands.py::test_the_latest_record_of_a_run_is_shown",
+    "rljob checkpoint export": (
+        "tests/unit/cli/test_checkpoint_commands.py::test_a_folder_is_exported_and_written_over_by_nothing"
+    ),
     "rljob queue stats": "tests/cluster/test_quickstart.py::test_the_quickstart_succeeds_by_the_commands_of_its_page",
     "rljob queue check": "tests/cluster/test_quickstart.py::test_the_quickstart_succeeds_by_the_commands_of_its_page",
     "rljob queue drain": "tests/cluster/test_quickstart.py::test_the_quickstart_succeeds_by_the_commands_of_its_page",
@@ -68,8 +72,10 @@ STARTED_BY = {
 """Program: who starts it, a function or a target. Benchmarks with their smallest size; those of a cluster show their
 help in `make test`, and run in `make test-long`."""
 
+_GROUPS = ("checkpoint", "queue")
+"""Commands that have commands of their own."""
 _OURS = re.compile(
-    rf"\brljob (?:queue \w+|{'|'.join(name for name in SUBCOMMANDS if name != 'queue')})\b"
+    rf"\brljob (?:(?:{'|'.join(_GROUPS)}) \w+|{'|'.join(name for name in SUBCOMMANDS if name not in _GROUPS)})\b"
     r"|(?<=-m )(?:tests|rljob_\w+)[\w.]*\w"
     r"|(?<![\w/])(?:scripts|tests/cluster/node)/[\w.-]*\w"
 )
