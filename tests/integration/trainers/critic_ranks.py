@@ -14,7 +14,9 @@ from pathlib import Path
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
+from rljob_api.spec import RLJobSpec
 from rljob_api.spec.model import ModelSpec
+from rljob_api.spec.roles import CriticSpec
 from rljob_workers.algorithms.objective import Output
 from rljob_workers.models.blob import write_blob
 from rljob_workers.models.building import model_config
@@ -39,10 +41,21 @@ ROWS, STEPS, SAVED_AT = 16, 4, 2
 PROBE = 9
 
 
-def main(folder: Path, group: DataParallelGroup, mesh: DeviceMesh, backend: str, source: str, families: str) -> None:
-    """`source` is the folder of a world whose critics, saved after SAVED_AT steps, are gone on with; or nothing."""
+def main(
+    folder: Path,
+    group: DataParallelGroup,
+    mesh: DeviceMesh,
+    backend: str,
+    source: str,
+    families: str,
+    parallelism: str = "{}",
+) -> None:
+    """`source` is the folder of a world whose critics, saved after SAVED_AT steps, are gone on with; or nothing.
+
+    `parallelism` is the manifest's, of the role.
+    """
     for architecture, tied in ARCHITECTURES.items():
-        spec = make_spec(architecture=architecture, tied=tied, micro_batch_size=5)
+        spec = laid_out(make_spec(architecture=architecture, tied=tied, micro_batch_size=5), backend, parallelism)
         settings, tokenizer = settings_of(backend, folder.parent / architecture), build_tokenizer(spec.model)
         critic = build_critic(settings, spec, tokenizer, group)
         if source:
@@ -53,20 +66,35 @@ def main(folder: Path, group: DataParallelGroup, mesh: DeviceMesh, backend: str,
         for step in range(SAVED_AT if source else 0, STEPS):
             if step == SAVED_AT:
                 save_part(critic, group.rank, folder / f"{architecture}-saved", "critic")
-            results.append(train_step(critic, group, critic_rows(step)))
+            results.append(train_step(critic, critic_rows(step)))
         write_blob(folder / f"{architecture}-{group.rank}.safetensors", critic.stage_weights())
         write_blob(folder / f"{architecture}-values-{group.rank}.safetensors", {"values": probe(critic)})
         (folder / f"{architecture}-{group.rank}.json").write_text(json.dumps(results))
+        leave_groups(backend)
     for name, model in {"config": None, "folder": folder.parent / "policy"}.items():
         write_blob(folder / f"version-0-{name}-{group.rank}.safetensors", version_0(folder, group, backend, model))
     for name in filter(None, families.split(",")):
         write_blob(folder / f"{name}-{group.rank}.safetensors", {"values": values_of_family(name, folder.parent, mesh)})
 
 
-def train_step(critic: Trainer, group: DataParallelGroup, rows: TrainRows) -> dict[str, float]:
-    """Of the rows that are dealt to each rank in turn."""
-    own = select_rows(rows, list(range(group.rank, ROWS, group.world)))
-    agreed = agree(group, RankVote(True, False, critic.num_micro_batches(own)), "a step")
+def laid_out(spec: RLJobSpec, backend: str, parallelism: str) -> RLJobSpec:
+    critic = CriticSpec.model_validate({"backend": backend, "parallelism": json.loads(parallelism) or None})
+    return spec.model_copy(update={"roles": spec.roles.model_copy(update={"critic": critic})})
+
+
+def leave_groups(backend: str) -> None:
+    """Megatron's are the process's: a job has one model in each."""
+    if backend == "Megatron":
+        from megatron.core import parallel_state
+
+        parallel_state.destroy_model_parallel()
+
+
+def train_step(critic: Trainer, rows: TrainRows) -> dict[str, float]:
+    """Of the rows that are dealt to each data-parallel rank in turn."""
+    mesh = critic.mesh
+    own = select_rows(rows, list(range(mesh.dp_rank, ROWS, mesh.dp_size)))
+    agreed = agree(mesh.gang, RankVote(True, False, critic.num_micro_batches(own)), "a step")
     critic.accumulate(own, num_micro_batches=agreed.num_micro_batches)
     result = critic.optimizer_step()
     assert result.skipped is None, result.skipped
@@ -81,7 +109,9 @@ def version_0(folder: Path, group: DataParallelGroup, backend: str, policy: Path
     settings, tokenizer = settings_of(backend), build_tokenizer(spec.model)
     critic = build_critic(settings, spec, tokenizer, group)
     load_critic_version_0(critic, settings, spec, tokenizer, folder)
-    return critic.stage_weights()
+    weights = critic.stage_weights()
+    leave_groups(backend)
+    return weights
 
 
 def probe(critic: Trainer) -> torch.Tensor:

@@ -27,6 +27,7 @@ from rljob_workers.trainers.data_parallel import DataParallelGroup, RankVote, ag
 from rljob_workers.trainers.flat_model import FlatModel
 from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_sharded
 from rljob_workers.trainers.fsdp.sharded_trainer import FsdpModel
+from rljob_workers.trainers.megatron import cpu
 from rljob_workers.trainers.megatron.decoder import Decoder, DecoderOptions
 from rljob_workers.trainers.megatron.groups import mesh_of
 from rljob_workers.trainers.megatron.megatron_model import MegatronModel
@@ -65,6 +66,8 @@ class Run:
     """The folder of a run that ended before `first`; empty: version 0."""
     objective: str = "policy"
     dtype: str = "float32"
+    left_out: str = ""
+    """Of what makes Megatron run on a CPU."""
 
 
 def arguments_of(*runs: Run) -> list[str]:
@@ -82,6 +85,7 @@ def main(folder: Path, group: DataParallelGroup, device_mesh: DeviceMesh, runs: 
 
 
 def begin_and_train(run: Run, base: Path, group: DataParallelGroup, device_mesh: DeviceMesh) -> None:
+    cpu._installed.update(filter(None, [run.left_out]))
     parallelism = ParallelismSpec(**run.parallelism)
     mesh = mesh_of(parallelism, group) if run.backend == "Megatron" else data_parallel(group)
     config = TrainerConfig(
@@ -102,13 +106,16 @@ def begin_and_train(run: Run, base: Path, group: DataParallelGroup, device_mesh:
     else:
         trained = _flat(run, base, config, group, num_totals)
     trainer = ModelTrainer(trained, config, mesh)
+    work = base / run.folder
+    work.mkdir(exist_ok=True)
     if run.source:
         trainer.restore(base / run.source / "saved")
     else:
         trainer.load(Folder(base / run.model))
+        refused = {wrong.name: refusal(trainer, wrong) for wrong in base.glob(f"{run.model}-wrong-*")}
+        (work / f"refused-{group.rank}.json").write_text(json.dumps(refused))
+        write_blob(work / f"loaded-{group.rank}.safetensors", trainer.stage_weights())
     results = [train_step(trainer, mesh, rows_of_step(step)) for step in range(run.first, run.last)]
-    work = base / run.folder
-    work.mkdir(exist_ok=True)
     save_part(trainer, group.rank, work / "saved")
     probe = rows_of_step(PROBE)
     outputs = (Output.LOG_PROBS, Output.ENTROPY) if run.backend == "Megatron" else (Output.LOG_PROBS,)
@@ -118,6 +125,16 @@ def begin_and_train(run: Run, base: Path, group: DataParallelGroup, device_mesh:
     write_blob(work / f"scored-{group.rank}.safetensors", scored)
     write_blob(work / f"weights-{group.rank}.safetensors", trainer.stage_weights())
     (work / f"results-{group.rank}.json").write_text(json.dumps(results))
+    group.add_up(torch.zeros(1), "what all ranks have written")  # the next run may go on with it
+
+
+def refusal(trainer: Trainer, wrong: Path) -> str:
+    """What the trainer says of a folder that does not fit."""
+    try:
+        trainer.load(Folder(wrong))
+    except ValueError as error:
+        return str(error)
+    return "taken"
 
 
 def _megatron(

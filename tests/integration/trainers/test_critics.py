@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,17 @@ from tests.unit.trainers.fsdp.tiny import save_model
 from tests.unit.trainers.rows import make_spec, select_rows
 
 PROGRAM = "tests.integration.trainers.critic_ranks"
-MOVED, RESULTS = 5e-3, 1e-4
-"""Of the way that a tensor moved, and of losses, norms and metrics: float32, as of policies."""
+MOVED, RESULTS, PROBED = 5e-3, 1e-4, 1e-3
+"""Of the way that a tensor moved, of losses, norms and metrics, and of values at the end: float32, as of policies."""
 FAMILIES = ("qwen3_moe", "gemma2", "granite", "gpt_neox", "gpt_oss", "bloom")
 """With experts, with capped scores, and others of whose heads nothing is known here."""
+WHOLE: Mapping[str, int] = {}
+LAYOUTS: Mapping[str, Mapping[str, int]] = {
+    "tensor and sequence": {"tensor": 2},
+    "pipeline": {"pipeline": 2},
+    "context": {"context": 2},
+}
+"""Of Megatron, each of two ranks that share a critic."""
 
 
 @pytest.fixture(scope="module")
@@ -58,11 +66,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return work
 
 
-def run(folder: Path, backend: str, world: int, source: str = "", families: str = "") -> Path:
+def run(
+    folder: Path, backend: str, world: int, source: str = "", families: str = "", layout: Mapping[str, int] = WHOLE
+) -> Path:
     """The folder of a world, which runs once for all tests."""
-    work = folder / f"{backend}-{world}-{source}"
+    work = folder / "-".join([backend, str(world), *map(str, chain(*layout.items())), source])
     if not work.exists():
-        run_world(PROGRAM, world=world, folder=work, arguments=[backend, source, families])
+        run_world(PROGRAM, world=world, folder=work, arguments=[backend, source, families, json.dumps(dict(layout))])
     return work
 
 
@@ -85,18 +95,52 @@ def test_two_sharded_ranks_and_one_that_goes_on_train_what_a_flat_rank_trains(fo
         (run(folder, "Fsdp", 1, source=sharded.name), 1, SAVED_AT),
         (run(folder, "Flat", 2), 2, 0),
     ]
+    for work, world, first in worlds:
+        assert_trains_alike(folder, flat, work, world, first)
+
+
+def assert_trains_alike(folder: Path, flat: Path, work: Path, world: int, first: int) -> None:
+    """What a world has trained from step `first` on is what one flat rank has."""
     for name in ARCHITECTURES:
         start, expected = read_blob(folder / name / WEIGHTS_FILE), weights_of(flat, name, 1)
         results = results_of(flat, name, 1)
         assert len(results) == STEPS
-        for work, world, first in worlds:
-            found = weights_of(work, name, world)
-            assert found.keys() == expected.keys() == start.keys()
-            for key, one in expected.items():
-                assert_moved_alike(found[key], one, start[key], MOVED, f"{work.name}, {name}: {key}")
-            for step, other in zip(results[first:], results_of(work, name, world), strict=True):
-                assert other == pytest.approx(step, rel=RESULTS, abs=RESULTS)
-                assert "critic/explained_variance" in step
+        found = weights_of(work, name, world)
+        assert found.keys() == expected.keys() == start.keys()
+        for key, one in expected.items():
+            assert_moved_alike(found[key], one, start[key], MOVED, f"{work.name}, {name}: {key}")
+        for step, other in zip(results[first:], results_of(work, name, world), strict=True):
+            assert other == pytest.approx(step, rel=RESULTS, abs=RESULTS)
+            assert "critic/explained_variance" in step
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        "tensor and sequence",
+        pytest.param("pipeline", marks=pytest.mark.long),
+        pytest.param("context", marks=pytest.mark.long),
+    ],
+)
+def test_ranks_that_share_a_critic_train_what_a_flat_rank_trains(layout: str, folder: Path) -> None:
+    flat = run(folder, "Flat", 1)
+    work = run(folder, "Megatron", 2, layout=LAYOUTS[layout])
+    assert_trains_alike(folder, flat, work, 2, 0)
+    for name in ARCHITECTURES:
+        expected = read_blob(flat / f"{name}-values-0.safetensors")["values"]
+        for rank in range(2):
+            assert_near(read_blob(work / f"{name}-values-{rank}.safetensors")["values"], expected, PROBED, "values")
+
+
+@pytest.mark.long
+def test_critics_are_gone_on_with_across_layouts_and_backends(folder: Path) -> None:
+    flat = run(folder, "Flat", 1)
+    cut = run(folder, "Megatron", 2, layout=LAYOUTS["tensor and sequence"])
+    staged = run(folder, "Megatron", 2, source=cut.name, layout=LAYOUTS["pipeline"])
+    sharded = run(folder, "Fsdp", 2, source=cut.name)
+    back = run(folder, "Megatron", 2, source=run(folder, "Flat", 2).name, layout=LAYOUTS["context"])
+    for work in (staged, sharded, back):
+        assert_trains_alike(folder, flat, work, 2, SAVED_AT)
 
 
 @pytest.mark.parametrize("name", list(ARCHITECTURES))

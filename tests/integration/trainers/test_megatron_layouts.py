@@ -1,4 +1,4 @@
-"""Training by Megatron is training: the same steps as a plain transformers loop, in every layout.
+"""Training by Megatron is training: the same steps as a plain transformers loop, in every layout and across layouts.
 
 Gradients are not compared one by one: Adam moves every element by its gradient over that gradient's size, so that a
 tensor whose gradient is wrong by a factor or misses a term goes another way within three steps; a factor that all
@@ -8,114 +8,78 @@ gradients have alike shows in their norm, and clipping is active.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
 
 import pytest
 import torch
 
-from rljob_workers.models.blob import read_blob
-from tests.integration.trainers.megatron_ranks import Run, arguments_of
-from tests.integration.trainers.plain_training import OPTIMIZER, Trained, train_plainly
-from tests.integration.trainers.worlds import run_world
+from rljob_workers.models.blob import read_weights
+from tests.integration.trainers.megatron_bench import ALL, LAYOUTS, OF_EXPERTS, WRONG, Bench
+from tests.integration.trainers.megatron_ranks import Run
+from tests.integration.trainers.plain_training import OPTIMIZER
 from tests.near import assert_moved_alike
-from tests.unit.trainers.fsdp.tiny import save_described
-from tests.unit.trainers.megatron.decoders import DECODERS
 
-PROGRAM = "tests.integration.trainers.megatron_ranks"
 STEPS = 3
 WEIGHTS_BOUND, RESULTS_BOUND, SCORES_BOUND = 5e-3, 1e-4, 1e-3
 """Of the way that a tensor moved; of loss, norm and KL; of log-probs and entropies of rows that were not trained on."""
 
-
-@dataclass(frozen=True)
-class Layout:
-    """How so many ranks share a model."""
-
-    world: int
-    parallelism: Mapping[str, int | bool] = field(default_factory=dict)
-
-
-LAYOUTS = {
-    "1": Layout(1),
-    "DP2": Layout(2),
-    "TP2": Layout(2, {"tensor": 2, "sequence": False}),
-    "TP2 SP": Layout(2, {"tensor": 2}),
-    "PP2": Layout(2, {"pipeline": 2}),
-    "PP2 VPP2": Layout(2, {"pipeline": 2, "virtual_pipeline": 2}),
-    "CP2": Layout(2, {"context": 2}),
-    "TP2 PP2": Layout(4, {"tensor": 2, "pipeline": 2}),
-    "CP2 TP2 SP": Layout(4, {"context": 2, "tensor": 2}),
-    "PP2 DP2": Layout(4, {"pipeline": 2}),
-    "TP2 DP2": Layout(4, {"tensor": 2}),
-}
-OF_EXPERTS = {
-    "EP2": Layout(2, {"expert": 2}),
-    "TP2 EP2 SP": Layout(2, {"tensor": 2, "expert": 2}),
-    "TP2 EP2 ETP2": Layout(4, {"tensor": 2, "expert": 2, "expert_tensor": 2}),
-    "PP2 EP2": Layout(4, {"pipeline": 2, "expert": 2}),
-}
-ALL = {**LAYOUTS, **OF_EXPERTS}
-
-FIRST = [
-    ("TP2", "qwen3-untied"),
-    ("PP2 VPP2", "qwen3"),
-    ("DP2", "llama"),
-    ("EP2", "qwen3_moe"),
-    ("TP2 PP2", "llama"),
-    ("CP2 TP2 SP", "qwen2"),
-    ("TP2 EP2 ETP2", "qwen3_moe"),
+Case = tuple[str, str, str]
+"""Layout, model, objective."""
+FIRST: list[Case] = [
+    ("TP2", "qwen3-untied", "policy and entropy"),
+    ("PP2 VPP2", "qwen3", "policy"),
+    ("DP2", "llama", "policy"),
+    ("EP2", "qwen3_moe", "policy"),
+    ("TP2 PP2", "llama", "supervised"),
+    ("CP2 TP2 SP", "qwen2", "policy"),
+    ("TP2 EP2 ETP2", "qwen3_moe", "policy"),
 ]
-"""Each axis, and each family, once; ranks of one world train them one after the other."""
-OTHERS = [
-    *((layout, model) for model in ("qwen2", "qwen3", "qwen3-untied", "llama") for layout in LAYOUTS),
-    *((layout, "qwen3_moe") for layout in (*OF_EXPERTS, "1", "TP2 SP", "PP2")),
+"""Each axis, each family and each objective of a policy once."""
+OTHERS: list[Case] = [
+    *((layout, model, "policy") for model in ("qwen2", "qwen3", "qwen3-untied", "llama") for layout in LAYOUTS),
+    *((layout, "qwen3_moe", "policy") for layout in (*OF_EXPERTS, "1", "TP2 SP", "PP2")),
+    *((layout, "qwen3", objective) for layout in LAYOUTS for objective in ("policy and entropy", "supervised")),
 ]
 OTHERS = [case for case in OTHERS if case not in FIRST]
 
 
-class Bench:
-    """Worlds and plain loops, each run when a test first asks for it."""
+def leg(number: int, layout: str, source: str, *, model: str = "qwen3", backend: str = "Megatron") -> Run:
+    """Two optimizer steps of a chain."""
+    first = 2 * number
+    parallelism = {} if backend != "Megatron" else ALL[layout].parallelism
+    folder = f"{model} until step {first + 2}"
+    return Run(folder, model, first, first + 2, parallelism, backend, source)
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.plain = cache(self._plain)
 
-    def model(self, name: str) -> Path:
-        path = self.folder / name
-        return path if path.exists() else save_described(DECODERS[name], path)
+def again(run: Run, layout: str) -> Run:
+    """What it has saved, saved by ranks in another layout."""
+    return Run(
+        f"{run.folder}, saved again by {layout}", run.model, run.last, run.last, ALL[layout].parallelism,
+        source=run.folder, dtype=run.dtype,
+    )  # fmt: skip
 
-    def _plain(self, model: str, objective: str, steps: int) -> Trained:
-        return train_plainly(self.model(model), steps, objective=objective)
 
-    def run(self, world: int, *runs: Run) -> None:
-        """Those whose folders are not there yet, one after the other in the same ranks."""
-        todo = [run for run in runs if not (self.folder / run.folder).exists()]
-        for run in todo:
-            self.model(run.model)
-        if todo:
-            work = self.folder / f"world-of-{todo[0].folder}"
-            run_world(PROGRAM, world=world, folder=work, arguments=arguments_of(*todo))
+CHAIN = [
+    leg(0, "TP2 PP2", ""),
+    leg(1, "DP2", "qwen3 until step 2"),
+    leg(2, "PP2 VPP2", "qwen3 until step 4"),
+    leg(3, "", "qwen3 until step 6", backend="Fsdp"),
+    leg(4, "", "qwen3 until step 8", backend="Flat"),
+    leg(5, "TP2", "qwen3 until step 10"),
+]
+EXPERTS_CHAIN = [
+    leg(0, "EP2", "", model="qwen3_moe"),
+    leg(1, "TP2 EP2 SP", "qwen3_moe until step 2", model="qwen3_moe"),
+    leg(2, "", "qwen3_moe until step 4", model="qwen3_moe", backend="Fsdp"),
+    leg(3, "EP2", "qwen3_moe until step 6", model="qwen3_moe"),
+]
+ROUNDED = Run("rounded", "qwen3", 0, 2, ALL["TP2"].parallelism, dtype="bfloat16")
+AGAIN = [(CHAIN[0], "PP2 VPP2"), (CHAIN[3], "TP2 SP"), (ROUNDED, "PP2")]
+"""Of Megatron in another layout, of Fsdp, and of weights that are published in bfloat16."""
 
-    def weights(self, run: Run, world: int) -> dict[str, torch.Tensor]:
-        """Of all parts together."""
-        parts = [read_blob(self.folder / run.folder / f"weights-{rank}.safetensors") for rank in range(world)]
-        found = {key: tensor for part in parts for key, tensor in part.items()}
-        assert sum(map(len, parts)) == len(found), "a tensor is in one part"
-        return found
 
-    def results(self, run: Run, world: int) -> list[dict[str, float]]:
-        seen = [json.loads((self.folder / run.folder / f"results-{rank}.json").read_text()) for rank in range(world)]
-        assert all(one == seen[0] for one in seen), "all ranks say the same of a step"
-        found: list[dict[str, float]] = seen[0]
-        return found
-
-    def scores(self, run: Run, world: int) -> dict[str, torch.Tensor]:
-        seen = [read_blob(self.folder / run.folder / f"scored-{rank}.safetensors") for rank in range(world)]
-        assert all(torch.equal(one[key], seen[0][key]) for one in seen for key in seen[0]), "all ranks score alike"
-        return seen[0]
+def run_of(layout: str, model: str, objective: str) -> Run:
+    folder = f"{layout}, {model}, {objective}"
+    return Run(folder, model, 0, STEPS, ALL[layout].parallelism, objective=objective)
 
 
 @pytest.fixture(scope="module")
@@ -123,21 +87,22 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     return Bench(tmp_path_factory.mktemp("megatron"))
 
 
-def run_of(layout: str, model: str, objective: str = "policy") -> Run:
-    return Run(
-        folder=f"{layout}, {model}, {objective}",
-        model=model,
-        first=0,
-        last=STEPS,
-        parallelism=ALL[layout].parallelism,
-        objective=objective,
-    )
+@pytest.fixture(scope="module")
+def trained(bench: Bench) -> Bench:
+    """In two worlds, whose ranks train one model after the other; those of two go on with what those of four saved."""
+    for world, chain, saved in ((4, CHAIN[:1], []), (2, CHAIN[1:], AGAIN)):
+        runs = [run_of(*case) for case in FIRST if ALL[case[0]].world == world] + chain
+        runs += [ROUNDED] if world == 2 else []
+        bench.run(world, *runs, *(again(run, layout) for run, layout in saved))
+    return bench
 
 
 def assert_trains_like_a_plain_loop(bench: Bench, run: Run, world: int) -> None:
     plain = bench.plain(run.model, run.objective, STEPS)
-    found = bench.weights(run, world)
-    assert found.keys() == plain.weights.keys()
+    loaded, found = bench.weights(run, world, "loaded"), bench.weights(run, world)
+    assert loaded.keys() == found.keys() == plain.weights.keys()
+    for key, tensor in read_weights(bench.folder / run.model).items():
+        assert torch.equal(loaded[key], tensor), f"{key} is another one after import and export"
     for key, weight in plain.weights.items():
         assert_moved_alike(found[key], weight, plain.before[key], WEIGHTS_BOUND, f"{run.folder}: {key}")
     for step, (loss, norm, divergence) in zip(bench.results(run, world), plain.results, strict=True):
@@ -149,16 +114,78 @@ def assert_trains_like_a_plain_loop(bench: Bench, run: Run, world: int) -> None:
         assert float((scores[name] - expected).abs().max()) < SCORES_BOUND, name
 
 
-@pytest.mark.parametrize(("layout", "model"), FIRST)
-def test_a_layout_trains_what_a_plain_loop_trains(layout: str, model: str, bench: Bench) -> None:
-    world = ALL[layout].world
-    bench.run(world, *(run_of(*case) for case in FIRST if ALL[case[0]].world == world))
-    assert_trains_like_a_plain_loop(bench, run_of(layout, model), world)
+@pytest.mark.parametrize(("layout", "model", "objective"), FIRST)
+def test_a_layout_trains_what_a_plain_loop_trains(layout: str, model: str, objective: str, trained: Bench) -> None:
+    assert_trains_like_a_plain_loop(trained, run_of(layout, model, objective), ALL[layout].world)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("layout", "model"), OTHERS)
-def test_every_layout_trains_what_a_plain_loop_trains(layout: str, model: str, bench: Bench) -> None:
+@pytest.mark.parametrize(("layout", "model", "objective"), OTHERS)
+def test_every_layout_trains_what_a_plain_loop_trains(layout: str, model: str, objective: str, bench: Bench) -> None:
     world = ALL[layout].world
-    bench.run(world, *(run_of(*case) for case in OTHERS if (ALL[case[0]].world, case[1]) == (world, model)))
-    assert_trains_like_a_plain_loop(bench, run_of(layout, model), world)
+    alike = [case for case in OTHERS if (ALL[case[0]].world, *case[1:]) == (world, model, objective)]
+    bench.run(world, *(run_of(*case) for case in alike))
+    assert_trains_like_a_plain_loop(bench, run_of(layout, model, objective), world)
+
+
+@pytest.mark.parametrize("case", FIRST, ids=", ".join)
+def test_each_rank_refuses_a_folder_that_does_not_fit_and_changes_nothing(case: Case, trained: Bench) -> None:
+    """What they have exported after it is what they had loaded: the tests of training see it."""
+    run = run_of(*case)
+    there = {"absent": "is absent there, but of shape [16, 32]", "shape": "is of shape [32, 16] there, but of shape"}
+    for rank in range(ALL[case[0]].world):
+        said = json.loads((trained.folder / run.folder / f"refused-{rank}.json").read_text())
+        for what, sentence in there.items():
+            assert f"does not fit: tensor {WRONG} {sentence}" in said[f"{run.model}-wrong-{what}"]
+        unknown = "does not fit: tensor model.bias is of shape [2] there, but absent in the model"
+        assert unknown in said[f"{run.model}-wrong-unknown"]
+
+
+CHAIN_BOUND = 1e-5
+"""Of losses and norms of a chain."""
+
+
+def assert_chain_is_one_run(bench: Bench, chain: list[Run], worlds: list[int]) -> None:
+    last = chain[-1]
+    plain = bench.plain(last.model, last.objective, last.last)
+    steps = [step for run, world in zip(chain, worlds, strict=True) for step in bench.results(run, world)]
+    for step, expected in zip(steps, plain.results, strict=True):
+        seen = step["loss"], step["norm"], step["policy/kl_reference"]
+        assert seen == pytest.approx(expected, rel=CHAIN_BOUND, abs=CHAIN_BOUND)
+    found = bench.weights(last, worlds[-1])
+    for key, weight in plain.weights.items():
+        assert_moved_alike(found[key], weight, plain.before[key], WEIGHTS_BOUND, key)
+
+
+def test_legs_in_other_layouts_and_by_other_backends_are_one_run(trained: Bench) -> None:
+    assert_chain_is_one_run(trained, CHAIN, [4, 2, 2, 2, 2, 2])
+
+
+@pytest.mark.long
+def test_legs_of_experts_are_one_run(bench: Bench) -> None:
+    bench.run(2, *EXPERTS_CHAIN, again(EXPERTS_CHAIN[0], "TP2 EP2 SP"))
+    assert_chain_is_one_run(bench, EXPERTS_CHAIN, [2, 2, 2, 2])
+    assert_same_bits(bench, EXPERTS_CHAIN[0], again(EXPERTS_CHAIN[0], "TP2 EP2 SP"))
+
+
+def assert_same_bits(bench: Bench, run: Run, other: Run) -> None:
+    before, after = bench.state(run), bench.state(other)
+    assert before.keys() == after.keys()
+    for key, tensor in before.items():
+        assert tensor.dtype == after[key].dtype
+        assert torch.equal(tensor, after[key]), key
+
+
+@pytest.mark.parametrize(("run", "layout"), AGAIN, ids=["Megatron's", "Fsdp's", "of a rounded model"])
+def test_what_was_restored_is_saved_bit_for_bit(run: Run, layout: str, trained: Bench) -> None:
+    assert_same_bits(trained, run, again(run, layout))
+
+
+def test_masters_of_a_rounded_model_are_saved_exactly(trained: Bench) -> None:
+    state = trained.state(ROUNDED)
+    masters = {key.removeprefix("parameter of "): one for key, one in state.items() if key.startswith("parameter of ")}
+    assert masters
+    for name, exact in masters.items():
+        assert state[name].dtype == torch.bfloat16
+        assert torch.equal(state[name], exact.bfloat16()), name
+        assert not torch.equal(state[name].float(), exact), f"{name} has no digits below those that are published"

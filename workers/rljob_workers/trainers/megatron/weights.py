@@ -47,13 +47,14 @@ def load_folder(decoder: Decoder, path: Path) -> None:
 
 
 def _check_fit(decoder: Decoder, shapes: Mapping[str, tuple[int, ...]], source: str) -> None:
-    for parameter in decoder.parameters():
-        for piece in parameter.pieces:
-            has = shapes.get(piece.name)
-            if has != piece.shape:
-                there = "absent" if has is None else f"of shape {list(has)}"
-                raise _misfit(source, piece.name, there, f"of shape {list(piece.shape)}")
-    for name in shapes.keys() - stored_shapes(decoder).keys():
+    """Of the whole model: else the ranks that hold what is wrong would refuse what the others have taken."""
+    wanted = stored_shapes(decoder)
+    for name, shape in wanted.items():
+        has = shapes.get(name)
+        if has != shape:
+            there = "absent" if has is None else f"of shape {list(has)}"
+            raise _misfit(source, name, there, f"of shape {list(shape)}")
+    for name in shapes.keys() - wanted.keys():
         if name != HEAD or not (decoder.sizes.is_tied or decoder.sizes.has_value_head):
             raise _misfit(source, name, f"of shape {list(shapes[name])}", "absent")
 
