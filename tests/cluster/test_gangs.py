@@ -1,7 +1,7 @@
 """Four actor ranks in two pods of a cluster: one dies, one is frozen, a pod is deleted; each is one restart.
 
 The pods that stay begin again along with the one that is new: ranks of one generation only meet each other. Ranks of
-the backend Fsdp meet within every micro-batch, where those that wait for the victim beat like it did.
+the backends Fsdp and Megatron meet within every micro-batch, where those that wait for the victim beat like it did.
 """
 
 import time
@@ -23,6 +23,8 @@ from tests.cluster.harness.subject import Subject
 
 pytestmark = pytest.mark.timeout(1200)
 ACTOR = Role.ACTOR.value
+LAYOUTS = {"Megatron": {"parallelism": {"tensor": 2, "pipeline": 2}}}
+"""A model over both pods, each with a stage."""
 
 
 @pytest.fixture
@@ -39,7 +41,7 @@ def subject(
     manifest = make_job(
         rollout={"numRollouts": 1_000_000},
         training={"microBatchSize": 4},
-        roles={ACTOR: {"replicas": 2, "ranksPerPod": 2, "backend": request.param}},
+        roles={ACTOR: {"replicas": 2, "ranksPerPod": 2, "backend": request.param, **LAYOUTS.get(request.param, {})}},
         checkpoint={"volume": {"size": "1Gi", "accessMode": "ReadWriteMany"}},
         restartPolicy={"heartbeatTimeoutSeconds": 20, "stallTimeoutSeconds": 240},
     )
@@ -72,16 +74,14 @@ def rank(subject: Subject, replica: int, number: int) -> Process:
 
 KILL = Blow(lambda subject: rank(subject, 1, 1).kill(), "RankExited", "actor-1.1 was killed by SIGKILL")
 FREEZE = Blow(lambda subject: rank(subject, 0, 0).pause(), "Hang", "actor-0.0 has not beaten")
+DELETE = Blow(
+    lambda subject: subject.job.kubectl.delete("pod", subject.job.pod_of(ACTOR, 1)),
+    "PodDeleted",
+    "pod actor-1 was deleted",
+)
 BLOWS = {
-    TrainerBackend.FLAT: (
-        KILL,
-        FREEZE,
-        Blow(
-            lambda subject: subject.job.kubectl.delete("pod", subject.job.pod_of(ACTOR, 1)),
-            "PodDeleted",
-            "pod actor-1 was deleted",
-        ),
-    ),
+    TrainerBackend.FLAT: (KILL, FREEZE, DELETE),
+    TrainerBackend.MEGATRON: (KILL, FREEZE, DELETE),
     TrainerBackend.FSDP: (
         KILL,
         FREEZE,
@@ -96,6 +96,7 @@ BLOWS = {
     [
         pytest.param("Flat", TrainerBackend.FLAT, id="Flat"),
         pytest.param("Fsdp", TrainerBackend.FSDP, id="Fsdp", marks=pytest.mark.long),
+        pytest.param("Megatron", TrainerBackend.MEGATRON, id="Megatron", marks=pytest.mark.long),
     ],
     indirect=["subject"],
 )
