@@ -201,6 +201,9 @@ class BackendTraits:
     """Whether it is so where the job does not say."""
     chunks_logits: bool = False
     """Whether logits exist a chunk of tokens at a time."""
+    module: str = ""
+    """What of the backend's extra, which has its name in lower case, can be imported; empty: it needs no more than any
+    worker."""
     tries_families: bool = False
     """Whether it computes any family of transformers that passes its trial; else the plain decoder alone."""
 
@@ -215,7 +218,9 @@ BACKENDS: Mapping[TrainerBackend, BackendTraits] = {
         chunks_logits=True,
         tries_families=True,
     ),
-    TrainerBackend.MEGATRON: BackendTraits(lays_out=True, checkpoints_activations=True, chunks_logits=True),
+    TrainerBackend.MEGATRON: BackendTraits(
+        lays_out=True, checkpoints_activations=True, chunks_logits=True, module="megatron"
+    ),
     TrainerBackend.SIM: BackendTraits(computes=False),
 }
 

@@ -1,12 +1,15 @@
-"""What `rljob run` says of a server that this machine lacks."""
+"""What `rljob run` says of a server, or a trainer, that this machine lacks."""
 
 import sys
+from typing import Any
 
 import pytest
 
+from rljob_api.spec import RLJobSpec
 from rljob_api.spec.engine import EngineSpec
 from rljob_cli.checks import machine
-from rljob_cli.checks.machine import engine_problem, python_problem
+from rljob_cli.checks.machine import engine_problem, python_problem, trainer_problem
+from tests.unit.api.manifests import changed
 
 
 def test_what_is_there_is_no_problem() -> None:
@@ -19,6 +22,27 @@ def test_a_server_that_is_not_installed_is_named_with_the_ways_out(monkeypatch: 
     assert engine_problem(EngineSpec.model_validate({"kind": "SGLang"})) == (
         "spec.roles.rollout.engine.kind: SGLang is not installed here. Install it beside rljob, give the interpreter of"
         " an environment that has it as engine.python, or set kind to Torch."
+    )
+
+
+@pytest.mark.parametrize(
+    ("roles", "role"),
+    [
+        pytest.param({"actor": {"backend": "Megatron"}}, "actor", id="the actor's"),
+        pytest.param({"reference": {"backend": "Megatron"}}, "reference", id="a reference's"),
+        pytest.param({"actor": {"backend": "Fsdp"}}, None, id="what all workers have"),
+    ],
+)
+def test_a_trainer_that_is_not_installed_is_named(
+    roles: dict[str, Any], role: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = RLJobSpec.model_validate(changed({f"spec.roles.{name}": given for name, given in roles.items()})["spec"])
+    assert trainer_problem(spec) is None, "every install here has it"
+    monkeypatch.setattr(machine, "find_spec", lambda name: None)
+    assert trainer_problem(spec) == (
+        role
+        and f"spec.roles.{role}.backend: Megatron is not installed here. Install it: pip install 'rljob[megatron]', or"
+        " set backend to Fsdp."
     )
 
 

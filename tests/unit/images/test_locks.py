@@ -57,7 +57,7 @@ def test_the_image_has_sglang_where_the_examples_look_for_it() -> None:
     containerfile = (_ROOT / "images/Containerfile.worker-gpu").read_text()
     assert "/tools/sglang.lock" in containerfile
     assert "COPY --from=sglang /opt/sglang /opt/sglang" in containerfile
-    for example in _ROOT.glob("examples/qwen3-4b-*.yaml"):
+    for example in _ROOT.glob("examples/qwen3-*.yaml"):
         assert "python: /opt/sglang/bin/python" in example.read_text()
 
 
