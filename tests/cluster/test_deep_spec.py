@@ -17,7 +17,7 @@ from tests.cluster.harness.rljob import make_job
 pytestmark = pytest.mark.timeout(600)
 
 LEVELS = 9800
-"""Of 10000 that the API server takes: fewer would not show that the operator's limit of calls (25000) is enough."""
+"""Of 10000 that the API server takes. Fewer would pass by what takes several calls a level, or much of the stack."""
 
 
 def accepted(kubectl: Kubectl, name: str) -> tuple[str, str] | None:

@@ -28,12 +28,12 @@ def make_gang(
 ) -> dict[str, Any]:
     manifest = make(
         folder,
-        rollout={"numRollouts": 80},
+        rollout={"numRollouts": 50},
         training={"microBatchSize": 4},
         roles={"actor": {"replicas": 2, "ranksPerPod": 2}, **(roles or {})},
         restartPolicy={"heartbeatTimeoutSeconds": 10, "stallTimeoutSeconds": 120},
     )
-    return at_leisure(manifest, folder)
+    return at_leisure(manifest, folder, seconds=0.8)
 
 
 def restarts(job: RunningJob) -> list[str]:

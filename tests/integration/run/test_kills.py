@@ -6,13 +6,15 @@ from .job import RunningJob, at_leisure, kill, make_simulated, stop
 
 GLOBAL_ROLES = ("actor", "rollout", "actor_fwd")
 IN_PLACE_ROLES = ("reference", "advantages")
-LONG = {"numRollouts": 80}
+LONG = {"numRollouts": 50}
+PACE = 0.8
+"""Seconds a rollout, of which 50 are time enough for five faults: what is left of them then is trained in a hurry."""
 SHORT_PATIENCE = {"heartbeatTimeoutSeconds": 5}
 """Where silence is what the test is about. Else the default: a busy machine is silent for a while, too."""
 
 
 def test_every_death_in_a_role_of_the_gradients_path_restarts_the_job(tmp_path: Path) -> None:
-    with RunningJob(tmp_path, at_leisure(make_simulated(tmp_path, rollout=LONG), tmp_path)) as job:
+    with RunningJob(tmp_path, at_leisure(make_simulated(tmp_path, rollout=LONG), tmp_path, PACE)) as job:
         for turn, role in enumerate(GLOBAL_ROLES):
             job.wait_for_step(job.step() + 2)
             epoch = job.epoch()
@@ -47,7 +49,7 @@ def _stop_what_the_next_epoch_needs(job: RunningJob, epoch: int) -> None:
 
 
 def test_what_may_die_alone_comes_back_alone(tmp_path: Path) -> None:
-    with RunningJob(tmp_path, at_leisure(make_simulated(tmp_path, rollout=LONG), tmp_path)) as job:
+    with RunningJob(tmp_path, at_leisure(make_simulated(tmp_path, rollout=LONG), tmp_path, PACE)) as job:
         for role in IN_PLACE_ROLES:
             job.wait_for_step(job.step() + 2)
             others = {name: job.rank_pid(name) for name in (*GLOBAL_ROLES, *IN_PLACE_ROLES) if name != role}
@@ -85,7 +87,7 @@ def test_rows_of_a_killed_storage_unit_are_made_again_and_a_killed_run_leaves_no
 
 def test_a_rank_that_is_stopped_is_found_named_and_restarted(tmp_path: Path) -> None:
     manifest = make_simulated(tmp_path, rollout=LONG, restartPolicy=SHORT_PATIENCE)
-    with RunningJob(tmp_path, at_leisure(manifest, tmp_path)) as job:
+    with RunningJob(tmp_path, at_leisure(manifest, tmp_path, PACE)) as job:
         for role, scope in [
             *((role, "InPlace") for role in IN_PLACE_ROLES),
             *((role, "Global") for role in GLOBAL_ROLES),

@@ -25,15 +25,13 @@ from .job import RunningJob, at_leisure, kill, make_manifest
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 ROLES: dict[str, dict[str, Any]] = {"reference": {}, "rollout": {"replicas": 2, "engine": {"kind": "SGLang"}}}
-ROLLOUTS = 60
 FOUND_SECONDS = 5.0
 """In which a fault is found and reported."""
 
 
-def manifest(folder: Path, **rollout: Any) -> dict[str, Any]:
+def manifest(folder: Path, seconds: float = 1.0, **rollout: Any) -> dict[str, Any]:
     """Two engines; a test hurries the job when it has done to it what it wanted."""
-    changes = {"numRollouts": ROLLOUTS, **rollout}
-    return at_leisure(make_manifest(folder, rollout=changes, roles=ROLES), folder, seconds=1.0)
+    return at_leisure(make_manifest(folder, rollout=rollout, roles=ROLES), folder, seconds)
 
 
 def children(pid: int) -> list[int]:
@@ -122,7 +120,8 @@ def test_engines_die_in_every_way_and_the_job_restarts_nothing_else(
 ) -> None:
     before = shared_memory()
     seen: set[int] = set()
-    with RunningJob(tmp_path, manifest(tmp_path)) as job:
+    # Half a minute for each strike, and few rollouts: what is left of them in the end costs more than all the rest.
+    with RunningJob(tmp_path, manifest(tmp_path, seconds=2.0, numRollouts=15 * len(strikes))) as job:
         job.wait_for_step(1)
         for turn, strike in enumerate(strikes):
             replica = turn % 2
@@ -163,7 +162,7 @@ def test_a_server_that_answers_and_does_nothing_is_ended_by_its_rank(tmp_path: P
     The only engine of a job without staleness: while it has samples no update comes, whose deadline would end it.
     """
     # SGLang counts samples as running that ended in its last step: of long ones some are left wherever it is paused.
-    job_of = manifest(tmp_path, numRollouts=20, maxStaleness=0, sampling={"maxNewTokens": 64})
+    job_of = manifest(tmp_path, numRollouts=10, maxStaleness=0, sampling={"maxNewTokens": 64})
     job_of["spec"]["roles"]["rollout"]["replicas"] = 1
     # Longer than SGLang takes to start on a busy machine; the engine is given up midway between the two.
     patience = {"heartbeatTimeoutSeconds": 20, "stallTimeoutSeconds": 80}

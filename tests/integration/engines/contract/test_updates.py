@@ -110,7 +110,14 @@ async def test_drain_gives_each_sample_one_version(server: Contender, engine: En
 
 
 @pytest.mark.parametrize(
-    ("mode", "updates"), [(Interruption.RETRACT, 20), (Interruption.IN_PLACE, 20), (Interruption.DRAIN, 4)]
+    ("mode", "updates"),
+    [
+        (Interruption.RETRACT, 8),
+        (Interruption.IN_PLACE, 8),
+        (Interruption.DRAIN, 4),
+        pytest.param(Interruption.RETRACT, 20, marks=pytest.mark.long),
+        pytest.param(Interruption.IN_PLACE, 20, marks=pytest.mark.long),
+    ],
 )
 async def test_under_16_clients_every_token_is_of_its_span_s_version(
     server: Contender,
