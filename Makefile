@@ -28,7 +28,7 @@ UV_COMPILE_IMAGE := $(BIN)/uv pip compile --quiet --universal --python-version 3
 
 .PHONY: help install demo test test-local test-long test-long-local test-long-bench test-long-cluster test-unit test-integration test-schedule test-images test-gpu gpu-wheels test-peer lint format crd dashboards docs lock images \
 	cluster cluster-build cluster-build-long cluster-down test-cluster bench-quickstart bench-queue bench-restart \
-	bench-cluster-restart bench-operator bench-coordinator bench-fsdp clean
+	bench-cluster-restart bench-operator bench-coordinator bench-fsdp bench-layouts clean
 
 help: ## Lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-22s %s\n", $$1, $$2}'
@@ -170,6 +170,9 @@ bench-coordinator: install ## What the coordinator costs while 64, 128 and 256 r
 
 bench-fsdp: install ## Memory of log-probs, and tokens per second of training beside a plain transformers loop
 	$(BIN)/python -m tests.bench.fsdp $(ARGS)
+
+bench-layouts: install ## Tokens per second of two ranks by Fsdp and in layouts of Megatron, and what their imports cost
+	$(BIN)/python -m tests.bench.layouts $(ARGS)
 
 clean: ## Removes caches; run folders and their checkpoints stay
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

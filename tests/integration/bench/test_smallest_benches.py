@@ -66,6 +66,18 @@ def test_training_of_transformers_models() -> None:
 
 
 @pytest.mark.long
+def test_layouts_of_two_ranks() -> None:
+    message = assert_ended_well(bench("tests.bench.layouts", "--size", "smallest", "--rounds", "1"))
+    assert [line.split(",")[0].split()[0] for line in message.splitlines() if " tokens/s " in line] == [
+        "Fsdp",
+        "Megatron",
+        "Megatron",
+        "Megatron",
+    ]
+    assert len([line for line in message.splitlines() if line.startswith("imports of ")]) == 3
+
+
+@pytest.mark.long
 def test_the_coordinator() -> None:
     message = assert_ended_well(
         bench("tests.bench.coordinator", "--ranks", "2", "--seconds", "2", "--heartbeat-timeout", "3")

@@ -55,6 +55,7 @@ STARTED_BY = {
     "tests.bench.cluster_restart": "tests/unit/bench/test_benches_start.py::test_a_bench_states_how_it_is_called",
     "tests.bench.coordinator": "tests/integration/bench/test_smallest_benches.py::test_the_coordinator",
     "tests.bench.fsdp": "tests/integration/bench/test_smallest_benches.py::test_training_of_transformers_models",
+    "tests.bench.layouts": "tests/integration/bench/test_smallest_benches.py::test_layouts_of_two_ranks",
     "tests.bench.operator_scale": "tests/unit/bench/test_benches_start.py::test_a_bench_states_how_it_is_called",
     "tests.bench.queue": "tests/integration/bench/test_smallest_benches.py::test_the_queue",
     "tests.bench.quickstart": (
