@@ -58,6 +58,11 @@ def test_what_was_trained_is_shown_and_exported_by_the_commands_of_the_page(
     roles = {"actor": {"backend": "Fsdp", "ranksPerPod": 2}, "critic": {"backend": "Flat"}, "actorFwd": {}}
     manifest = make_manifest(tmp_path, rollout={"numRollouts": 2}, roles=roles, algorithm={"advantage": "Gae"})
     manifest["spec"]["model"] = {"path": str(save_model(tmp_path / "model", factor=1.0)), "dtype": "bfloat16"}
+    # Returns that are not 0, so that the critic's head moves in the first step, and what is below it in the second.
+    (tmp_path / "lengths.py").write_text(
+        "def score(answers, /):\n    return [1 + len(one.response) for one in answers]\n"
+    )
+    manifest["spec"]["rollout"]["reward"] = {"custom": {"function": "lengths:score", "path": str(tmp_path)}}
     with RunningJob(tmp_path, manifest) as job:
         job.assert_succeeded()
     report = json.loads(run("show", job.out, "--output", "json"))
