@@ -109,6 +109,12 @@ def _misfits(described: Mapping[str, Any], own: ParallelismSpec) -> Iterator[str
                 f" that of its config.json ({described['model_type']}) has none. Leave both out."
             )
         return
+    if own.tensor > 1 and not own.cuts_sequence:
+        yield (
+            f"parallelism.sequence: false has each of the tensor ranks ({own.tensor}) send all tokens to the experts of"
+            f" its config.json, so that each token would come {own.tensor} times. Leave sequence out, or set tensor to"
+            " 1."
+        )
     # transformers 5 writes the second name.
     name = "num_experts" if described.get("num_experts") is not None else "num_local_experts"
     yield from _remainder("expert", own.expert, name, _size(described, name))

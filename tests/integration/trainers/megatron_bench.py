@@ -46,6 +46,9 @@ OF_EXPERTS = {
     "EP2": Layout(2, {"expert": 2}),
     "TP2 EP2 SP": Layout(2, {"tensor": 2, "expert": 2}),
     "TP2 EP2 ETP2": Layout(4, {"tensor": 2, "expert": 2, "expert_tensor": 2}),
+    "ETP2": Layout(2, {"expert_tensor": 2}),
+    "TP2 ETP2": Layout(2, {"tensor": 2, "expert_tensor": 2}),
+    "CP2 EP2": Layout(2, {"context": 2, "expert": 2}),
     "PP2 EP2": Layout(4, {"pipeline": 2, "expert": 2}),
 }
 ALL = {**LAYOUTS, **OF_EXPERTS}

@@ -28,7 +28,7 @@ FIRST: list[Case] = [
     ("TP2", "qwen3-untied", "policy and entropy"),
     ("PP2 VPP2", "qwen3", "policy"),
     ("DP2", "llama", "policy"),
-    ("EP2", "qwen3_moe", "policy"),
+    ("TP2 SP", "qwen3_moe", "policy"),
     ("TP2 PP2", "llama", "supervised"),
     ("CP2 TP2 SP", "qwen2", "policy"),
     ("TP2 EP2 ETP2", "qwen3_moe", "policy"),
@@ -73,6 +73,8 @@ EXPERTS_CHAIN = [
     leg(3, "EP2", "qwen3_moe until step 6", model="qwen3_moe"),
 ]
 ROUNDED = Run("rounded", "qwen3", 0, 2, ALL["TP2"].parallelism, dtype="bfloat16")
+EXACT = Run("exact", "qwen3", 2, 2, ALL["DP2"].parallelism, source=ROUNDED.folder)
+"""The rounded model in float32 from here on."""
 AGAIN = [(CHAIN[0], "PP2 VPP2"), (CHAIN[3], "TP2 SP"), (ROUNDED, "PP2")]
 """Of Megatron in another layout, of Fsdp, and of weights that are published in bfloat16."""
 
@@ -92,7 +94,7 @@ def trained(bench: Bench) -> Bench:
     """In two worlds, whose ranks train one model after the other; those of two go on with what those of four saved."""
     for world, chain, saved in ((4, CHAIN[:1], []), (2, CHAIN[1:], AGAIN)):
         runs = [run_of(*case) for case in FIRST if ALL[case[0]].world == world] + chain
-        runs += [ROUNDED] if world == 2 else []
+        runs += [ROUNDED, EXACT] if world == 2 else []
         bench.run(world, *runs, *(again(run, layout) for run, layout in saved))
     return bench
 
@@ -189,3 +191,10 @@ def test_masters_of_a_rounded_model_are_saved_exactly(trained: Bench) -> None:
         assert state[name].dtype == torch.bfloat16
         assert torch.equal(state[name], exact.bfloat16()), name
         assert not torch.equal(state[name].float(), exact), f"{name} has no digits below those that are published"
+
+
+def test_a_rounded_model_goes_on_as_its_masters_in_float32(trained: Bench) -> None:
+    """Each rank has some of them, and the others' of those."""
+    rounded, exact = trained.state(ROUNDED), trained.weights(EXACT, 2)
+    for name, tensor in exact.items():
+        assert torch.equal(tensor, rounded[f"parameter of {name}"]), name

@@ -111,6 +111,13 @@ def test_a_layout_that_comes_out_even_is_taken(described: dict[str, Any], layout
         ),
         pytest.param(
             EXPERTS,
+            {"tensor": 2, "sequence": False},
+            "parallelism.sequence: false has each of the tensor ranks (2) send all tokens to the experts of its"
+            " config.json, so that each token would come 2 times. Leave sequence out, or set tensor to 1.",
+            id="tokens that come to experts twice",
+        ),
+        pytest.param(
+            EXPERTS,
             {"expertTensor": 5},
             "parallelism.expertTensor: 5 does not divide moe_intermediate_size 768 of its config.json. Give a divisor"
             " of 768.",

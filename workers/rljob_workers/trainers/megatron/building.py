@@ -14,6 +14,7 @@ from torch.nn import functional
 from rljob_workers.devices import own_device
 from rljob_workers.trainers.megatron.layers import Norm, PackedAttention, ValueHead
 from rljob_workers.trainers.megatron.sizes import DecoderSizes, padded_vocabulary
+from rljob_workers.trainers.megatron.stored_names import is_expert
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -144,6 +145,11 @@ def build_chunks(
             if sizes.has_value_head:
                 chunk.output_layer = ValueHead(sizes.hidden, settings.params_dtype, own_device())
             chunk.output_layer.forward = _hidden_states
+        for name, parameter in chunk.named_parameters():
+            if is_expert(name):
+                # By itself Megatron adds gradients of experts up over the ranks of other experts' tokens only where
+                # they are dealt: with tensor ranks alone each would step by those of its own tokens, silently.
+                parameter.allreduce = False
         chunks.append(chunk)
     return chunks
 

@@ -145,6 +145,10 @@ class DistributedAdamW:
         """The shards were filled with the state after so many steps."""
         self.steps = steps
         self._number_steps()
+        # Where published weights are not rounded, and those of the folder were, only a shard's own elements are exact.
+        with self._gang.collective("the weights that were restored"):
+            for chunk in self.chunks:
+                chunk.start_param_sync(force_sync=True)
 
     def _number_steps(self) -> None:
         for optimizer in self._parts:
