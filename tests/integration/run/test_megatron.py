@@ -55,8 +55,9 @@ def suffer(job: RunningJob, do: Callable[[int], None], rank: int) -> None:
 
 def survive(job: RunningJob, num_faults: int) -> None:
     """Each was one restart, and nothing was trained twice or not at all."""
-    job.assert_succeeded(epochs=num_faults + 1)
+    job.assert_succeeded()
     assert len(restarts(job)) == num_faults, job.stated()
+    job.assert_epoch(num_faults + 1)
 
 
 def assert_one_reference(job: RunningJob) -> None:
@@ -171,7 +172,7 @@ def test_each_of_the_four(tmp_path: Path, do: Callable[[int], None]) -> None:
         assert_one_reference(job)
 
 
-SAVES = {"checkpoint.begun": 6, "checkpoint.part_written": 15}
+SAVES = {"checkpoint.begun": 2, "checkpoint.part_written": 15}
 PUBLICATIONS = {"publish.before": 7, "publish.part_staged": 18, "publish.after": 29}
 
 
@@ -200,8 +201,8 @@ def test_a_rank_that_hangs_is_waited_for_as_long_as_the_job_says(tmp_path: Path)
         message = restarts(job)[0]
         (named,) = [rank for rank in FOUR if message.startswith(f"{rank} has not come out of collective ")]
         others = [rank for rank in FOUR if "could not go through" in (job.out / f"logs/{rank}.log").read_text()]
-        assert {named, *others} == set(FOUR), job.stated()
-        assert named not in others
+        assert others, "those that wait for it say so, or are ended by the restart"
+        assert named not in others, job.stated()
         survive(job, 1)
 
 
