@@ -89,10 +89,10 @@ def _misfits(described: Mapping[str, Any], own: ParallelismSpec) -> Iterator[str
     # A group of queries stays with its keys, so that tensor ranks are at most as many as these heads.
     yield from _remainder("tensor", own.tensor, "num_key_value_heads", keys)
     yield from _remainder("tensor", own.tensor, "num_attention_heads", heads)
-    words = _size(described, "vocab_size")
-    if own.tensor > 1 and -(-words // own.tensor) * (own.tensor - 1) >= words:
+    vocabulary = _size(described, "vocab_size")
+    if own.tensor > 1 and -(-vocabulary // own.tensor) * (own.tensor - 1) >= vocabulary:
         yield (
-            f"parallelism.tensor: {own.tensor} ranks leave one of them without a word of vocab_size {words} of its"
+            f"parallelism.tensor: {own.tensor} ranks leave one of them without a word of vocab_size {vocabulary} of its"
             " config.json. Give fewer."
         )
     layers, pieces = _size(described, "num_hidden_layers"), own.pipeline * own.virtual_pipeline

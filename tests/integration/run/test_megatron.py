@@ -88,7 +88,7 @@ PATIENCE = {"heartbeatTimeoutSeconds": 10, "stallTimeoutSeconds": 120, "threshol
 def rewards(job: RunningJob, first: int, last: int) -> float:
     """The mean reward of rollouts [first, last), as they were trained at last."""
     of_step = {line["step"]: line["reward"] for line in job.metrics()}
-    return sum(of_step[step] for step in range(first, last)) / (last - first)
+    return float(sum(of_step[step] for step in range(first, last))) / (last - first)
 
 
 def few_prompts(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
@@ -190,7 +190,7 @@ def test_a_death_in_a_window_that_all_ranks_pass(tmp_path: Path, windows: Mappin
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_a_rank_that_hangs_is_waited_for_as_long_as_the_job_says(tmp_path: Path) -> None:
+def test_a_rank_that_hangs_is_waited_for_as_long_as_the_job_states(tmp_path: Path) -> None:
     """It goes on beating, as do those that wait for it in groups of Megatron, whose own deadline is half an hour."""
     env = armed(tmp_path)
     env["RLJOB_FAILPOINTS"] = "collective.section=hang:40"

@@ -29,7 +29,7 @@ TINY = ModelShape(
     experts_per_token=2,
 )
 WORK = Pass(tokens=12, responses=6)
-LAYOUT = {"tensor": 2, "pipeline": 2, "expert": 4}
+LAYOUT: dict[str, Any] = {"tensor": 2, "pipeline": 2, "expert": 4}
 
 
 def part(stage: int = 0, ranks: int = 16, shape: ModelShape = TINY, **parallelism: Any) -> RankPart:
