@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import time
 from pathlib import Path
 
 from rljob_api.wire.checkpoint_report import Answer, ExportQuestion, Progress
@@ -21,7 +22,7 @@ def main(question: str) -> None:
     sys.stdout.write(f"{answer.model_dump_json()}\n")
     sys.stdout.flush()
     while True:
-        signal.pause()
+        time.sleep(0.05)  # no pause(): a signal that comes just before it would be answered by the next one only
 
 
 if __name__ == "__main__":
