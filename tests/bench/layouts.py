@@ -12,6 +12,7 @@ from __future__ import annotations
 # ruff: noqa: T201 -- a benchmark prints what it found
 import argparse
 import json
+import multiprocessing
 import subprocess
 import sys
 import tempfile
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
     from rljob_workers.trainers.mesh import Mesh
 
+_FORKS = multiprocessing.get_context("fork")
+"""As a job's ranks are made: they have the imports of this process."""
 WORLD = 2
 SECONDS = 600.0
 SIZES = {
@@ -74,7 +77,6 @@ def job_of(name: str, size: Size) -> RLJobSpec:
 
 def as_rank(folder: Path, rank: int, name: str, size: Size, rounds: int) -> None:
     """Writes the seconds of this rank's processor that each round has taken."""
-    torch.set_num_threads(1)
     group = meet(folder, rank, WORLD, timeout_seconds=SECONDS)
     spec = job_of(name, size)
     trainer = build_trainer(spec, build_tokenizer(spec.model), group)
@@ -96,7 +98,7 @@ def _share(rows: TrainRows, mesh: Mesh) -> TrainRows:
     return select(rows, list(range(mesh.dp_rank, len(rows.tokens), mesh.dp_size)))
 
 
-def rates(root: Path, size: Size, rounds: int, arguments: list[str]) -> Mapping[str, float]:
+def rates(root: Path, size: Size, rounds: int) -> Mapping[str, float]:
     """Tokens a second of each side's best round."""
     spec = size.spec("Flat")
     write_blob(root / "weights.safetensors", initial_state(spec.model, build_tokenizer(spec.model)))
@@ -104,10 +106,12 @@ def rates(root: Path, size: Size, rounds: int, arguments: list[str]) -> Mapping[
     found: dict[str, float] = {}
     for name in SIDES:
         folder = Path(tempfile.mkdtemp(dir=root))
-        command = [sys.executable, "-m", __spec__.name, *arguments, "--side", name, "--folder", str(folder)]
-        ranks = [subprocess.Popen([*command, "--rank", str(rank)]) for rank in range(WORLD)]
-        codes = [rank.wait() for rank in ranks]
-        if any(codes):
+        ranks = [_FORKS.Process(target=as_rank, args=(folder, rank, name, size, rounds)) for rank in range(WORLD)]
+        for rank in ranks:
+            rank.start()
+        for rank in ranks:
+            rank.join()
+        if codes := [rank.exitcode for rank in ranks if rank.exitcode]:
             raise SystemExit(f"{name}: its ranks ended with {codes}")
         each = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(WORLD)]
         found[name] = num_tokens / (min(map(sum, zip(*each, strict=True))) / WORLD)
@@ -122,24 +126,18 @@ def imports(backend: str) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Reads the options, and measures or is one rank."""
+    """Reads the options and measures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--size", choices=SIZES, default="full")
-    parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
-    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    torch.set_num_threads(1)  # before the first product: a pool does not survive a fork
     size = SIZES[options.size]
-    if options.side:
-        as_rank(options.folder, options.rank, options.side, size, options.rounds)
-        return
     for backend in ("Flat", "Fsdp", "Megatron"):
         seconds, mib = imports(backend)
         print(f"imports of {backend:10s} {seconds:6.1f} s {mib:6.0f} MiB", flush=True)
     with tempfile.TemporaryDirectory() as root:
-        given = ["--rounds", str(options.rounds), "--size", options.size]
-        found = rates(Path(root), size, options.rounds, given)
+        found = rates(Path(root), size, options.rounds)
     for name, rate in found.items():
         print(f"{name:22s} {rate:8.0f} tokens/s {rate / found['Fsdp']:6.2f}x")
 
