@@ -1,4 +1,4 @@
-"""No rank of Megatron holds more than its part of a model and two buckets, and two of its tensors, while weights come and go."""
+"""No rank of Megatron holds more than its part of a model, two buckets and two tensors while weights come and go."""
 
 from __future__ import annotations
 
