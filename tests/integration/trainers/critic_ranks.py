@@ -55,7 +55,9 @@ def main(
     `parallelism` is the manifest's, of the role.
     """
     for architecture, tied in ARCHITECTURES.items():
-        spec = laid_out(make_spec(architecture=architecture, tied=tied, micro_batch_size=5), backend, parallelism)
+        spec = laid_out(
+            make_spec(architecture=architecture, tied=tied, micro_batch_size=5), backend, group.world, parallelism
+        )
         settings, tokenizer = settings_of(backend, folder.parent / architecture), build_tokenizer(spec.model)
         critic = build_critic(settings, spec, tokenizer, group)
         if source:
@@ -77,8 +79,9 @@ def main(
         write_blob(folder / f"{name}-{group.rank}.safetensors", {"values": values_of_family(name, folder.parent, mesh)})
 
 
-def laid_out(spec: RLJobSpec, backend: str, parallelism: str) -> RLJobSpec:
-    critic = CriticSpec.model_validate({"backend": backend, "parallelism": json.loads(parallelism) or None})
+def laid_out(spec: RLJobSpec, backend: str, ranks: int, parallelism: str) -> RLJobSpec:
+    fields = {"backend": backend, "ranksPerPod": ranks, "parallelism": json.loads(parallelism) or None}
+    critic = CriticSpec.model_validate(fields)
     return spec.model_copy(update={"roles": spec.roles.model_copy(update={"critic": critic})})
 
 

@@ -36,6 +36,7 @@ def main(folder: Path, group: DataParallelGroup, _: DeviceMesh) -> None:
         ranks = distributed.new_group(list(range(size)))
         if group.rank >= size:
             continue
+        assert isinstance(ranks, distributed.ProcessGroup), "a rank of it"
         ends = first_rows(size)
         part = VocabularyPart(ends[group.rank], ranks)
         for dtype in (torch.float32, torch.float64):

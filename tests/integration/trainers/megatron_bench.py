@@ -119,7 +119,8 @@ class Bench:
     def state(self, run: Run) -> dict[str, torch.Tensor]:
         """What its ranks have saved of weights and optimizer, whole tensors by kind and name."""
         folder = self.folder / run.folder / "saved"
-        saved, found = SavedState(folder, "actor"), {}
+        saved = SavedState(folder, "actor")
+        found: dict[str, torch.Tensor] = {}
         weights = read_weights(folder)
         for kind in sorted(saved.kinds):
             saved.check(kind, {name: tensor.shape for name, tensor in weights.items()})

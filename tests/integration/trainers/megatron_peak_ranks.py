@@ -14,8 +14,8 @@ from rljob_workers.trainers.data_parallel import DataParallelGroup
 from rljob_workers.trainers.megatron import weights
 from rljob_workers.trainers.megatron.decoder import Decoder, DecoderOptions
 from rljob_workers.trainers.megatron.weights import Export, load_folder
-from tests.integration.trainers.peak_ranks import peak_of
 from tests.integration.trainers.worlds import as_rank
+from tests.own_memory import peak_of
 
 BUCKET_BYTES = 16 << 20
 
@@ -30,7 +30,7 @@ def main(folder: Path, group: DataParallelGroup, _: DeviceMesh, layout: str, dty
         for parameter in decoder.parameters():
             parameter.values.zero_()  # until then they have no memory
             held += parameter.values.nbytes
-    _, taken = peak_of(lambda: load_folder(decoder, source))
+    taken = peak_of(lambda: load_folder(decoder, source))[1]
     export = Export(decoder, options.dtype, group)
 
     def publish() -> int:
