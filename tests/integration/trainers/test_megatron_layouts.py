@@ -136,11 +136,11 @@ def test_each_rank_refuses_a_folder_that_does_not_fit_and_changes_nothing(case: 
     run = run_of(*case)
     there = {"absent": "is absent there, but of shape [16, 32]", "shape": "is of shape [32, 16] there, but of shape"}
     for rank in range(ALL[case[0]].world):
-        said = json.loads((trained.folder / run.folder / f"refused-{rank}.json").read_text())
+        stated = json.loads((trained.folder / run.folder / f"refused-{rank}.json").read_text())
         for what, sentence in there.items():
-            assert f"does not fit: tensor {WRONG} {sentence}" in said[f"{run.model}-wrong-{what}"]
+            assert f"does not fit: tensor {WRONG} {sentence}" in stated[f"{run.model}-wrong-{what}"]
         unknown = "does not fit: tensor model.bias is of shape [2] there, but absent in the model"
-        assert unknown in said[f"{run.model}-wrong-unknown"]
+        assert unknown in stated[f"{run.model}-wrong-unknown"]
 
 
 CHAIN_BOUND = 1e-5

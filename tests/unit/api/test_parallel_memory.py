@@ -137,7 +137,7 @@ def test_experts_are_counted_by_the_names_of_their_weights() -> None:
     dtype=st.sampled_from(Dtype),
 )
 def test_more_ranks_never_need_more_each(tensor: int, pipeline: int, expert: int, tokens: int, dtype: Dtype) -> None:
-    def peak(ranks: int, **parallelism: int) -> int:
+    def peak(ranks: int, **parallelism: Any) -> int:
         return laid_out_trainer_memory(part(0, ranks, **parallelism), dtype, Pass(tokens, tokens), 8).peak
 
     own = {"tensor": tensor, "pipeline": pipeline, "expert": expert}
