@@ -283,7 +283,7 @@ def test_the_quickstarts_shape_learns(tmp_path: Path, seed: int) -> None:
     manifest = yaml.safe_load(quickstart.read_text())
     spec = manifest["spec"]
     spec["data"]["prompts"] = str(quickstart.parent / spec["data"]["prompts"])
-    spec["data"]["seed"] = spec["model"]["config"]["seed"] = spec["seed"] = seed
+    spec["model"]["config"]["seed"] = spec["seed"] = seed
     spec["rollout"]["numRollouts"] = 40
     spec["roles"] |= laid_out(tmp_path, TENSOR_AND_PIPELINE)["spec"]["roles"]
     with RunningJob(tmp_path, manifest) as job:
