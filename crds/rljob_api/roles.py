@@ -132,6 +132,10 @@ REFERENCE_ROLE = _only(lambda traits: "ref_log_probs" in traits.tasks)
 """Its model may be a teacher, which is no version of the policy."""
 
 
+MODEL_ROLES = tuple(role for role, traits in TRAITS.items() if traits.loads_model and not traits.has_engines)
+"""Whose ranks hold a model themselves."""
+
+
 FORWARD_ROLES = frozenset(role for role, traits in TRAITS.items() if traits.stream and not traits.has_engines)
 """They compute log-probs under weights that the actor publishes."""
 

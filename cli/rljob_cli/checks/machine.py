@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING
 from rljob_api.cluster import PRETENDED_DEVICES as PRETENDED
 from rljob_api.machine.devices import machine_devices
 from rljob_api.names import EngineKind
-from rljob_api.roles import LEADING_ROLE, TRAITS, field_name
+from rljob_api.roles import LEADING_ROLE, MODEL_ROLES, field_name
 from rljob_api.spec.roles import BACKENDS
 from rljob_cli.checks.findings import ANY, Finding, problem, unchecked, warning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rljob_api.names import Role
     from rljob_api.spec import RLJobSpec
     from rljob_api.spec.engine import EngineSpec
 
@@ -172,16 +171,12 @@ def trainer_problem(spec: RLJobSpec) -> str | None:
     """A sentence where a role's backend has packages of its own that are not installed here."""
     for role in spec.roles.present():
         backend = spec.backend_of(role)
-        if _trains_or_scores(role) and BACKENDS[backend].module and find_spec(BACKENDS[backend].module) is None:
+        if role in MODEL_ROLES and BACKENDS[backend].module and find_spec(BACKENDS[backend].module) is None:
             return (
                 f"spec.roles.{field_name(role)}.backend: {backend} is not installed here. Install it: pip install"
                 f" '{_DISTRIBUTION}[{backend.lower()}]', or set backend to Fsdp."
             )
     return None
-
-
-def _trains_or_scores(role: Role) -> bool:
-    return TRAITS[role].loads_model and not TRAITS[role].has_engines
 
 
 def engine_problem(engine: EngineSpec) -> str | None:

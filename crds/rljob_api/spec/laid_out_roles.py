@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rljob_api.names import Role
-from rljob_api.roles import LEADING_ROLE, REFERENCE_ROLE, TRAITS, VALUE_ROLE, field_name
+from rljob_api.roles import LEADING_ROLE, MODEL_ROLES, REFERENCE_ROLE, VALUE_ROLE, field_name
 from rljob_api.rule import Rule
 from rljob_api.spec.roles import BACKENDS, CriticSpec, ModelRoleSpec, ReferenceSpec
 from rljob_api.spec.trained_roles import ENGINE_IS_SIM
@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from rljob_api.spec import RLJobSpec
     from rljob_api.spec.model import ModelConfig
     from rljob_api.spec.parallelism import ParallelismSpec
-
-_ROLES = tuple(role for role in Role if TRAITS[role].loads_model and not TRAITS[role].has_engines)
-"""Whose ranks hold a model."""
-
 
 _WITH_FOLDER = (VALUE_ROLE, REFERENCE_ROLE)
 """Whose model may be another one than the policy."""
@@ -139,7 +135,7 @@ def _divides(role: Role, division: _Division) -> Rule:
 
 
 def _layouts() -> Iterator[Rule]:
-    for role in _ROLES:
+    for role in MODEL_ROLES:
         yield _lays_out(role)
         if role is not LEADING_ROLE:
             yield _is_simulated_as_actor(role)

@@ -13,7 +13,7 @@ from pydantic import Field, TypeAdapter
 
 from rljob_api.base import WireModel
 from rljob_api.names import EngineKind
-from rljob_api.roles import TRAITS
+from rljob_api.roles import MODEL_ROLES, TRAITS
 from rljob_api.spec.roles import TrainerBackend
 from rljob_api.wire.identity import PodKey
 
@@ -40,9 +40,7 @@ def preloads_of(spec: RLJobSpec, roles: Iterable[Role]) -> Preloads:
     """
     asked, engine = list(roles), spec.roles.rollout.engine.kind
     is_forked = spec.roles.rollout.gpus == 0 and any(TRAITS[role].has_engines for role in asked)
-    trainers = frozenset(
-        spec.backend_of(role) for role in asked if TRAITS[role].loads_model and not TRAITS[role].has_engines
-    )
+    trainers = frozenset(spec.backend_of(role) for role in asked if role in MODEL_ROLES)
     return Preloads(trainers, engine if is_forked else EngineKind.TORCH)
 
 

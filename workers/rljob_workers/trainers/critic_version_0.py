@@ -13,13 +13,17 @@ from rljob_workers.models.blob import WEIGHTS_FILE, write_blob
 from rljob_workers.models.building import weight_files
 from rljob_workers.models.value_head import new_value_head, require_value_head
 from rljob_workers.models.weight_source import Folder
+from rljob_workers.trainers.settings import initial_weights
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import torch
+    from transformers import PreTrainedTokenizerBase
 
+    from rljob_api.spec import RLJobSpec
     from rljob_workers.trainers.base import Trainer
+    from rljob_workers.trainers.settings import CriticSettings
 
 HEAD_FILE = "model-value-head.safetensors"
 """Read with the others, as a part of the model."""
@@ -29,6 +33,23 @@ def load_reward_model(trainer: Trainer, folder: Path) -> None:
     """All weights of a folder that has a value head; ValueError, with the cure, for another one."""
     require_value_head(folder)
     trainer.load(Folder(folder))
+
+
+def load_first_weights(
+    trainer: Trainer,
+    settings: CriticSettings,
+    spec: RLJobSpec,
+    tokenizer: PreTrainedTokenizerBase,
+    width: int,
+    scratch: Path,
+) -> None:
+    """Of a backend that reads folders: a reward model's, else the policy's, of hidden size `width`, and a new head."""
+    if settings.model_path is not None:
+        load_reward_model(trainer, settings.model_path)
+    elif spec.model.path is not None:
+        load_policy_folder(trainer, Path(spec.model.path), width, scratch)
+    else:
+        load_policy(trainer, initial_weights(spec, tokenizer), width, scratch)
 
 
 def load_policy(trainer: Trainer, state: Mapping[str, torch.Tensor], width: int, scratch: Path) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from enum import Enum, auto
 from pathlib import Path
 from typing import Any
@@ -79,7 +79,8 @@ class RecordedWeights:
         if NAMES[0] in self._published:
             raise ValueError(f"{record} was saved by a simulated trainer, which has no model. There is none to export.")
         self._exact = self._exact_weights()
-        self.origins = {name: self._origin(name) for name in self._published}
+        exact = set() if self._exact is None else self._exact.names(PARAMETER)
+        self.origins = {name: self._origin(name, exact) for name in self._published}
         self._places: dict[torch.dtype, torch.Tensor] = {}
 
     @property
@@ -148,12 +149,11 @@ class RecordedWeights:
             )
         return state
 
-    def _origin(self, name: str) -> Origin:
+    def _origin(self, name: str, exact: Set[str]) -> Origin:
         tensor = self._published[name]
         if self._type_of(tensor) is tensor.dtype:
             return Origin.PUBLISHED
-        is_exact = self._exact is not None and name in self._exact.names(PARAMETER)
-        return Origin.EXACT if is_exact else Origin.CONVERTED
+        return Origin.EXACT if name in exact else Origin.CONVERTED
 
     def _type_of(self, tensor: torch.Tensor) -> torch.dtype:
         """That it is exported in: numbers that are no floats stay what they are."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,7 +12,7 @@ from rljob_workers.devices import own_device
 from rljob_workers.models.building import described_config, model_config, torch_dtype
 from rljob_workers.trainers.allocator import keep_freed_memory, return_freed_memory
 from rljob_workers.trainers.backend import Backend, CriticBuilder
-from rljob_workers.trainers.critic_version_0 import load_policy, load_policy_folder, load_reward_model
+from rljob_workers.trainers.critic_version_0 import load_first_weights
 from rljob_workers.trainers.fsdp.proof import require_right
 from rljob_workers.trainers.fsdp.sharded_critic import FsdpCritic, backbone_width, build_sharded_critic
 from rljob_workers.trainers.fsdp.sharded_forward import ShardedForward
@@ -30,6 +29,8 @@ from rljob_workers.trainers.settings import (
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from rljob_api.names import Role
@@ -62,14 +63,8 @@ def _build_critic(settings: CriticSettings, spec: RLJobSpec, tokenizer: PreTrain
 def _load_critic(
     trainer: Trainer, settings: CriticSettings, spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, scratch: Path
 ) -> None:
-    if settings.model_path is not None:
-        load_reward_model(trainer, settings.model_path)
-        return
     width = backbone_width(model_config(described_config(spec.model, tokenizer)))
-    if spec.model.path is not None:
-        load_policy_folder(trainer, Path(spec.model.path), width, scratch)
-    else:
-        load_policy(trainer, initial_weights(spec, tokenizer), width, scratch)
+    load_first_weights(trainer, settings, spec, tokenizer, width, scratch)
 
 
 def _training_options(spec: RLJobSpec) -> ModelOptions:

@@ -92,10 +92,11 @@ class Decoder:
 
     def outputs_of(
         self, chunk: torch.nn.Module, hidden: torch.Tensor, inputs: PackedInputs, temperature: float
-    ) -> Outputs:
+    ) -> torch.Tensor:
         """Of all response tokens, the same on each rank of the last stage, with a graph where `hidden` has one.
 
-        `chunk` is the last one, and `hidden` [1, tokens, width] what it gives of this rank's tokens.
+        [1, tokens] values, or [2, tokens] log-probs and entropies: `named` gives them their names. `chunk` is the last
+        one, and `hidden` [1, tokens, width] what it gives of this rank's tokens.
         """
         states = self._gathered(hidden[0])[inputs.predicting]
         found = (
@@ -104,7 +105,13 @@ class Decoder:
             else self._scores(chunk, states, inputs, temperature)
         )
         whole = found.new_zeros(len(found), inputs.num_responses).index_copy(1, inputs.slots, found)
-        return _named(self._over_context(whole), self.outputs)
+        return self._over_context(whole)
+
+    def named(self, found: torch.Tensor) -> Outputs:
+        """What `outputs_of` has found."""
+        if self.sizes.has_value_head:
+            return Outputs(values=found[0])
+        return Outputs(log_probs=found[0], entropy=found[1])
 
     def _gathered(self, hidden: torch.Tensor) -> torch.Tensor:
         """[own tokens, width] on each tensor rank, whose gradients are those of all of them."""
@@ -151,24 +158,3 @@ class Decoder:
             whole, group=parallel_state.get_context_parallel_group()
         )
         return joined
-
-
-def _named(found: torch.Tensor, outputs: frozenset[Output]) -> Outputs:
-    """[1, tokens] values, or [2, tokens] log-probs and entropies."""
-    if Output.VALUES in outputs:
-        return Outputs(values=found[0])
-    return Outputs(log_probs=found[0], entropy=found[1])
-
-
-def stacked(outputs: Outputs) -> torch.Tensor:
-    """The other way round."""
-    if outputs.values is not None:
-        return outputs.values[None]
-    assert outputs.log_probs is not None, "a policy gives log-probs"
-    assert outputs.entropy is not None, "a policy gives entropies"
-    return torch.stack([outputs.log_probs, outputs.entropy])
-
-
-def unstacked(found: torch.Tensor, decoder: Decoder) -> Outputs:
-    """What `stacked` has made of a decoder's outputs."""
-    return _named(found, decoder.outputs)

@@ -1,7 +1,6 @@
 """Megatron's groups of one gang, and where a rank stands in them.
 
-Megatron has them per process, so that a process holds one model. Rank r of a gang stands at tensor rank r % T, then
-context, data and pipeline rank, in this order; experts lie over the ranks of a stage.
+Megatron has them per process, so that a process holds one model. `rljob_api.rank_places` has its order of ranks.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 from torch import distributed
 from torch.distributed import HashStore  # type: ignore[attr-defined] # exported without saying so
 
+from rljob_api.rank_places import place_of
 from rljob_workers.devices import group_backend, own_device
 from rljob_workers.trainers.megatron import cpu
 from rljob_workers.trainers.mesh import Mesh
@@ -41,9 +41,7 @@ class Place:
 
 def mesh_of(parallelism: ParallelismSpec, gang: DataParallelGroup) -> Mesh:
     """Which ranks of the gang share a model; a collective of it."""
-    beside = parallelism.tensor * parallelism.context
-    dp_size = gang.world // parallelism.ranks_per_model
-    return Mesh.of(gang, [rank // beside % dp_size for rank in range(gang.world)])
+    return Mesh.of(gang, [place_of(rank, gang.world, parallelism).data for rank in range(gang.world)])
 
 
 def start_groups(parallelism: ParallelismSpec, gang: DataParallelGroup, *, timeout_seconds: float) -> Place:

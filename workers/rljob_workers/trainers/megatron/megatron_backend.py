@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rljob_api.model_files.parallel_layout import layout_problem
@@ -12,7 +11,7 @@ from rljob_api.spec.roles import TrainerBackend
 from rljob_workers.models.building import described_config, model_config, torch_dtype
 from rljob_workers.trainers.allocator import keep_freed_memory
 from rljob_workers.trainers.backend import Backend, CriticBuilder
-from rljob_workers.trainers.critic_version_0 import load_policy, load_policy_folder, load_reward_model
+from rljob_workers.trainers.critic_version_0 import load_first_weights
 from rljob_workers.trainers.megatron.decoder import Decoder, DecoderOptions
 from rljob_workers.trainers.megatron.groups import mesh_of
 from rljob_workers.trainers.megatron.megatron_model import MegatronCritic, MegatronModel, MegatronScoring
@@ -27,7 +26,9 @@ from rljob_workers.trainers.settings import (
 )
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedTokenizerBase
+    from pathlib import Path
+
+    from transformers import PreTrainedTokenizerBase
 
     from rljob_api.names import Role
     from rljob_api.spec import RLJobSpec
@@ -58,14 +59,8 @@ def _build_critic(settings: CriticSettings, spec: RLJobSpec, tokenizer: PreTrain
 def _load_critic(
     trainer: Trainer, settings: CriticSettings, spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, scratch: Path
 ) -> None:
-    if settings.model_path is not None:
-        load_reward_model(trainer, settings.model_path)
-        return
-    width = _config(spec, tokenizer).hidden_size
-    if spec.model.path is not None:
-        load_policy_folder(trainer, Path(spec.model.path), width, scratch)
-    else:
-        load_policy(trainer, initial_weights(spec, tokenizer), width, scratch)
+    width = model_config(described_config(spec.model, tokenizer)).hidden_size
+    load_first_weights(trainer, settings, spec, tokenizer, width, scratch)
 
 
 def _forward_model(
@@ -73,10 +68,6 @@ def _forward_model(
 ) -> ForwardModel:
     decoder = _decoder(spec, tokenizer, role, gang)
     return ModelForward(MegatronScoring(decoder), micro_batch_limits(spec.training), gang)
-
-
-def _config(spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase) -> PretrainedConfig:
-    return model_config(described_config(spec.model, tokenizer))
 
 
 def _decoder(

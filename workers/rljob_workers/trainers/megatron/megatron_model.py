@@ -18,7 +18,7 @@ from rljob_workers.trainers.megatron.weights import Export, load_folder
 from rljob_workers.trainers.model_trainer import Meeting, ScoringModel, TrainableModel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from rljob_workers.models.slices import StateShare
@@ -28,9 +28,8 @@ if TYPE_CHECKING:
     from rljob_workers.trainers.megatron.decoder import Decoder
     from rljob_workers.trainers.mesh import Mesh
     from rljob_workers.trainers.micro_batches import RowRange
+    from rljob_workers.trainers.model_trainer import LossOf
     from rljob_workers.trainers.optimizer_steps import AdamWConfig
-
-    LossOf = Callable[[RowRange, Outputs], torch.Tensor]
 
 
 def _meeting_of(decoder: Decoder) -> Meeting:

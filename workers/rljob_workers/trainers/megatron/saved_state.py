@@ -43,8 +43,9 @@ def restore(decoder: Decoder, optimizer: DistributedAdamW, folder: Path, role: s
     saved = SavedState(folder, role)
     slices = [one for shard in optimizer.shards() for one in _slices(shard)]
     slices = [one for one in slices if one.kind != PARAMETER or PARAMETER in saved.kinds]
+    shapes = stored_shapes(decoder)
     for kind in {one.kind for one in slices}:
-        saved.check(kind, stored_shapes(decoder))
+        saved.check(kind, shapes)
     load_folder(decoder, folder)
     optimizer.load()
     for one in slices:

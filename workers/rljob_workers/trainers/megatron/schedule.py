@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import distributed
 
-from rljob_workers.algorithms.objective import Outputs
-from rljob_workers.trainers.megatron.decoder import Decoder, stacked, unstacked
+from rljob_workers.trainers.megatron.decoder import Decoder
 from rljob_workers.trainers.megatron.inputs import PackedInputs, packed_inputs
 from rljob_workers.trainers.micro_batches import RowRange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from rljob_workers.algorithms.objective import Outputs
     from rljob_workers.tensors.jagged import Jagged
-
-    LossOf = Callable[[RowRange, Outputs], torch.Tensor]
+    from rljob_workers.trainers.model_trainer import LossOf
 
 _EMPTY = RowRange(0, 0, 0, 0)
 
@@ -77,12 +76,11 @@ class Schedule:
         # Chunks of a stage take turns over as many micro-batches as there are stages.
         missing = -len(parts) % parallelism.pipeline if is_interleaved else 0
         multiple, context = parallelism.row_multiple, self._decoder.context
-        inputs = [
-            packed_inputs(tokens, response_lengths, part, multiple, context, self._device)
-            for part in (*parts, *[_EMPTY] * missing)
+        passes = [
+            (part, packed_inputs(tokens, response_lengths, part or _EMPTY, multiple, context, self._device))
+            for part in (*parts, *[None] * missing)
         ]
-        passes = [(number, parts[number] if number < len(parts) else None, one) for number, one in enumerate(inputs)]
-        found: list[Outputs] = []
+        found: list[torch.Tensor] = []
         step = partial(self._step, found=found, temperature=temperature, loss_of=loss_of)
         iterators = [iter(passes) for _ in self._chunks]
         get_forward_backward_func()(
@@ -98,17 +96,17 @@ class Schedule:
 
     def _step(
         self,
-        passes: Iterator[tuple[int, RowRange | None, PackedInputs]],
+        passes: Iterator[tuple[RowRange | None, PackedInputs]],
         chunk: Any,  # noqa: ANN401 -- of an untyped library
         *,
-        found: list[Outputs],
+        found: list[torch.Tensor],
         temperature: float,
         loss_of: LossOf | None,
     ) -> tuple[torch.Tensor, Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor, dict[str, Any]]]]:
         """One pass of one chunk, and what the schedule calls with the result of the last one."""
         from megatron.core.packed_seq_params import PackedSeqParams
 
-        _, part, inputs = next(passes)
+        part, inputs = next(passes)
         ends = inputs.ends
         packed = PackedSeqParams("thd", ends, ends, ends, ends, inputs.longest, inputs.longest)
         packed.row_blocks = inputs.blocks  # for our attention
@@ -117,7 +115,7 @@ class Schedule:
 
     def _end(
         self,
-        found: list[Outputs],
+        found: list[torch.Tensor],
         chunk: Any,  # noqa: ANN401 -- of an untyped library
         part: RowRange | None,
         inputs: PackedInputs,
@@ -127,23 +125,22 @@ class Schedule:
     ) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
         """The loss of a pass. One of no response tokens hangs on the model too: other stages wait for its gradient."""
         outputs = self._decoder.outputs_of(_unwrapped(chunk), hidden, inputs, temperature)
-        loss = hidden.float().sum() * 0.0 if inputs.num_responses == 0 or loss_of is None else None
+        of_rows = None
         if part is not None:
-            found.append(Outputs(**{one.value: outputs.of(one).detach() for one in self._decoder.outputs}))
+            found.append(outputs.detach())
             if loss_of is not None:
-                of_rows = loss_of(part, outputs)
-                loss = of_rows if loss is None else loss
-        assert loss is not None, "a pass that is of no part has no response tokens"
+                of_rows = loss_of(part, self._decoder.named(outputs))
+        loss = hidden.float().sum() * 0.0 if of_rows is None or not inputs.num_responses else of_rows
         return loss, torch.zeros([], dtype=torch.int), {}
 
-    def _on_all_stages(self, found: Sequence[Outputs], parts: Sequence[RowRange]) -> list[Outputs]:
+    def _on_all_stages(self, found: Sequence[torch.Tensor], parts: Sequence[RowRange]) -> list[Outputs]:
         if self._decoder.options.parallelism.pipeline == 1:
-            return list(found)
+            return [self._decoder.named(one) for one in found]
         from megatron.core import parallel_state
 
         lengths = [part.last_token - part.first_token for part in parts]
         if self._is_last_stage:
-            whole = torch.cat([stacked(one).float() for one in found], 1).contiguous()
+            whole = torch.cat(list(found), 1).float()
         else:
             whole = torch.empty(len(self._decoder.outputs), sum(lengths), device=self._device)
         distributed.broadcast(
@@ -151,7 +148,7 @@ class Schedule:
             src=parallel_state.get_pipeline_model_parallel_last_rank(),
             group=parallel_state.get_pipeline_model_parallel_group(),
         )
-        return [unstacked(one, self._decoder) for one in torch.split(whole, lengths, 1)]
+        return [self._decoder.named(one) for one in torch.split(whole, lengths, 1)]
 
 
 def _unwrapped(chunk: Any) -> Any:  # noqa: ANN401 -- of an untyped library
