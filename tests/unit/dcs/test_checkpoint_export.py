@@ -19,11 +19,10 @@ from rljob_workers.dcs.checkpoints.command import check_room, check_target
 from rljob_workers.dcs.checkpoints.export import (
     Origin,
     RecordedWeights,
-    split_into_parts,
     write_folder,
 )
 from rljob_workers.dcs.errors import CheckpointDamaged
-from rljob_workers.models.blob import INDEX_FILE, read_weights
+from rljob_workers.models.blob import INDEX_FILE, read_weights, rounds
 from rljob_workers.models.slices import PARAMETER, StateShare, StateSlice
 from rljob_workers.simulation.policy import NAMES
 from tests.memory_meter import MemoryMeter
@@ -156,7 +155,7 @@ def test_what_only_the_job_can_use_stays_behind(tmp_path: Path) -> None:
 )
 def test_parts_have_ten_bytes_at_most(sizes: list[int], expected: list[list[int]]) -> None:
     named = {str(index): size for index, size in enumerate(sizes)}
-    assert split_into_parts(named, 10) == [[str(index) for index in part] for part in expected]
+    assert rounds(named, 10) == [[str(index) for index in part] for part in expected]
 
 
 def test_a_model_in_parts_has_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import json
 import os
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import xxhash
 from safetensors import safe_open
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import torch
+
+K = TypeVar("K")
 
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -58,6 +60,19 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
 def part_file(index: int, count: int) -> str:
     """What a part of a model is called in its folder, as Hugging Face has it; a single part is `model.safetensors`."""
     return WEIGHTS_FILE if count == 1 else f"model-{index + 1:05}-of-{count:05}.safetensors"
+
+
+def rounds(sizes: Mapping[K, int], limit: int) -> list[list[K]]:
+    """The names in their order, as many together as stay within the limit, and one at least; none at all of none."""
+    cut: list[list[K]] = []
+    room = 0
+    for name, size in sizes.items():
+        if not cut or size > room:
+            cut.append([])
+            room = limit
+        cut[-1].append(name)
+        room -= size
+    return cut
 
 
 def is_part_of_several(file: str) -> bool:

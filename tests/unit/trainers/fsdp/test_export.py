@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_workers.trainers.fsdp.stored_tensors import assign, rounds
+from rljob_workers.models.blob import rounds
+from rljob_workers.trainers.fsdp.stored_tensors import assign
 
 SIZES = st.dictionaries(st.text("abcdef", min_size=1, max_size=4), st.integers(1, 1000), min_size=1, max_size=40)
 

@@ -39,7 +39,7 @@ from rljob_workers.dcs.checkpoints.on_disk import (
 )
 from rljob_workers.dcs.errors import CheckpointDamaged
 from rljob_workers.dcs.tensor_bytes import index_of_parts, streamed_pieces
-from rljob_workers.models.blob import INDEX_FILE, part_file, read_blob
+from rljob_workers.models.blob import INDEX_FILE, part_file, read_blob, rounds
 from rljob_workers.models.building import CONFIG_FILE
 from rljob_workers.models.slices import PARAMETER, SavedState
 from rljob_workers.simulation.policy import NAMES
@@ -207,19 +207,6 @@ def _state_in(folder: Path, role: Role) -> SavedState | None:
         raise CheckpointDamaged(folder, f"has a state of the {role.value} that cannot be read ({error})") from error
 
 
-def split_into_parts(sizes: Mapping[str, int], part_bytes: int) -> list[list[str]]:
-    """Names in their order, cut into parts of at most `part_bytes`; one that is larger has a part of its own."""
-    parts: list[list[str]] = []
-    room = 0
-    for name, size in sizes.items():
-        if not parts or size > room:
-            parts.append([])
-            room = part_bytes
-        parts[-1].append(name)
-        room -= size
-    return parts
-
-
 def num_bytes_of(tensor: torch.Tensor) -> int:
     """Also of one on the meta device."""
     return tensor.numel() * tensor.element_size()
@@ -238,7 +225,7 @@ def write_folder(
     try:
         beside.mkdir()
         meta = weights.meta()
-        parts = split_into_parts({name: num_bytes_of(tensor) for name, tensor in meta.items()}, PART_BYTES)
+        parts = rounds({name: num_bytes_of(tensor) for name, tensor in meta.items()}, PART_BYTES)
         files = {part_file(index, len(parts)): names for index, names in enumerate(parts)}
         for file, names in files.items():
             pieces = streamed_pieces({name: meta[name] for name in names}, weights.tensors(names))

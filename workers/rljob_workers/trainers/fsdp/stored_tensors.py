@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 from torch import distributed
 
-from rljob_workers.models.blob import WeightShare, layout_digest, read_weights
+from rljob_workers.models.blob import WeightShare, layout_digest, read_weights, rounds
 from rljob_workers.trainers.base import Bucket
 
 if TYPE_CHECKING:
@@ -279,19 +279,6 @@ def assign(sizes: Mapping[str, int], world: int) -> dict[str, int]:
         owners[name] = owner
         loads[owner] += sizes[name]
     return {name: owners[name] for name in sizes}
-
-
-def rounds(sizes: Mapping[str, int], limit: int) -> list[list[str]]:
-    """The names in their order, as many together as stay within the limit, and one at least."""
-    cut: list[list[str]] = [[]]
-    room = limit
-    for name, size in sizes.items():
-        if cut[-1] and size > room:
-            cut.append([])
-            room = limit
-        cut[-1].append(name)
-        room -= size
-    return cut
 
 
 class Export:

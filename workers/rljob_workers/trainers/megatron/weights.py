@@ -12,7 +12,7 @@ import orjson
 import torch
 from torch import distributed
 
-from rljob_workers.models.blob import WeightShare, layout_digest, read_weights
+from rljob_workers.models.blob import WeightShare, layout_digest, read_weights, rounds
 from rljob_workers.models.building import HEAD
 from rljob_workers.trainers.base import Bucket
 from rljob_workers.trainers.megatron.stored_names import is_copy, is_cut, is_expert, pieces
@@ -105,7 +105,7 @@ class Export:
         self._decoder = decoder
         self._dtype = dtype
         self._gang = gang
-        self._rounds = list(_rounds(list(_assigned(decoder)), dtype))
+        self._rounds = rounds({owned: _num_bytes(owned, dtype) for owned in _assigned(decoder)}, BUCKET_BYTES)
         self._num_rounds, self.share = self._compared()
 
     def buckets(self) -> Iterator[Bucket]:
@@ -196,19 +196,9 @@ def _assigned(decoder: Decoder) -> Iterator[_Owned]:
         )
 
 
-def _rounds(owned: Sequence[_Owned], dtype: torch.dtype) -> Iterator[list[_Owned]]:
-    """In their order, as many together as are within a bucket, and one at least."""
-    taken: list[_Owned] = []
-    room = BUCKET_BYTES
-    for one in owned:
-        size = one.parameter.values.numel() * dtype.itemsize * (1 if one.group is None else one.group.size())
-        if taken and size > room:
-            yield taken
-            taken, room = [], BUCKET_BYTES
-        taken.append(one)
-        room -= size
-    if taken:
-        yield taken
+def _num_bytes(owned: _Owned, dtype: torch.dtype) -> int:
+    """Of the whole tensor."""
+    return owned.parameter.values.numel() * dtype.itemsize * (1 if owned.group is None else owned.group.size())
 
 
 def _beside(place: Place, rank: int, name: str) -> Place:
