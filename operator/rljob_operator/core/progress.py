@@ -95,6 +95,8 @@ def stalled(observed: Observed, status: RLJobStatus, now: float) -> RestartGloba
         return None
     if not is_true(status, ConditionType.READY) and (_is_rank_busy(observed) or _is_pod_starting(observed, status)):
         return None
+    if _is_without_engine(observed.open_coordinator):
+        return None
     still = now - stalls + limit
     message = (
         f"no step was trained and nothing was done for one in {still:.0f} s (stallTimeoutSeconds {limit}): "
@@ -151,6 +153,12 @@ def _is_rank_busy(observed: Observed) -> bool:
     if coordinator is None:
         return False
     return any((rank.busy_left_seconds or 0) > 0 for pod in coordinator.pods for rank in pod.ranks)
+
+
+def _is_without_engine(coordinator: CoordinatorStatus) -> bool:
+    """Every engine is about to start again: its launcher limits each start, and failures limit how many there are."""
+    engines = [engine for pod in coordinator.pods for engine in pod.engines]
+    return bool(engines) and all(engine.state is not EngineState.RUNNING for engine in engines)
 
 
 def _waiting_ranks(observed: Observed, status: RLJobStatus) -> str:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_api.names import RolloutId
+from rljob_api.wire.launchers import EngineProcess, EngineState
 from rljob_operator.core import RaiseEpoch, decide
 from rljob_workers.rollout.engine_access import CREDITED_BEGINNINGS, EngineProgress
 from rljob_workers.transfer_queue.types import Ticket
@@ -21,6 +22,21 @@ def test_a_job_that_makes_tokens_is_not_stalled_and_one_that_stopped_is() -> Non
     decision = decide(with_coordinator(observed, progress_age_seconds=60.0), START + 1000)
     assert actions_of(decision, RaiseEpoch)
     assert "nothing was done for one in 60 s (stallTimeoutSeconds 60)" in decision.events[-1].message
+
+
+def test_a_job_all_of_whose_engines_start_waits_for_them() -> None:
+    """A start is longer than a stall may be, and has a limit of its own."""
+    observed = with_coordinator(make_running(make_policy(stallTimeoutSeconds=60)), progress_age_seconds=500.0)
+    assert observed.coordinator is not None
+    up, starting = (
+        EngineProcess(pid=7, incarnation="1", url="http://engine", state=state)
+        for state in (EngineState.RUNNING, EngineState.STARTING)
+    )
+    for engines, stalls in (([starting], False), ([starting, up], True), ([up], True), ([], True)):
+        first, *others = observed.coordinator.pods
+        pods = [first.model_copy(update={"engines": engines}), *others]
+        decision = decide(with_coordinator(observed, pods=pods), START + 1000)
+        assert bool(actions_of(decision, RaiseEpoch)) == stalls
 
 
 @given(st.lists(st.tuples(st.floats(0.5, 90), st.booleans(), st.booleans()), max_size=60))

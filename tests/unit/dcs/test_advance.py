@@ -2,7 +2,8 @@
 
 from rljob_api.names import Epoch, Role
 from rljob_api.wire.identity import Incarnation, RankKey
-from rljob_api.wire.ranks import Beat, RankState
+from rljob_api.wire.launchers import EngineProcess, EngineState
+from rljob_api.wire.ranks import Beat, Busy, RankState
 from rljob_workers.dcs.coordinator.demand import Advance
 from tests.clock import Clock
 
@@ -48,3 +49,29 @@ def test_an_epoch_begins_with_incarnations_that_have_reported_nothing() -> None:
     assert advance.age_seconds() == 10.0
     advance.receive(make_beat("a", 1))
     assert advance.age_seconds() == 0.0
+
+
+def test_the_end_of_what_a_rank_announced_gives_the_job_its_time_again() -> None:
+    clock = Clock(50.0)
+    advance = Advance(clock)
+    busy = make_beat("a", 0).model_copy(update={"busy": Busy(what="waiting for its engine", seconds=300)})
+    for beat, age in ((busy, 10.0), (busy, 20.0), (make_beat("a", 0), 10.0), (make_beat("a", 0), 20.0)):
+        advance.receive(beat)
+        clock.now += 10
+        assert advance.age_seconds() == age
+
+
+def test_an_incarnation_of_an_engine_that_is_up_counts_once() -> None:
+    clock = Clock(50.0)
+    advance = Advance(clock)
+    for incarnation, state, age in (
+        ("1", EngineState.STARTING, 10.0),
+        ("1", EngineState.RUNNING, 10.0),
+        ("1", EngineState.RUNNING, 20.0),
+        ("1", EngineState.RESTARTING, 30.0),
+        ("2", EngineState.STARTING, 40.0),
+        ("2", EngineState.RUNNING, 10.0),
+    ):
+        advance.receive_engines([EngineProcess(pid=1, incarnation=incarnation, url="http://engine", state=state)])
+        clock.now += 10
+        assert advance.age_seconds() == age

@@ -1,4 +1,4 @@
-"""Sums over the beats of all ranks: when the job last progressed, starved and idle seconds, skipped prompts.
+"""Sums over the reports of all ranks: when the job last progressed, starved and idle seconds, skipped prompts.
 
 `rank_incarnations` feeds it in the coordinator's thread; status and metrics show it. In memory only: a restarted
 coordinator counts from zero and reports since when.
@@ -7,10 +7,11 @@ coordinator counts from zero and reports since when.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from rljob_api.names import Role
 from rljob_api.roles import LEADING_ROLE, TICKET_ROLE
+from rljob_api.wire.launchers import EngineProcess, EngineState
 from rljob_api.wire.observation import DemandObservation
 from rljob_api.wire.ranks import Beat
 from rljob_workers.dcs.membership.counters import LOOP_SECONDS, PASSED_OVER, STARVED_SECONDS, WITHHELD_SECONDS
@@ -18,13 +19,22 @@ from rljob_workers.telemetry.exposition import Family, Sample
 
 
 class Advance:
-    """The newest growth of any rank's progress."""
+    """The newest growth of any rank's progress, or end of a part of a start.
+
+    When a rank ends what it announced, or an engine is up, the job has all of its time for what comes next, such as the
+    first weights of an engine that took long to start. Neither goes on for ever: ranks announce what belongs to their
+    start, to a version or to a checkpoint, and the deaths of engines are counted.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._at = clock()
         self._known: dict[str, int] = {}
         """Incarnation -> the highest progress that it reported."""
+        self._busy: set[str] = set()
+        """Incarnations that announced something long and have not ended it."""
+        self._engines: dict[str, str] = {}
+        """URL of an engine -> its newest incarnation that was up."""
 
     def receive(self, beat: Beat) -> None:
         """Notes the beat of a living rank."""
@@ -32,14 +42,28 @@ class Advance:
         if beat.progress > self._known.get(name, 0):
             self._known[name] = beat.progress
             self._at = self._clock()
+        if beat.busy is not None:
+            self._busy.add(name)
+        elif name in self._busy:
+            self._busy.remove(name)
+            self._at = self._clock()
+
+    def receive_engines(self, engines: Iterable[EngineProcess]) -> None:
+        """Notes the engines of a pod, as its launcher reports them."""
+        for engine in engines:
+            if engine.state is EngineState.RUNNING and self._engines.get(engine.url) != engine.incarnation:
+                self._engines[engine.url] = engine.incarnation
+                self._at = self._clock()
 
     def forget(self, incarnation: str) -> None:
         """An incarnation is over; what it did still counts."""
         self._known.pop(incarnation, None)
+        self._busy.discard(incarnation)
 
     def epoch_opened(self) -> None:
-        """All incarnations are over."""
+        """All incarnations of ranks are over; engines outlive them."""
         self._known.clear()
+        self._busy.clear()
 
     def age_seconds(self) -> float:
         """Since the job last came forward."""

@@ -129,6 +129,7 @@ class Launchers:
     def receive_poll(self, launcher: str, poll: LauncherPoll) -> None:
         """Notes what a launcher reports. Needs no Redis: it is how a restarted one learns how far it was seen."""
         self.polls[launcher] = ReceivedPoll(poll, self._context.clock())
+        self._ranks.advance.receive_engines(poll.engines)
         waiting = self._unordered.find(launcher)
         if waiting is not None:  # it still waits to be registered
             self.receive_hello(waiting.model_copy(update={"seen_seq": poll.seen_seq}))
