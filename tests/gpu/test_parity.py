@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from rljob_api.names import Role
 from rljob_api.spec import RLJobSpec
+from rljob_api.spec.roles import TrainerBackend
 from rljob_workers.algorithms.objective import Output
 from rljob_workers.devices import HOST
 from rljob_workers.engines.torch_engine.decoder import geometry_of, read_weights
@@ -33,13 +36,14 @@ BUILDERS = ("flat_backend", "fsdp.fsdp_backend")
 
 BOUNDS = {"float32": 1e-4, "bfloat16": 3e-2}
 """Of log-probs, beside the largest: a GPU sums in another order, and bfloat16 has 8 bits."""
-BACKENDS = ("Flat", "Fsdp")
+BACKENDS = ("Flat", "Fsdp", "Megatron")
 DTYPES = ("float32", "bfloat16")
 
 
 def spec_of(backend: str, dtype: str) -> RLJobSpec:
     spec = make_spec(dtype=dtype, micro_batch_size=8).model_dump(mode="json")
     spec["roles"]["actor"]["backend"] = backend
+    spec["roles"]["actorFwd"] = {"backend": backend}
     return RLJobSpec.model_validate(spec)
 
 
@@ -48,8 +52,24 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def on_the_cpu(spec: RLJobSpec) -> RLJobSpec:
+    """What Megatron on a GPU is compared with: its own shim for the CPU is for processes without CUDA."""
+    return spec_of("Flat", spec.model.dtype) if spec.roles.actor.backend is TrainerBackend.MEGATRON else spec
+
+
+def end_megatron(spec: RLJobSpec) -> None:
+    """Its groups are the process's: a job has one model in each."""
+    if spec.roles.actor.backend is TrainerBackend.MEGATRON:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what is not installed beside it
+            from megatron.core import parallel_state
+        parallel_state.destroy_model_parallel()
+
+
 def trainer_on(device: torch.device, spec: RLJobSpec, folder: Path) -> Trainer:
-    """With version 0; the factories get the device of this process."""
+    """With version 0; the factories get the device of this process. A later model of Megatron ends an earlier one."""
+    spec = spec if device.type == "cuda" else on_the_cpu(spec)
+    end_megatron(spec)
     with pytest.MonkeyPatch.context() as monkeypatch:
         for backend in BUILDERS:
             monkeypatch.setattr(f"rljob_workers.trainers.{backend}.own_device", lambda: device)
@@ -59,6 +79,9 @@ def trainer_on(device: torch.device, spec: RLJobSpec, folder: Path) -> Trainer:
 
 
 def forward_on(device: torch.device, spec: RLJobSpec, folder: Path) -> ForwardModel:
+    """As `trainer_on`."""
+    spec = spec if device.type == "cuda" else on_the_cpu(spec)
+    end_megatron(spec)
     with pytest.MonkeyPatch.context() as monkeypatch:
         for backend in BUILDERS:
             monkeypatch.setattr(f"rljob_workers.trainers.{backend}.own_device", lambda: device)
@@ -83,10 +106,7 @@ def test_log_probs_and_a_step_are_those_of_the_cpu(
     here, there = trainer_on(HOST, spec, folder), trainer_on(device, spec, folder)
     args = (rows.tokens, rows.response_lengths, Output.LOG_PROBS, 1.3)
     expected = here.score(*args)
-    for model in (there, forward_on(device, spec, folder)):
-        found = model.score(*args)
-        assert found.values.device == HOST
-        assert_near(found.values, expected.values, BOUNDS[dtype], "log-probs")
+    assert_scores_near(there, args, expected, dtype)
     before = {name: tensor.clone() for name, tensor in here.stage_weights().items()}
     for trainer in (here, there):
         trainer.accumulate(rows)
@@ -95,6 +115,13 @@ def test_log_probs_and_a_step_are_those_of_the_cpu(
     assert other.grad_norm == pytest.approx(one.grad_norm, rel=10 * BOUNDS[dtype])
     if dtype == "float32":  # in bfloat16 a step of Adam is as large as the rounding of its sign allows
         assert_moved(here.stage_weights(), there.stage_weights(), before)
+    assert_scores_near(forward_on(device, spec, folder), args, expected, dtype)
+
+
+def assert_scores_near(model: Trainer | ForwardModel, args: tuple[Any, ...], expected: Jagged, dtype: str) -> None:
+    found = model.score(*args)
+    assert found.values.device == HOST
+    assert_near(found.values, expected.values, BOUNDS[dtype], "log-probs")
 
 
 def assert_moved(
