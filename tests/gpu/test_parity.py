@@ -143,10 +143,14 @@ def test_what_was_staged_is_not_touched_by_the_next_step(folder: Path, device: t
     weights, state = trainer.stage_weights(), trainer.stage_state()
     trainer.accumulate(rows)
     trainer.optimizer_step()
-    exact = {one.name: one.values for one in state.slices if one.kind == "parameter"}
     state.tensors()
-    for name, weight in weights.items():
-        assert torch.equal(exact[name].to(torch.bfloat16), weight), name
+    num_compared = 0
+    for one in state.slices:  # several of a name where a backend holds its rows in another order
+        if one.kind == "parameter":
+            block = tuple(slice(start, start + size) for start, size in zip(one.offset, one.values.shape, strict=True))
+            assert torch.equal(one.values.to(torch.bfloat16), weights[one.name][block]), one.name
+            num_compared += one.values.numel()
+    assert num_compared == sum(weight.numel() for weight in weights.values())
     moved = trainer.stage_weights()
     assert any(not torch.equal(moved[name], weights[name]) for name in weights)
 

@@ -85,8 +85,12 @@ def _blocks(rows: torch.Tensor) -> Iterator[slice]:
         yield slice(start, min(start + height, len(rows)))
 
 
-CHUNK_ELEMENTS = 1 << 25
-"""Logits of a chunk: 128 MiB in float32, of which two or three exist at a time. Larger chunks gain little time."""
+CHUNK_ELEMENTS = {"cpu": 1 << 25, "cuda": 1 << 27}
+"""Logits of a chunk by device: 128 or 512 MiB in float32, of which two or three exist at a time.
+
+Larger ones gain little time on a CPU. On an H100, 8192 tokens of 152k words took 105 ms at 2^25, 70 at 2^27 and 66 at
+2^28, forward and backward, with a peak of 0.9, 1.6 and 3.0 GiB.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,7 @@ def chunked_log_probs(
     temperature: float = 1.0,
     softcap: float | None = None,
     head_dtype: torch.dtype | None = None,
-    chunk_elements: int = CHUNK_ELEMENTS,
+    chunk_elements: int | None = None,
     part: VocabularyPart | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log pi(target) and the entropy of pi, the distribution that the target was drawn from.
@@ -121,7 +125,7 @@ def chunked_log_probs(
     `targets`. They get the same results, by one exchange of three numbers a token, and none in the backward pass. The
     gradient to the head is that of these rows, and to `hidden` this rank's share, which the caller adds up.
     """
-    chunk = max(1, chunk_elements // head.shape[0])
+    chunk = max(1, (chunk_elements or CHUNK_ELEMENTS[head.device.type]) // head.shape[0])
     products = _products_dtype(hidden.dtype, head_dtype)
     scored: tuple[torch.Tensor, torch.Tensor] = _ChunkedLogProbs.apply(
         hidden, head, targets, float(temperature), softcap, chunk, products, part

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from rljob_workers.devices import own_device
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -101,7 +103,7 @@ class Norm(torch.nn.RMSNorm):
     """RMSNorm whose gradient is summed over tensor ranks, where each of them has other tokens."""
 
     def __init__(self, config: Any, hidden_size: int, eps: float = 1e-5, **others: Any) -> None:  # noqa: ANN401, ARG002 -- Megatron's
-        super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
+        super().__init__(hidden_size, eps=eps, dtype=config.params_dtype, device=own_device())
         self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined] # Megatron's mark
 
 
