@@ -32,6 +32,7 @@ MODULES = (
     "rljob_workers.trainers.flat_model",
 )
 """What the processes of a job import, beside what their parent preloads."""
+BACKENDS = (TrainerBackend.FSDP, TrainerBackend.MEGATRON)
 FDS = 32
 REQUEST_BYTES = 1 << 20
 
@@ -41,7 +42,8 @@ def main(control: socket.socket) -> None:
     preload()
     from rljob_workers.trainers import TRAINERS  # after the thread pools are limited
 
-    for name in (*MODULES, *TRAINERS[TrainerBackend.FSDP].preload):
+    of_trainers = [name for backend in BACKENDS for name in TRAINERS[backend].preload]
+    for name in (*MODULES, *of_trainers):
         importlib.import_module(name)
     wake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(woken)
