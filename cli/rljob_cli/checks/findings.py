@@ -112,7 +112,7 @@ class Findings:
 class Lines:
     """Where the fields of a manifest stand in its text."""
 
-    def __init__(self, source: str, text: str, overridden: Collection[str] = ()) -> None:
+    def __init__(self, source: str, text: str, overridden: Iterable[str] = ()) -> None:
         """`source` names the file. Text that is no YAML has no lines. `overridden`: paths of fields set by `--set`."""
         self._source = source
         self._overridden = tuple(overridden)
