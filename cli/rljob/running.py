@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,6 +69,8 @@ class Run(RunFiles):
         """`output` and `errors` are files that the process writes to."""
         super().__init__(folder)
         self._process, self._output, self._errors = process, output, errors
+        for file in (output, errors):
+            weakref.finalize(self, file.close)
         self._read_bytes = 0
         self._total_steps = 0
 
