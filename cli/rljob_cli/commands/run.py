@@ -85,7 +85,8 @@ Devices:
 For programs, --output json prints one object a line; its "kind" is
   start   name, out, totalSteps
   event   as in events.jsonl: time, reason, role, scope, message
-  step    as in metrics.jsonl: step, epoch, reward, loss, staleness, samplesPerSecond, ...
+  step    as in metrics.jsonl: step, epoch, reward, loss, staleness, samplesPerSecond, ..., and restates, the epoch of
+          the line that it replaces, where a restart has repeated the step
   result  the last one: phase, reason, message, steps, rewardFirst, rewardLast, seconds, checkpoint, resume, ...
 
 \b
