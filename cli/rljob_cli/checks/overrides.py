@@ -48,7 +48,8 @@ set_option = click.option(
 
 def parsed_or_exit(given: Sequence[str]) -> list[Override]:
     """What `--set` was given; what is not of its form ends the process with a sentence for each and exit code 64."""
-    parsed, problems = [], []
+    parsed: list[Override] = []
+    problems: list[str] = []
     for text in given:
         try:
             parsed.append(Override.parse(text))

@@ -30,15 +30,15 @@ def rank_of(status: dict[str, Any], role: str) -> int:
 def test_steps_that_a_kill_repeats_come_again_and_replace_the_earlier_ones(tmp_path: Path) -> None:
     manifest = at_leisure(make_simulated(tmp_path, checkpoint={"everySteps": 4}), tmp_path)
     job = Job.from_dict(manifest, {"rollout.numRollouts": 12})
-    kept: dict[int, dict[str, Any]] = {}
+    retained: dict[int, dict[str, Any]] = {}
     came: list[tuple[int, int]] = []
     with run(job, out=tmp_path / "out", audit=True) as going:
         for step in going:
-            if not kept and step["step"] == 0:
+            if not retained and step["step"] == 0:
                 first_epoch = step["epoch"]
             came.append((step["step"], step["epoch"]))
             assert step.get("restates", 0) < step["epoch"]
-            kept[step["step"]] = step
+            retained[step["step"]] = step
             if step["step"] == 6 and step["epoch"] == first_epoch:
                 os.kill(rank_of(going.status(), "rollout"), signal.SIGKILL)
             if step["epoch"] > first_epoch:
@@ -46,10 +46,10 @@ def test_steps_that_a_kill_repeats_come_again_and_replace_the_earlier_ones(tmp_p
     assert going.result().succeeded
     assert going.result().global_restarts == 1
     assert len(came) == len(set(came)) > 12, "a step was lost with the kill, and trained again"
-    assert sorted(kept) == list(range(12))
+    assert sorted(retained) == list(range(12))
     standing = going.metrics()
     assert [row["step"] for row in standing] == list(range(12))
-    assert [row["epoch"] for row in standing] == [kept[number]["epoch"] for number in range(12)]
+    assert [row["epoch"] for row in standing] == [retained[number]["epoch"] for number in range(12)]
     assert load_run(tmp_path / "out").metrics() == standing
 
 
