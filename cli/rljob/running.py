@@ -138,11 +138,11 @@ class Run(RunFiles):
         """Prints events, and a line of progress this often, until the end; for a notebook, or a terminal."""
         from rljob_operator.local.view import StepRates, event_text, headline, step_text, time_of_day
 
-        pace, printed_at = StepRates(), -every_seconds
+        pace, printed_at, last_message = StepRates(), -every_seconds, ""
         for line in self._lines():
             text = ""
             if line["kind"] == "event":
-                text = event_text(line)
+                text, last_message = event_text(line), line["message"]
             elif line["kind"] == "step":
                 pace.add(line)
                 is_last = line["step"] + 1 == self._total_steps
@@ -153,7 +153,8 @@ class Run(RunFiles):
                 sys.stdout.write(f"{time_of_day(line['time'])} {text}\n")
                 sys.stdout.flush()
         result = self.result()
-        sys.stdout.write(f"{headline({'phase': result.phase, 'message': result.message})}\n")
+        if result.message != last_message:  # else the last event has said how it ended
+            sys.stdout.write(f"{headline({'phase': result.phase, 'message': result.message})}\n")
         return result
 
     def _lines(self) -> Iterator[Row]:

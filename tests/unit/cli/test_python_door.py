@@ -147,7 +147,7 @@ def test_watching_prints_events_progress_and_the_end(
     assert started(program).watch(every_seconds=3600).succeeded
     printed = [line.split(" ", 1)[1] for line in capsys.readouterr().out.splitlines()]
     assert [line[:11] for line in printed[:3]] == ["Ready: all ", "step 1/3  r", "step 3/3  r"]
-    assert printed[3:] == ["all are trained"]
+    assert printed[3:] == ["all are trained"]  # without `Succeeded:`
 
 
 def test_metrics_of_a_folder_have_each_step_as_it_was_trained_last(tmp_path: Path) -> None:
