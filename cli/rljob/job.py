@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Mapping
@@ -55,7 +56,7 @@ class Job:
 
         Raises ManifestError, with a sentence for each problem.
         """
-        return cls(document, STANDARD_INPUT, "", Path(folder).absolute(), overrides or {})
+        return cls(copy.deepcopy(dict(document)), STANDARD_INPUT, "", Path(folder).absolute(), overrides or {})
 
     def with_overrides(self, overrides: Mapping[str, object]) -> Job:
         """The same job with these fields set as well, as in a sweep. Raises ManifestError."""
