@@ -43,6 +43,7 @@ LONGEST_FIRST = (
     "integration/run/test_megatron.py",
     "integration/trainers/test_megatron_layouts.py",
     "integration/run/test_checkpoint_commands.py",
+    "integration/run/test_wheel.py",
     "integration/bench/test_smallest_benches.py",
     "integration/engines/contract/test_updates.py",
     "integration/run/test_stops.py",

@@ -16,6 +16,7 @@ _INTERRUPTED = 130
 
 _EPILOG = """\b
 Try it:
+  rljob init quickstart                       a first job: its manifest and its data
   rljob validate examples/quickstart.yaml     is the manifest right?
   rljob render examples/quickstart.yaml       what do I get where I wrote nothing?
   rljob reward examples/quickstart.yaml       what are answers worth to it?
@@ -50,6 +51,7 @@ class Subcommand:
 
 
 SUBCOMMANDS = {
+    "init": Subcommand("rljob_cli.commands.init:init", "Write a job to begin with: its manifest and its data."),
     "run": Subcommand("rljob_cli.commands.run:run", "Train a job on this machine: every role a process, a real Redis."),
     "validate": Subcommand("rljob_cli.commands.validate:validate", "Check a manifest and what it names."),
     "render": Subcommand("rljob_cli.commands.render:render", "Print a manifest with all defaults filled in."),

@@ -1,7 +1,8 @@
 """From YAML text to an RLJob and back, with one sentence for each problem that a user can cause.
 
-Reads the manifest and no other file. `admitted` does what kubectl and the API server do first; `salvaged` leaves out
-refused fields so that the command line can check the others in the same pass, and is never used for a job that runs.
+Reads the manifest (a file, or `-` for standard input) and nothing else. `admitted` does what kubectl and the API server
+do first; `salvaged` leaves out refused fields so that the command line can check the others in the same pass, and is
+never used for a job that runs.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+import sys
 from collections.abc import Hashable, Iterator
 from functools import cache
 from pathlib import Path
@@ -80,10 +82,14 @@ def load_manifest(path: Path) -> RLJob:
     return parse_manifest(read_manifest(path), str(path))
 
 
+STANDARD_INPUT = Path("-")
+"""Instead of a file's path: the manifest is read from there, and its relative paths are of the current folder."""
+
+
 def read_manifest(path: Path) -> str:
     """The text of the file `path`; ManifestError where there is none."""
     try:
-        return path.read_text(encoding="utf-8")
+        return (sys.stdin.buffer.read() if path == STANDARD_INPUT else path.read_bytes()).decode()
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise ManifestError([f"{path}: cannot be read ({reason}). Give the path of a manifest."]) from error
@@ -93,7 +99,11 @@ def read_manifest(path: Path) -> str:
 
 def parse_manifest(text: str, source: str) -> RLJob:
     """The job in `text`; `source` names it in sentences about its syntax."""
-    document = document_of(text, source)
+    return parsed(document_of(text, source))
+
+
+def parsed(document: dict[str, Any]) -> RLJob:
+    """The job that a document describes; ManifestError if it describes none."""
     try:
         return job_of(document)
     except ValidationError as error:
@@ -123,6 +133,14 @@ def document_of(text: str, source: str) -> dict[str, Any]:
             [f"{source}: holds no object. Give one with apiVersion, kind, metadata and spec, as examples/ has them."]
         )
     return document
+
+
+def yaml_value(text: str) -> Any:  # noqa: ANN401 - JSON
+    """What `text` would be as a value in a manifest. ValueError, with what is wrong about it, where it is no YAML."""
+    try:
+        return yaml.load(text, Loader=_ManifestLoader)  # noqa: S506 - as above
+    except yaml.YAMLError as error:
+        raise ValueError(str(getattr(error, "problem", None) or error)) from error
 
 
 def render_manifest(job: RLJob) -> str:

@@ -112,17 +112,23 @@ class Findings:
 class Lines:
     """Where the fields of a manifest stand in its text."""
 
-    def __init__(self, source: str, text: str) -> None:
-        """`source` names the file. Text that is no YAML has no lines."""
+    def __init__(self, source: str, text: str, overridden: Iterable[str] = ()) -> None:
+        """`source` names the file. Text that is no YAML has no lines. `overridden`: paths of fields set by `--set`."""
         self._source = source
+        self._overridden = tuple(overridden)
         try:
             self._root = yaml.compose(text, Loader=yaml.SafeLoader)
         except yaml.YAMLError:
             self._root = None
 
     def located(self, sentence: str) -> str:
-        """The sentence with `file:line: ` before it where it begins with a field; if it is absent, its parent's."""
+        """The sentence with `file:line: ` before it where it begins with a field; if it is absent, its parent's.
+
+        With `--set: ` before it where the field was set so.
+        """
         found = _FIELD.match(sentence)
+        if found is not None and any(re.match(rf"{re.escape(path)}(?![\w-])", found[1]) for path in self._overridden):
+            return f"--set: {sentence}"
         if found is None or self._root is None:
             return sentence
         line = self._line(found[1])

@@ -38,6 +38,7 @@ from rljob_api.open_defaults import (
     resolve,
     retained_against_new,
 )
+from rljob_api.overrides import Override, overridden
 from rljob_api.problems import sentences
 from rljob_api.spec import RLJob, RLJobSpec
 from rljob_api.spec.data import ReasoningGymSpec
@@ -50,7 +51,7 @@ from rljob_cli.checks.teachers import teacher_findings
 from rljob_cli.checks.user_functions import function_problem, functions_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 
 _MANIFEST = "job.json"
@@ -140,13 +141,19 @@ class Examined:
         return [self.lines.located(text) for text in self.findings.of(level)]
 
 
-def examine(path: Path, place: JobPlace = JobPlace.MACHINE, earlier: EarlierRun | None = None) -> Examined:
-    """All problems at once. ManifestError where there is no YAML to check.
+def examine(
+    path: Path,
+    place: JobPlace = JobPlace.MACHINE,
+    earlier: EarlierRun | None = None,
+    overrides: Sequence[Override] = (),
+) -> Examined:
+    """All problems at once. ManifestError where there is no YAML to check, or an override names no field.
 
     `earlier`: the run that may be gone on with, whose defaults stay.
     """
     text = read_manifest(path)
-    document, findings, lines = document_of(text, str(path)), Findings(), Lines(str(path), text)
+    document, findings = overridden(document_of(text, str(path)), overrides), Findings()
+    lines = Lines(str(path), text, [override.path for override in overrides])
     job: RLJob | None
     refused: frozenset[str] = frozenset()
     try:
@@ -188,19 +195,23 @@ def _broken_rules(spec: RLJobSpec) -> list[str]:
     return []
 
 
-def checked_job(path: Path, earlier: EarlierRun | None = None) -> tuple[RLJob, Examined]:
+def checked_job(
+    path: Path, earlier: EarlierRun | None = None, overrides: Sequence[Override] = ()
+) -> tuple[RLJob, Examined]:
     """The job in `path` and what else was found; ManifestError, with a line for each problem, where there is any."""
-    examined = examine(path, earlier=earlier)
+    examined = examine(path, earlier=earlier, overrides=overrides)
     problems = examined.sentences(Level.PROBLEM)
     if problems or examined.job is None:
         raise ManifestError(problems)
     return examined.job, examined
 
 
-def checked_job_or_exit(path: Path, earlier: EarlierRun | None = None) -> tuple[RLJob, Lines]:
+def checked_job_or_exit(
+    path: Path, earlier: EarlierRun | None = None, overrides: Sequence[Override] = ()
+) -> tuple[RLJob, Lines]:
     """As `checked_job`; a bad manifest ends the process with its sentences and exit code 64, warnings go to stderr."""
     try:
-        job, examined = checked_job(path, earlier)
+        job, examined = checked_job(path, earlier, overrides)
     except ManifestError as error:
         refuse(error.problems)
     for text in examined.sentences(Level.WARNING):
@@ -208,7 +219,7 @@ def checked_job_or_exit(path: Path, earlier: EarlierRun | None = None) -> tuple[
     return job, examined.lines
 
 
-def refuse(problems: Sequence[str]) -> NoReturn:
+def refuse(problems: Iterable[str]) -> NoReturn:
     """Prints the problems of a manifest and ends the process."""
     for text in problems:
         click.echo(text, err=True)

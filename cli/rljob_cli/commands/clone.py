@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,8 @@ from rljob_api.cluster import (
     RUN_DIR,
     checkpoint_claim_name,
 )
+from rljob_api.manifest import ManifestError, parsed
+from rljob_api.overrides import Override, overridden
 from rljob_api.problems import sentences
 from rljob_api.revision import read_retained_spec
 from rljob_api.roles import TRAITS
@@ -34,6 +36,9 @@ from rljob_api.spec import Metadata, RLJob, RLJobSpec
 from rljob_api.spec.checkpoint import AccessMode, CheckpointVolumeSpec
 from rljob_api.spec.model import ModelSpec
 from rljob_api.spec.roles import RoleSpec
+from rljob_cli.checks.findings import Lines
+from rljob_cli.checks.manifests import refuse
+from rljob_cli.checks.overrides import SET_HELP, parsed_or_exit, set_option
 from rljob_cli.jobs.cluster import Cluster, ClusterProblem, NoSuchJob, give_up
 
 PARENT_DIR = "/var/lib/rljob-parent"
@@ -144,6 +149,14 @@ def clone(
         spec, origin = _from_checkpoint(old, spec, _parent(old, resource, retained))
         notes += origin
     return Clone(_renamed(old, named, spec), tuple(notes))
+
+
+def with_overrides(made: Clone, overrides: Sequence[Override]) -> Clone:
+    """The clone with these fields set. ManifestError where one is no field, or the job is not valid with them."""
+    if not overrides:
+        return made
+    document = made.job.model_dump(mode="json", exclude_defaults=True)
+    return Clone(parsed(overridden(document, overrides)), made.notes)
 
 
 def _parent(old: RLJob, resource: dict[str, Any] | None, retained: RetainedClaim | None) -> _Parent:
@@ -277,7 +290,7 @@ def _with_named(entries: list[dict[str, Any]], entry: dict[str, Any]) -> list[di
     return [*(other for other in entries if other.get("name") != entry["name"]), entry]
 
 
-_EPILOG = """\b
+_EPILOG = f"""\b
 What for:
   Some fields of a job cannot change (rljob docs lists them). A clone is a new job with the same spec, in which they can
   be changed before it is applied. With --from-checkpoint its model is the last recorded checkpoint of the old job: it
@@ -294,24 +307,34 @@ When the old job is gone:
   with the name of the job. So it does where a job is NameTaken by the claim of an earlier one: then the clone has the
   spec of the new one and the weights of the old.
 
+{SET_HELP}
 \b
-Exit codes: 0 printed, 1 not.
+Exit codes: 0 printed, 1 not, 64 --set is at fault.
 
 \b
 Examples:
   rljob clone quickstart --from-checkpoint > next.yaml
+  rljob clone quickstart --from-checkpoint --set algorithm.kl.coefficient=0.01 > stronger-kl.yaml
   rljob clone quickstart --from-checkpoint --name quickstart-kl | kubectl apply --server-side -f -"""
 
 
 @click.command("clone", epilog=_EPILOG)
 @click.argument("name")
+@set_option
 @click.option("--from-checkpoint", is_flag=True, help="Begin with the weights of the last recorded checkpoint.")
 @click.option("--name", "new_name", metavar="NEW", help="Name of the new job.  [default: NAME-2]")
 @click.option("-n", "--namespace", help="Namespace of the job.  [default: that of the current context]")
-def clone_command(*, name: str, from_checkpoint: bool, new_name: str | None, namespace: str | None) -> None:
+def clone_command(
+    *, name: str, overrides: tuple[str, ...], from_checkpoint: bool, new_name: str | None, namespace: str | None
+) -> None:
     """Print a new manifest made from the RLJob NAME on a cluster."""
+    given = parsed_or_exit(overrides)
     try:
-        made = _clone(Cluster.connect(namespace), name, new_name, from_checkpoint=from_checkpoint)
+        made = with_overrides(
+            _clone(Cluster.connect(namespace), name, new_name, from_checkpoint=from_checkpoint), given
+        )
+    except ManifestError as error:
+        refuse(Lines(name, "", [override.path for override in given]).located(text) for text in error.problems)
     except ClusterProblem as problem:
         raise give_up(problem) from None
     except CloneProblem as problem:

@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING
 import click
 import yaml
 
-from rljob_api.manifest import ManifestError, parse_manifest, read_manifest, render_manifest, resolve_paths
+from rljob_api.manifest import ManifestError, document_of, parsed, read_manifest, render_manifest, resolve_paths
 from rljob_api.model_files.size import checkpoint_interval
 from rljob_api.open_defaults import JobPlace, resolve
+from rljob_api.overrides import overridden
 from rljob_api.spec import RLJob
 from rljob_api.status import RLJobStatus
 from rljob_cli.checks.findings import Lines
 from rljob_cli.checks.manifests import refuse
+from rljob_cli.checks.overrides import SET_HELP, parsed_or_exit, set_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,13 +65,14 @@ def as_yaml(objects: Sequence[Manifest]) -> str:
     return yaml.dump_all(objects, Dumper=_Dumper, sort_keys=False, width=120)
 
 
-@click.command()
+@click.command(epilog=SET_HELP)
 @click.argument("file", type=click.Path(path_type=Path))
+@set_option
 @click.option("--kubernetes", is_flag=True, help="Print the Kubernetes objects that the operator makes of it instead.")
 @click.option(
     "--config", type=click.Path(path_type=Path), help="The operator's options, for --kubernetes; default: its defaults."
 )
-def render(file: Path, *, kubernetes: bool, config: Path | None) -> None:
+def render(file: Path, *, overrides: tuple[str, ...], kubernetes: bool, config: Path | None) -> None:
     """Print the manifest FILE with all defaults filled in, those that depend on the job for a new run on this machine.
 
     Paths stay as they are written. Of what FILE names (data, model, reward) only the model's size is looked at, where
@@ -77,13 +80,14 @@ def render(file: Path, *, kubernetes: bool, config: Path | None) -> None:
     """
     if config is not None and not kubernetes:
         raise click.UsageError("--config is for --kubernetes: give both or none.")
+    given = parsed_or_exit(overrides)
     try:
         written = read_manifest(file)
     except ManifestError as error:
         refuse(error.problems)
-    lines = Lines(str(file), written)
+    lines = Lines(str(file), written, [override.path for override in given])
     try:
-        job = parse_manifest(written, str(file))
+        job = parsed(overridden(document_of(written, str(file)), given))
         resolution = resolve(job.spec, JobPlace.CLUSTER if kubernetes else JobPlace.MACHINE)
         if resolution.problems:
             raise ManifestError(list(resolution.problems))

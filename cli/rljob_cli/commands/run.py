@@ -19,10 +19,13 @@ from rljob_api.names import EngineKind
 from rljob_cli.checks.findings import Level
 from rljob_cli.checks.machine import engine_problem, extra_problem, trainer_problem
 from rljob_cli.checks.manifests import EarlierRun, checked_job_or_exit, refuse, run_folder
+from rljob_cli.checks.overrides import SET_HELP, parsed_or_exit, set_option
 from rljob_cli.checks.prompts import row_lengths
 from rljob_cli.checks.rewards import trial_findings, try_reward
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rljob_api.spec import RLJob
     from rljob_cli.checks.findings import Lines
 
@@ -47,7 +50,7 @@ def print_plan(job: RLJob, lines: Lines, output: Literal["text", "json"]) -> Non
     click.echo(json.dumps(plan_json(plan)) if output == "json" else plan_text(plan))
 
 
-_EPILOG = """\b
+_EPILOG = f"""\b
 What happens:
   Every role of the job becomes processes of this machine, with a Redis of their own in between. They train until
   spec.rollout.numRollouts rollouts are trained and the last checkpoint is recorded. What dies is restarted by
@@ -64,6 +67,7 @@ On one machine:
   Fields that are for a cluster (image, resources, template, volume, deadlines ...) are checked and then not
   looked at; the first line says which. suspend: true is refused.
 
+{SET_HELP}
 \b
 The folder (default rljob-out/NAME):
   status.json    the RLJob's status, with the processes    events.jsonl   every decision: time, reason, role, scope
@@ -81,7 +85,8 @@ Devices:
 For programs, --output json prints one object a line; its "kind" is
   start   name, out, totalSteps
   event   as in events.jsonl: time, reason, role, scope, message
-  step    as in metrics.jsonl: step, epoch, reward, loss, staleness, samplesPerSecond, ...
+  step    as in metrics.jsonl: step, epoch, reward, loss, staleness, samplesPerSecond, ..., and restates, the epoch of
+          the line that it replaces, where a restart has repeated the step
   result  the last one: phase, reason, message, steps, rewardFirst, rewardLast, seconds, checkpoint, resume, ...
 
 \b
@@ -91,12 +96,15 @@ Exit codes: 0 succeeded, 1 failed, 64 bad manifest, 130 interrupted.
 Examples:
   rljob run examples/quickstart.yaml
   rljob run job.yaml --out /data/runs/first --audit
+  rljob run job.yaml --set training.optimizer.learningRate=1e-6 --set metadata.name=slower
+  rljob clone job | rljob run -               # from standard input; its paths are of the current folder
   RLJOB_DEVICES=fake:8 rljob run job.yaml --dry-run
   rljob run job.yaml --output json | jq 'select(.kind == "step") | .reward'"""
 
 
 @click.command(epilog=_EPILOG)
 @click.argument("file", type=click.Path(path_type=Path))
+@set_option
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the run.  [default: rljob-out/NAME]")
 @click.option("--fresh", is_flag=True, help="Start over; the earlier run in the folder is kept beside it.")
 @click.option("--delete-earlier", is_flag=True, help="With --fresh: delete what the earlier run wrote instead.")
@@ -106,6 +114,7 @@ Examples:
 def run(
     *,
     file: Path,
+    overrides: tuple[str, ...],
     out: Path | None,
     fresh: bool,
     delete_earlier: bool,
@@ -116,7 +125,7 @@ def run(
     """Train the job of the manifest FILE on this machine, or go on where an earlier run of it stopped."""
     if delete_earlier and not fresh:
         raise click.UsageError("--delete-earlier deletes what --fresh keeps: give both.")
-    job, lines = checked_job_or_exit(file, None if fresh else EarlierRun(out))
+    job, lines = checked_job_or_exit(file, None if fresh else EarlierRun(out), parsed_or_exit(overrides))
     _mind_the_machine(job, lines)
     if dry_run:
         print_plan(job, lines, output)
@@ -134,7 +143,7 @@ def run(
     from rljob_operator.local.errors import RunRefused
     from rljob_operator.local.start import run_job
 
-    resume = f"rljob run {shlex.quote(str(file))}" + (f" --out {shlex.quote(str(out))}" if out is not None else "")
+    resume = _resume(file, overrides, out)
     folder = run_folder(out, job.metadata.name)
     earlier = (Earlier.DELETED if delete_earlier else Earlier.RETAINED) if fresh else Earlier.GOES_ON
     try:
@@ -142,6 +151,12 @@ def run(
     except RunRefused as error:
         refuse([lines.located(str(error))])
     raise click.exceptions.Exit(code)
+
+
+def _resume(file: Path, overrides: Sequence[str], out: Path | None) -> str:
+    """The command that goes on with this run."""
+    given = [option for text in overrides for option in ("--set", text)]
+    return shlex.join(["rljob", "run", str(file), *given, *([] if out is None else ["--out", str(out)])])
 
 
 def _mind_the_machine(job: RLJob, lines: Lines) -> None:

@@ -16,9 +16,10 @@ from rljob_api.names import EXIT_BAD_MANIFEST
 from rljob_api.open_defaults import JobPlace
 from rljob_cli.checks.findings import Level, any_overlaps
 from rljob_cli.checks.manifests import Examined, examine, refuse
+from rljob_cli.checks.overrides import SET_HELP, parsed_or_exit, set_option
 from rljob_cli.checks.rewards import TRIED, trial_findings
 
-_EPILOG = """\b
+_EPILOG = f"""\b
 What is checked, all in one pass, each problem with the line of its field:
   every field, its type and bounds, and the rules between fields (rljob docs lists them)
   the model: that trainer and engine compute its family, that answers fit its positions, that its tokenizer fits it
@@ -30,6 +31,7 @@ What is checked, all in one pass, each problem with the line of its field:
 --cluster: for a manifest that goes to a cluster. Its rules hold as well; folders and modules that are not on this
 machine are no problem then, and are listed as not checked.
 
+{SET_HELP}
 \b
 Exit codes: 0 valid (warnings apart), 64 not.
 
@@ -37,17 +39,21 @@ Exit codes: 0 valid (warnings apart), 64 not.
 Examples:
   rljob validate examples/quickstart.yaml
   rljob validate job.yaml --cluster
+  rljob validate job.yaml --set rollout.maxStaleness=0
   rljob validate job.yaml --output json | jq -r '.problems[]'"""
 
 
 @click.command(epilog=_EPILOG)
 @click.argument("file", type=click.Path(path_type=Path))
+@set_option
 @click.option(
     "--cluster", is_flag=True, help="The job is for a cluster: ask its rules, and do not miss what is not here."
 )
 @click.option("--static", is_flag=True, help="Run no code of yours: the reward is looked for and not tried.")
 @click.option("--output", type=click.Choice(["text", "json"]), default="text", help="For people or for programs.")
-def validate(file: Path, *, cluster: bool, static: bool, output: Literal["text", "json"]) -> None:
+def validate(
+    file: Path, *, overrides: tuple[str, ...], cluster: bool, static: bool, output: Literal["text", "json"]
+) -> None:
     """Check the manifest FILE, and the data, model and reward that it names.
 
     Prints one sentence for each problem, warning and thing that cannot be checked here, and exits with 64 if there is
@@ -55,7 +61,7 @@ def validate(file: Path, *, cluster: bool, static: bool, output: Literal["text",
     """
     place = JobPlace.CLUSTER if cluster else JobPlace.MACHINE
     try:
-        examined = examine(file, place)
+        examined = examine(file, place, overrides=parsed_or_exit(overrides))
     except ManifestError as error:
         _end(file, {Level.PROBLEM: list(error.problems)}, [], output)
     if not static:

@@ -178,7 +178,9 @@ class Journal:
         epochs = self._steps.setdefault(step, [])
         if epoch in epochs:
             return
-        append_line(file, {**line, "restates": epochs[-1]} if epochs else line)
+        if epochs:
+            line = {**line, "restates": epochs[-1]}
+        append_line(file, line)
         epochs.append(epoch)
         self._view.step(line)
 

@@ -40,10 +40,20 @@ class Installed:
                     (self._packages / top).symlink_to(source)
 
     def rljob(self, *arguments: str, path: str) -> subprocess.CompletedProcess[str]:
+        return self.python("-m", "rljob_cli", *arguments, path=path)
+
+    def python(self, *arguments: str, path: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+        """In `folder`, with nothing of the tests' Python but what was installed."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-        command = [str(self._program), "-m", "rljob_cli", *arguments]
+        environment |= {"PATH": path, "OMP_NUM_THREADS": "1"}
         return subprocess.run(
-            command, capture_output=True, text=True, timeout=300, env={**environment, "PATH": path}, check=False
+            [str(self._program), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=480,
+            env=environment,
+            cwd=folder,
+            check=False,
         )
 
 
@@ -61,6 +71,12 @@ def closure(names: Iterable[str]) -> set[str]:
         found.add(name)
         left += [re.split(r"[^A-Za-z0-9._-]", line)[0] for line in required if "extra ==" not in line]
     return found
+
+
+def requirements(distribution: metadata.Distribution, extra: str) -> set[str]:
+    """Names of what it requires by itself and with one extra."""
+    lines = [line for line in distribution.requires or [] if "extra ==" not in line or f"extra == '{extra}'" in line]
+    return {re.split(r"[^A-Za-z0-9._-]", line)[0] for line in lines}
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +101,32 @@ def test_the_wheel_alone_names_the_extra_that_it_lacks(wheel: Path, tmp_path: Pa
         assert f"{missing} not installed in {tmp_path / 'env'}" in ended.stderr
         assert ended.stderr.endswith("Install it: pip install 'rljob[worker]'\n")
         assert not (tmp_path / "out").exists()
+
+
+def python_blocks(section: str) -> str:
+    """The code of a section of docs/python.md."""
+    page = (ROOT / "docs/python.md").read_text()
+    (text,) = (part for part in page.split("\n## ") if part.startswith(f"{section}\n"))
+    return "\n".join(re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
+
+
+def test_the_wheel_with_its_worker_runs_the_quickstart_of_the_page_outside_any_checkout(
+    wheel: Path, tmp_path: Path
+) -> None:
+    installed = Installed(tmp_path / "env", wheel)
+    required = requirements(installed.metadata, "worker")
+    assert {"torch", "redis", "click"} <= required
+    installed.add(required)
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    made = installed.python("-m", "rljob_cli", "init", "quickstart", path=os.environ["PATH"], folder=folder)
+    assert made.stdout == "Wrote quickstart.yaml, data/reverse-digits.jsonl. Try: rljob run quickstart.yaml\n"
+    (folder / "page.py").write_text(python_blocks("A run, step by step"))
+    ended = installed.python("page.py", path=os.environ["PATH"], folder=folder)
+    assert ended.returncode == 0, ended.stderr
+    steps = [line.split()[0] for line in ended.stdout.splitlines()]
+    assert steps == ["0", "1", "2", "3", "4"], ended.stdout
+    assert ended.stdout.splitlines()[-1].startswith("4 steps, the best of them ")
 
 
 def test_the_wheel_states_what_it_is(wheel: Path, tmp_path: Path) -> None:

@@ -7,10 +7,11 @@ import yaml
 
 from rljob_api.cluster import ANNOTATION_RECORDED, ANNOTATION_RUN, ANNOTATION_RUN_OF, ANNOTATION_SPEC
 from rljob_api.generate.crd import spec_schema
-from rljob_api.manifest import parse_manifest
+from rljob_api.manifest import ManifestError, parse_manifest
+from rljob_api.overrides import Override
 from rljob_api.revision import retained_spec
 from rljob_api.spec import RLJob, RLJobSpec
-from rljob_cli.commands.clone import PARENT_DIR, Clone, CloneProblem, RetainedClaim, clone, read_claim
+from rljob_cli.commands.clone import PARENT_DIR, Clone, CloneProblem, RetainedClaim, clone, read_claim, with_overrides
 from tests.unit.api.api_server import defaulted
 from tests.unit.api.manifests import changed
 
@@ -231,3 +232,13 @@ def test_a_claim_that_cannot_be_cloned_from_is_reported(
 def test_a_claim_of_somebody_else_keeps_nothing() -> None:
     assert _claim({ANNOTATION_RUN: ""}) is None
     assert read_claim("demo", {"metadata": {"namespace": "team"}}) is None
+
+
+def test_fields_are_set_in_the_clone_and_checked() -> None:
+    made = clone(_resource({}), None, from_checkpoint=True)
+    given = ["algorithm.kl.coefficient=0.5", "metadata.name=stronger"]
+    job = _read(with_overrides(made, [Override.parse(text) for text in given]))
+    assert (job.spec.algorithm.kl.coefficient, job.metadata.name) == (0.5, "stronger")
+    assert job.spec.model == made.job.spec.model
+    with pytest.raises(ManifestError, match=r"spec.algorithm.kl.coefficient: -1 is below the minimum 0"):
+        with_overrides(made, [Override.parse("algorithm.kl.coefficient=-1")])

@@ -55,6 +55,7 @@ def test_exit_codes_are_what_scripts_rely_on() -> None:
 
 def test_the_commands_are_these() -> None:
     assert list(SUBCOMMANDS) == [
+        "init",
         "run",
         "validate",
         "render",

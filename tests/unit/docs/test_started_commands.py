@@ -11,6 +11,7 @@ from rljob_cli.main import SUBCOMMANDS
 ROOT = Path(__file__).parents[3]
 
 STARTED_BY = {
+    "rljob init": "tests/unit/cli/test_init.py::test_what_is_written_is_valid",
     "rljob run": "tests/integration/run/job.py::start",
     "rljob validate": "tests/cluster/test_commands.py::test_a_bad_manifest_ends_rljob_validate_with_64",
     "rljob render": "tests/cluster/test_commands.py::test_an_example_and_what_render_makes_of_it_are_accepted",

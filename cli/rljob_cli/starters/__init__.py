@@ -1,0 +1,23 @@
+"""Jobs to begin with: a manifest each, and what it names. `rljob init` writes them; no checkout is needed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from importlib import resources
+
+
+def _reverse_digits() -> str:
+    """Three digits, and the same backwards: a row for each number below 1000."""
+    rows = ({"prompt": f"{number:03}=", "label": f"{number:03}"[::-1]} for number in range(1000))
+    return "".join(f"{json.dumps(row)}\n" for row in rows)
+
+
+STARTERS: Mapping[str, Mapping[str, Callable[[], str]]] = {"quickstart": {"data/reverse-digits.jsonl": _reverse_digits}}
+"""By name: the files beside the manifest NAME.yaml, and what makes their text."""
+
+
+def files_of(name: str) -> dict[str, str]:
+    """Path and text of every file of a starter, the manifest first."""
+    manifest = resources.files(__name__).joinpath(f"{name}.yaml").read_text(encoding="utf-8")
+    return {f"{name}.yaml": manifest, **{path: make() for path, make in STARTERS[name].items()}}
