@@ -53,6 +53,7 @@ STARTED_BY = {
     "scripts/install": "Makefile::install",
     "scripts/run_targets.py": "Makefile::test",
     "scripts/test-gpu": "tests/integration/bench/test_gpu_without_gpu.py::test_without_a_gpu_the_target_states_it",
+    "tests.gpu.speed": "tests/integration/bench/test_gpu_without_gpu.py::test_the_figures_are_measured",
     "tests.bench.cluster_restart": "tests/unit/bench/test_benches_start.py::test_a_bench_states_how_it_is_called",
     "tests.bench.coordinator": "tests/integration/bench/test_smallest_benches.py::test_the_coordinator",
     "tests.bench.fsdp": "tests/integration/bench/test_smallest_benches.py::test_training_of_transformers_models",
