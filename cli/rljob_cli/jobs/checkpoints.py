@@ -105,6 +105,7 @@ def ask_workers(question: CheckpointQuestion | ExportQuestion, on_progress: Call
             answer = _last_answer(process.stdout, on_progress)
         except BaseException:  # of an interrupt, too: it takes away what is half written
             process.terminate()
+            process.wait()  # after an interrupt, `with` itself waits for a quarter of a second only
             raise
         code = process.wait()
         if answer is None:
