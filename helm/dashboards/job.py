@@ -116,7 +116,7 @@ _POLICY = Row(
         ),
         lines(
             "Engine against trainer",
-            "KL at tokens of the version that is trained, which only arithmetic makes; and at those of earlier versions.",
+            "KL at tokens of the version that is trained, which arithmetic makes, and at those of earlier ones.",
             "none",
             Query(_of_job("rljob_mismatch_kl_nats"), "the same version: mismatch"),
             Query(_of_job("rljob_staleness_kl_nats"), "earlier versions: staleness"),

@@ -82,9 +82,7 @@ def test_every_figure_that_steps_report_has_a_series_of_its_unit() -> None:
     ("figure", "line"),
     [
         pytest.param("policy/entropy", 'rljob_policy_entropy_nats{job="demo"} 0.5', id="the unit is appended"),
-        pytest.param(
-            "policy/clip_fraction_low", 'rljob_policy_clip_fraction_low{job="demo"} 0.5', id="a share says so"
-        ),
+        pytest.param("policy/clip_fraction_low", 'rljob_policy_clip_fraction_low{job="demo"} 0.5', id="a share"),
         pytest.param("policy/ratio", 'rljob_policy_ratio{job="demo"} 0.5', id="no unit"),
         pytest.param(
             "throughput/tokens_per_second", 'rljob_throughput_tokens_per_second{job="demo"} 0.5', id="a rate says so"
