@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -65,3 +68,15 @@ def test_what_is_read_back_over_a_restart_of_the_job_and_of_the_process(tmp_path
     assert texts(tmp_path / "samples", "sample/0") == [
         (3, "reward 0.5000, 3 tokens, stop, epoch 1\n\n    1 + 1\n\n    *two*\n    2")
     ]
+
+
+def test_the_command_gives_the_rest_of_a_run_that_has_ended(tmp_path: Path) -> None:
+    (tmp_path / "job.json").write_text(json.dumps({"metadata": {"name": "demo"}, "spec": {}}))
+    (tmp_path / "run.json").write_text(json.dumps({"run": "0123456789ab"}))
+    lines = [{"step": step, "epoch": 1, "reward/mean": step / 2} for step in range(3)]
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    command = [sys.executable, "-m", "rljob_workers.telemetry.trackers", str(tmp_path), "tensorboard", "--once"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    found = read(tmp_path / "trackers/tensorboard/metrics").Scalars("reward/mean")
+    assert [(one.step, one.value) for one in found] == [(0, 0.0), (1, 0.5), (2, 1.0)]
