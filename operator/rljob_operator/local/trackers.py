@@ -65,7 +65,7 @@ class Trackers:
         await asyncio.gather(*(processes.stop(one, patience=left) for one in self._running.values()))
         for one in self._trackers:
             if self._bytes_left(one):
-                self._say(
+                self._report(
                     one,
                     f"it has not got all of metrics.jsonl. `python -m {_MODULE} {self._folder.path}"
                     f" {one.value} --once` gives it the rest",
@@ -80,10 +80,10 @@ class Trackers:
             try:
                 process = await processes.start(self._command(tracker), self._log(tracker))
             except OSError as error:
-                self._say(tracker, f"its process cannot be started: {error}")
+                self._report(tracker, f"its process cannot be started: {error}")
             else:
                 self._running[tracker] = process
-                self._say(tracker, await self._watch(tracker, process))
+                self._report(tracker, await self._watch(tracker, process))
                 del self._running[tracker]
             pause = FIRST_PAUSE_SECONDS if self._offset(tracker) != before else pause
             await asyncio.sleep(pause)
@@ -107,7 +107,7 @@ class Trackers:
         """Whether it may still get what it lacks: its process works, or was not begun yet."""
         return self._bytes_left(tracker) > 0 and (tracker in self._running or tracker not in self._noted)
 
-    def _say(self, tracker: Tracker, what: str) -> None:
+    def _report(self, tracker: Tracker, what: str) -> None:
         """Once, until it is another thing."""
         if self._noted.get(tracker) != what:
             self._noted[tracker] = what

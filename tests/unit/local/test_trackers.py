@@ -27,24 +27,24 @@ def folder(tmp_path: Path) -> Iterator[RunFolder]:
     opened.close()
 
 
-async def until_said(said: list[str]) -> None:
+async def until_reported(messages: list[str]) -> None:
     deadline = time.monotonic() + DEADLINE_SECONDS
-    while not said and time.monotonic() < deadline:
+    while not messages and time.monotonic() < deadline:
         await asyncio.sleep(0.05)
 
 
 def test_a_process_that_dies_is_reported_once_and_not_waited_for(folder: RunFolder) -> None:
     (folder.path / "metrics.jsonl").write_text('{"step": 0}\n')
-    said: list[str] = []
+    messages: list[str] = []
 
     async def job() -> None:
-        trackers = Trackers([MISSING, MISSING], folder, said.append)
+        trackers = Trackers([MISSING, MISSING], folder, messages.append)
         trackers.start()
-        await until_said(said)
+        await until_reported(messages)
         await trackers.finish(patience=0.0)
 
     asyncio.run(job())
-    first, last = said
+    first, last = messages
     assert first.startswith("telemetry.reportTo: trackio: its process ended with 1: ")
     assert last == (
         "telemetry.reportTo: trackio: it has not got all of metrics.jsonl. `python -m rljob_workers.telemetry.trackers"
@@ -55,27 +55,27 @@ def test_a_process_that_dies_is_reported_once_and_not_waited_for(folder: RunFold
 def test_one_that_stands_still_is_ended_and_reported(folder: RunFolder) -> None:
     (folder.path / "metrics.jsonl").write_text('{"step": 0}\n')
     os.mkfifo(folder.path / "job.json")  # no one writes to it, so that its reader hangs
-    said: list[str] = []
+    messages: list[str] = []
 
     async def job() -> None:
-        trackers = Trackers([MISSING], folder, said.append, still_seconds=1.0)
+        trackers = Trackers([MISSING], folder, messages.append, still_seconds=1.0)
         trackers.start()
-        await until_said(said)
+        await until_reported(messages)
         await trackers.finish(patience=0.0)
 
     asyncio.run(job())
-    assert said[0] == "telemetry.reportTo: trackio: it has taken nothing for 1 s. The job does not wait for it."
+    assert messages[0] == "telemetry.reportTo: trackio: it has taken nothing for 1 s. The job does not wait for it."
 
 
 def test_a_run_that_has_written_nothing_starts_none(folder: RunFolder) -> None:
-    said: list[str] = []
+    messages: list[str] = []
 
     async def job() -> None:
-        trackers = Trackers([MISSING], folder, said.append)
+        trackers = Trackers([MISSING], folder, messages.append)
         trackers.start()
         await asyncio.sleep(0)
         await trackers.finish(patience=0.0)
 
     asyncio.run(job())
-    assert said == []
+    assert messages == []
     assert not (folder.path / "logs/tracker-trackio.log").exists()

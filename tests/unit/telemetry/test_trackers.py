@@ -19,7 +19,7 @@ from rljob_workers.telemetry.trackers.tail import Place, read_on
 NAME = TrackerName.TENSORBOARD
 
 
-class Kept(Tracker):
+class Shown(Tracker):
     """What trackers show in the end: figures by step, samples by step, events by number."""
 
     def __init__(self) -> None:
@@ -80,50 +80,50 @@ def run(tmp_path: Path) -> Run:
     return Run(tmp_path)
 
 
-def rewards(kept: Kept) -> dict[int, float]:
-    return {step: figures["reward/mean"] for step, figures in kept.steps.items()}
+def rewards(shown: Shown) -> dict[int, float]:
+    return {step: figures["reward/mean"] for step, figures in shown.steps.items()}
 
 
 def test_steps_that_a_restart_repeats_take_the_place_of_the_earlier_ones(run: Run) -> None:
-    kept = Kept()
+    shown = Shown()
     run.train(1, 0, 1, 2, 3)
-    run.feed(kept)
+    run.feed(shown)
     run.train(2, 2, 3)
-    run.feed(kept)
-    assert rewards(kept) == {0: 10.0, 1: 11.0, 2: 22.0, 3: 23.0}
-    assert kept.texts == {0: ["1:0"], 1: ["1:1"], 2: ["2:2"], 3: ["2:3"]}
+    run.feed(shown)
+    assert rewards(shown) == {0: 10.0, 1: 11.0, 2: 22.0, 3: 23.0}
+    assert shown.texts == {0: ["1:0"], 1: ["1:1"], 2: ["2:2"], 3: ["2:3"]}
 
 
 def test_so_they_do_where_all_is_read_at_once(run: Run) -> None:
-    kept = Kept()
+    shown = Shown()
     run.train(1, 0, 1, 2, 3)
     run.train(2, 2, 3)
-    run.feed(kept)
-    assert rewards(kept) == {0: 10.0, 1: 11.0, 2: 22.0, 3: 23.0}
+    run.feed(shown)
+    assert rewards(shown) == {0: 10.0, 1: 11.0, 2: 22.0, 3: 23.0}
 
 
 def test_samples_wait_for_their_step(run: Run) -> None:
-    kept = Kept()
+    shown = Shown()
     run.train(1, 0)
     run.append(generations.FILE, {"rollout": 1, "epoch": 1, "response": "of a step that is in training"})
-    run.feed(kept)
-    assert kept.texts == {0: ["1:0"]}
+    run.feed(shown)
+    assert shown.texts == {0: ["1:0"]}
     run.append("metrics.jsonl", {"step": 1, "epoch": 1, "reward/mean": 0.5})
-    run.feed(kept)
-    assert kept.texts[1] == ["of a step that is in training"]
+    run.feed(shown)
+    assert shown.texts[1] == ["of a step that is in training"]
 
 
 def test_a_process_that_dies_before_its_cursor_is_written_gives_lines_twice_and_none_never(run: Run) -> None:
     run.train(1, 0, 1)
-    run.feed(Kept())
+    run.feed(Shown())
     before = cursor_file(run.path, NAME).read_text()
     run.train(1, 2)
-    run.feed(Kept())
+    run.feed(Shown())
     cursor_file(run.path, NAME).write_text(before)
     assert tracked_run(run.path, NAME).next_step == 2
-    kept = Kept()
-    run.feed(kept)
-    assert rewards(kept) == {2: 12.0}
+    shown = Shown()
+    run.feed(shown)
+    assert rewards(shown) == {2: 12.0}
 
 
 def test_the_run_is_the_same_after_each_start(run: Run) -> None:
@@ -131,26 +131,26 @@ def test_the_run_is_the_same_after_each_start(run: Run) -> None:
     assert (first.id, first.next_step, first.given_lines, first.config) == ("demo-0123456789ab", 0, 0, {"seed": 3})
     run.train(1, 0, 1)
     run.append("events.jsonl", {"reason": "Ready"})
-    run.feed(Kept())
+    run.feed(Shown())
     again = tracked_run(run.path, NAME)
     assert (again.id, again.next_step, again.given_lines) == (first.id, 2, 5)
 
 
 def test_events_are_numbered_through(run: Run) -> None:
-    kept = Kept()
+    shown = Shown()
     run.append("events.jsonl", {"reason": "Started"}, {"reason": "Ready"})
-    run.feed(kept)
+    run.feed(shown)
     run.append("events.jsonl", {"reason": "Succeeded"})
-    run.feed(kept)
-    assert kept.noted == {0: "Started", 1: "Ready", 2: "Succeeded"}
+    run.feed(shown)
+    assert shown.noted == {0: "Started", 1: "Ready", 2: "Succeeded"}
 
 
 def test_nothing_new_is_not_flushed(run: Run) -> None:
-    kept = Kept()
+    shown = Shown()
     run.train(1, 0)
-    run.feed(kept)
-    run.feed(kept)
-    assert kept.flushes == 1
+    run.feed(shown)
+    run.feed(shown)
+    assert shown.flushes == 1
 
 
 def test_numbers_without_a_group_are_of_the_step() -> None:

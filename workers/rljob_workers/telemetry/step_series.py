@@ -81,7 +81,7 @@ _RELEASED: Mapping[str, str] = {
 }
 """Names of before the rule: dashboards and alerts of users ask for them."""
 
-_WORDS: Mapping[str, tuple[str, ...]] = {
+_UNIT_TEXTS: Mapping[str, tuple[str, ...]] = {
     "share": ("share", "fraction"),
     "tokens": ("tokens",),
     "versions": ("versions",),
@@ -109,8 +109,8 @@ def series_of(name: str) -> tuple[str, Labels]:
 
 
 def _unit(name: str) -> str:
-    words = _WORDS.get(UNITS[name], ())
-    return f"_{words[0]}" if words and not any(word in name for word in words) else ""
+    texts = _UNIT_TEXTS.get(UNITS[name], ())
+    return f"_{texts[0]}" if texts and not any(text in name for text in texts) else ""
 
 
 def _families() -> Iterator[tuple[str, Family]]:
