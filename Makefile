@@ -117,8 +117,8 @@ docs: install ## Writes the spec reference from the models
 	$(BIN)/rljob docs > docs/spec.md.new && mv docs/spec.md.new docs/spec.md
 
 lock: install ## Locks the newest versions that pyproject.toml allows
-	$(UV_COMPILE) --upgrade --extra worker --extra megatron --extra operator --extra dev --output-file requirements.lock
-	$(UV_COMPILE) --upgrade --extra worker --extra megatron --extra operator --extra dev --extra bench --constraint requirements.lock \
+	$(UV_COMPILE) --upgrade --extra worker --extra megatron --extra tensorboard --extra operator --extra dev --output-file requirements.lock
+	$(UV_COMPILE) --upgrade --extra worker --extra megatron --extra tensorboard --extra operator --extra dev --extra bench --constraint requirements.lock \
 		--output-file requirements-bench.lock
 	$(UV_COMPILE) --upgrade --extra sglang --constraint requirements-bench.lock --output-file requirements-sglang.lock
 	$(UV_COMPILE_IMAGE) pyproject.toml --extra operator --output-file images/operator.lock

@@ -129,11 +129,21 @@ _NO_ORDER = Rule(
 )
 
 
+_NO_TRACKER = Rule(
+    field="telemetry.reportTo",
+    holds=lambda spec: not spec.telemetry.report_to,
+    sentence="is for rljob run on one machine: no pod of a cluster feeds a tracker. Remove it; Prometheus has every "
+    "figure of a step.",
+    cel="!has(self.telemetry) || !has(self.telemetry.reportTo) || size(self.telemetry.reportTo) == 0",
+)
+
+
 ALWAYS: tuple[Rule, ...] = (
     *(_no_sharing(role) for role in Role),
     *(_where_it_computes(role) for role in Role if TRAITS[role].loads_model),
     _ENOUGH_ROLLOUTS,
     _NO_ORDER,
+    _NO_TRACKER,
 )
 
 

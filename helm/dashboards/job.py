@@ -95,6 +95,120 @@ _TRAINING = Row(
     ],
 )
 
+_POLICY = Row(
+    "Policy",
+    [
+        lines(
+            "Entropy",
+            "Of the policy at each token, mean over a step. Near 0 it explores nothing any more.",
+            "none",
+            Query(_of_job("rljob_policy_entropy_nats"), "nats"),
+            width=6,
+        ),
+        lines(
+            "KL",
+            "Of new over proximal policy, and to the reference as the loss takes it; mean over a step's tokens.",
+            "none",
+            Query(_of_job("rljob_policy_approx_kl_nats"), "to the proximal policy"),
+            Query(_of_job("rljob_policy_kl_reference_nats"), "to the reference"),
+            width=6,
+            least=None,
+        ),
+        lines(
+            "Engine against trainer",
+            "KL at tokens of the version that is trained, which arithmetic makes, and at those of earlier ones.",
+            "none",
+            Query(_of_job("rljob_mismatch_kl_nats"), "the same version: mismatch"),
+            Query(_of_job("rljob_staleness_kl_nats"), "earlier versions: staleness"),
+            width=6,
+        ),
+        lines(
+            "Importance weights",
+            "Effective share of a step's tokens, and those that the correction masks.",
+            "percentunit",
+            Query(_of_job("rljob_correction_effective_share"), "effective"),
+            Query(_of_job("rljob_correction_masked_fraction"), "masked"),
+            width=6,
+            most=1,
+            without="No correction",
+        ),
+        lines(
+            "Clipped tokens",
+            "Share of a step's tokens whose ratio is clipped, at either bound.",
+            "percentunit",
+            Query(_of_job("rljob_policy_clip_fraction_low"), "low"),
+            Query(_of_job("rljob_policy_clip_fraction_high"), "high"),
+            width=6,
+        ),
+        lines(
+            "Ratio",
+            "Of new and proximal policy: mean over a step's tokens, and the largest.",
+            "none",
+            Query(_of_job("rljob_policy_ratio"), "mean"),
+            Query(_of_job("rljob_policy_ratio_max"), "largest"),
+            width=6,
+        ),
+        lines(
+            "Gradient",
+            "Its norm before clipping: mean over a rollout's optimizer steps, and the largest.",
+            "none",
+            Query(_of_job("rljob_optimizer_grad_norm"), "mean"),
+            Query(_of_job("rljob_optimizer_grad_norm_max"), "largest"),
+            width=6,
+        ),
+        lines(
+            "Learning rate",
+            "Of the last optimizer step.",
+            "sci",
+            Query(_of_job("rljob_optimizer_learning_rate"), "learning rate"),
+            width=6,
+        ),
+    ],
+)
+
+_SAMPLES = Row(
+    "Samples of a step",
+    [
+        lines(
+            "Groups",
+            "By their samples' rewards. A group without variance teaches nothing where advantages are of groups.",
+            "percentunit",
+            Query(_of_job("rljob_groups_all_right_share"), "all right"),
+            Query(_of_job("rljob_groups_mixed_share"), "mixed"),
+            Query(_of_job("rljob_groups_all_wrong_share"), "all wrong"),
+            Query(_of_job("rljob_groups_no_variance_share"), "without variance"),
+            width=6,
+            most=1,
+        ),
+        lines(
+            "Length",
+            "Tokens of responses and prompts.",
+            "none",
+            Query(_of_job("rljob_response_length_mean_tokens"), "response"),
+            Query(_of_job("rljob_response_length_max_tokens"), "longest response"),
+            Query(_of_job("rljob_prompt_length_mean_tokens"), "prompt"),
+            width=6,
+        ),
+        lines(
+            "What the job itself measures",
+            "Metrics of its rewards, rollout functions and losses.",
+            "none",
+            Query(f"max by (metric) (rljob_step_metric{{{_JOB}}})", "{{metric}}"),
+            width=6,
+            least=None,
+            without="No metric of the job's own",
+        ),
+        lines(
+            "Seconds of a step",
+            "What the actor's first rank did. It waits for rows, mostly.",
+            "s",
+            Query(f"max by (phase) (rljob_actor_seconds{{{_JOB}}})", "{{phase}}"),
+            width=6,
+            stacked=True,
+        ),
+    ],
+)
+
 _NO_CRITIC = "No step of a critic"
 """Most jobs have none."""
 
@@ -341,6 +455,6 @@ BOARD = Board(
         choice("namespace", "Namespace", "label_values(rljob_operator_job_phase, namespace)"),
         choice("job", "Job", 'label_values(rljob_operator_job_phase{namespace="$namespace"}, job)'),
     ],
-    rows=[_NOW, _TRAINING, _CRITIC, _ROLES, _ROLLOUT, _QUEUE, _WEIGHTS],
+    rows=[_NOW, _TRAINING, _POLICY, _SAMPLES, _CRITIC, _ROLES, _ROLLOUT, _QUEUE, _WEIGHTS],
     marks=[Query(f"max(changes(rljob_epoch{{{_JOB}}}[{RECENT}])) > 0", "New epoch")],
 )

@@ -102,6 +102,8 @@ def machine_findings(spec: RLJobSpec) -> Iterator[Finding]:
     if (lacking := trainer_problem(spec)) is not None and not os.environ.get(PRETENDED):
         # `rljob run` refuses it, as below; the plan of a job can be looked at without.
         yield warning(lacking, "spec.roles.actor.backend")
+    if (lacking := tracker_problem(spec)) is not None:
+        yield problem(lacking, "spec.telemetry.reportTo")
     engine = spec.roles.rollout.engine
     if engine.kind is not EngineKind.SGLANG:
         return
@@ -175,6 +177,17 @@ def trainer_problem(spec: RLJobSpec) -> str | None:
             return (
                 f"spec.roles.{field_name(role)}.backend: {backend} is not installed here. Install it: pip install"
                 f" '{_DISTRIBUTION}[{backend.lower()}]', or set backend to Fsdp."
+            )
+    return None
+
+
+def tracker_problem(spec: RLJobSpec) -> str | None:
+    """A sentence where the package of a tracker is not installed here."""
+    for tracker in spec.telemetry.report_to or ():
+        if find_spec(tracker.value) is None:
+            return (
+                f"spec.telemetry.reportTo: {tracker.value} is not installed in {sys.prefix}. Install it: pip install"
+                f" '{_DISTRIBUTION}[{tracker.value}]', or leave it out."
             )
     return None
 

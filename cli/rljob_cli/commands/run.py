@@ -17,7 +17,7 @@ from rljob_api.cluster_rules import given_cluster_fields
 from rljob_api.machine.devices import machine_devices
 from rljob_api.names import EngineKind
 from rljob_cli.checks.findings import Level
-from rljob_cli.checks.machine import engine_problem, extra_problem, trainer_problem
+from rljob_cli.checks.machine import engine_problem, extra_problem, tracker_problem, trainer_problem
 from rljob_cli.checks.manifests import EarlierRun, checked_job_or_exit, refuse, run_folder
 from rljob_cli.checks.overrides import SET_HELP, parsed_or_exit, set_option
 from rljob_cli.checks.prompts import row_lengths
@@ -73,7 +73,7 @@ The folder (default rljob-out/NAME):
   status.json    the RLJob's status, with the processes    events.jsonl   every decision: time, reason, role, scope
   metrics.jsonl  a line per trained step                   samples.jsonl  a line per trained sample, with --audit
   timeline.json  open it in https://ui.perfetto.dev        checkpoints/   safetensors, Hugging Face's names
-  logs/          a file per process
+  logs/          a file per process                        trackers/      with telemetry.reportTo: how far each is
 
 \b
 Devices:
@@ -132,6 +132,7 @@ def run(
         return
     engine = job.spec.roles.rollout.engine
     problem = extra_problem("worker", "rljob run") or trainer_problem(job.spec) or engine_problem(engine)
+    problem = problem or tracker_problem(job.spec)
     if problem is None and engine.kind is EngineKind.SGLANG:  # before a server takes minutes to start
         problem = try_reward(job.spec, rows=0).problem if job.spec.rollout.reward.functions else None
     if problem is not None:

@@ -345,6 +345,14 @@ class CleanPodPolicy(StrEnum):
     NONE = "None"
 
 
+class Tracker(StrEnum):
+    """Where a run may be reported to: the name of the package, which is that of its extra, too."""
+
+    WANDB = "wandb"
+    TENSORBOARD = "tensorboard"
+    TRACKIO = "trackio"
+
+
 class TelemetrySpec(ApiModel):
     """What is written down beside metrics and events."""
 
@@ -353,6 +361,9 @@ class TelemetrySpec(ApiModel):
     generations_per_rollout: int = Field(default=8, ge=0, le=10000)
     """Samples of each trained rollout whose text is kept, for `rljob samples`: spread over those of the actor's first
     rank. 0: none."""
+    report_to: list[Tracker] | None = Field(default=None, max_length=8)
+    """Trackers that get metrics, events, samples and this spec, each fed by a process of its own that the job does not
+    wait for. Each needs the extra of its name. Null: none. On one machine only."""
 
 
 class RLJobSpec(RuledModel):

@@ -18,6 +18,8 @@ class Reason(StrEnum):
     """The job was started again by its user and goes on from its last recorded checkpoint."""
     EARLIER_RUN = "EarlierRun"
     """The folder was started over with --fresh: where the earlier run is, or that it was deleted."""
+    TRACKER_FAILED = "TrackerFailed"
+    """A tracker is not fed, or has not got everything. The job goes on."""
     ACCEPTED = "Accepted"
     """The operator takes care of the job."""
     SECRET_LOST = "SecretLost"  # noqa: S105 - a word

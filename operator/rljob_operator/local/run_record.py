@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from rljob_api import generations
 from rljob_api.cluster import LATEST
 from rljob_api.names import Role
-from rljob_api.spec import RLJobSpec
+from rljob_api.spec import RLJobSpec, Tracker
 from rljob_api.status import RLJobStatus
 from rljob_operator.local.errors import RunRefused
 
@@ -94,6 +94,9 @@ _POD = rf"({'|'.join(Role)})-\d+"
 
 
 _INFRASTRUCTURE = r"coordinator|parent|control|storage-\d+"
+
+
+_TRACKER = "|".join(Tracker)
 
 
 _CHECKPOINT = r"\d+-e\d+-[0-9a-f]{12}"
@@ -223,11 +226,12 @@ class _Manifest(BaseModel):
 
 
 _RUN_FOLDER = [
-    RecordedPlace(folder="logs", names=[rf"({_POD}(\.\d+|\.engine(\.\d+)?)?|{_INFRASTRUCTURE})\.log"]),
+    RecordedPlace(folder="logs", names=[rf"({_POD}(\.\d+|\.engine(\.\d+)?)?|{_INFRASTRUCTURE}|tracker-[a-z]+)\.log"]),
     RecordedPlace(folder="timeline", names=[rf"{_POD}\..*\.jsonl"]),
     RecordedPlace(folder="redis", names=[r"control|storage-\d+"]),
     RecordedPlace(folder="devices", names=[rf"{_POD}\.[^/]*\.json"]),
     RecordedPlace(folder="engines", names=[_POD]),
+    RecordedPlace(folder="trackers", names=[rf"({_TRACKER})(\.json)?|\.({_TRACKER})\.json\.new"]),
     RecordedPlace(
         folder=".",
         names=[

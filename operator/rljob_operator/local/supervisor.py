@@ -56,6 +56,7 @@ from rljob_operator.local.pods import Pods
 from rljob_operator.local.processes import Infrastructure
 from rljob_operator.local.run_folder import RunFolder
 from rljob_operator.local.services import COORDINATOR, PARENT, Services, shut_down
+from rljob_operator.local.trackers import FINISH_SECONDS, Trackers
 from rljob_operator.local.watchdog import Watchdog
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -179,6 +180,11 @@ class Supervisor:
             stopped_limit_seconds=float(job.spec.restart_policy.heartbeat_timeout_seconds),
             start_limit_seconds=float(job.spec.roles.rollout.engine.startup_seconds),
         )
+        self._trackers = Trackers(
+            job.spec.telemetry.report_to or (),
+            folder,
+            lambda sentence: journal.note(time.time(), Reason.TRACKER_FAILED.value, sentence),
+        )
         self._interrupted_at: float | None = None
         self._killed = False
         self._last_refusal = ""
@@ -198,6 +204,7 @@ class Supervisor:
                         COORDINATOR: self._services.coordinator,
                     }
                 )
+                self._trackers.start()
                 await self._supervise()
             finally:
                 await self._close()
@@ -316,6 +323,7 @@ class Supervisor:
             killed = self._journal.status.model_copy(update={"phase": Phase.INTERRUPTED})
             self._journal.status = killed
         self._journal.flush()
+        await self._trackers.finish(patience=0.0 if self._killed else FINISH_SECONDS)
 
 
 def _exit_code(status: RLJobStatus) -> int:

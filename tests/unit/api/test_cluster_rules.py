@@ -48,6 +48,15 @@ SHARED = {"gpus": 1, "shareDevicesWith": "actor"}
             ],
             id="two pods write to a volume of one node",
         ),
+        pytest.param({"spec.telemetry": {"reportTo": []}}, [], id="no tracker"),
+        pytest.param(
+            {"spec.telemetry": {"reportTo": ["tensorboard"]}},
+            [
+                "spec.telemetry.reportTo: is for rljob run on one machine: no pod of a cluster feeds a tracker. Remove"
+                " it; Prometheus has every figure of a step."
+            ],
+            id="a tracker",
+        ),
         pytest.param({**CRITIC, "spec.roles.critic": {}}, [], id="an actor's pod and a critic's write to one volume"),
         pytest.param(
             {**CRITIC, "spec.roles.critic": {"replicas": 4}},

@@ -8,7 +8,7 @@ import pytest
 from rljob_api.spec import RLJobSpec
 from rljob_api.spec.engine import EngineSpec
 from rljob_cli.checks import machine
-from rljob_cli.checks.machine import engine_problem, python_problem, trainer_problem
+from rljob_cli.checks.machine import engine_problem, python_problem, tracker_problem, trainer_problem
 from tests.unit.api.manifests import changed
 
 
@@ -44,6 +44,17 @@ def test_a_trainer_that_is_not_installed_is_named(
         and f"spec.roles.{role}.backend: Megatron is not installed here. Install it: pip install 'rljob[megatron]', or"
         " set backend to Fsdp."
     )
+
+
+def test_a_tracker_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = RLJobSpec.model_validate(changed({"spec.telemetry": {"reportTo": ["tensorboard", "wandb"]}})["spec"])
+    monkeypatch.setattr(machine, "find_spec", lambda name: None if name == "wandb" else machine)
+    assert tracker_problem(spec) == (
+        f"spec.telemetry.reportTo: wandb is not installed in {sys.prefix}. Install it: pip install 'rljob[wandb]', or"
+        " leave it out."
+    )
+    monkeypatch.setattr(machine, "find_spec", lambda name: machine)
+    assert tracker_problem(spec) is None
 
 
 def test_an_interpreter_that_is_not_there_is_named() -> None:

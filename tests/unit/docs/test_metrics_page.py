@@ -10,7 +10,8 @@ from rljob_workers.algorithms.aggregation import token_mean
 from rljob_workers.algorithms.objective import Metric
 from rljob_workers.algorithms.supervised import SupervisedObjective
 from rljob_workers.algorithms.value import ValueObjective
-from rljob_workers.training.step_metrics import CRITIC_METRICS, METRICS
+from rljob_workers.telemetry.step_series import series_of
+from rljob_workers.training.step_metrics import CRITIC_METRICS, METRICS, Figure
 from tests.objectives import clip_objective
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
@@ -23,25 +24,30 @@ def table(title: str, columns: tuple[str, ...], rows: Iterable[tuple[str, ...]])
     return "\n".join([f"## {title}", "", f"| {' | '.join(columns)} |", "|---" * len(columns) + "|", *lines, ""])
 
 
+def series(name: str) -> str:
+    """What Prometheus calls a figure."""
+    family, labels = series_of(name)
+    return f"`{family}`" + "".join(f", {key} `{value}`" for key, value in labels)
+
+
+def plain(title: str, figures: Iterable[Figure]) -> str:
+    rows = [(f"`{one.name}`", one.unit, one.formula, series(one.name)) for one in figures]
+    return table(title, ("name", "unit", "what", "on a cluster"), rows)
+
+
 def objective(title: str, metrics: Iterable[Metric]) -> str:
-    rows = [(f"`{one.name}`", one.unit, one.reduction.value, one.formula) for one in metrics]
-    return table(title, ("name", "unit", "taken as", "what"), rows)
+    rows = [(f"`{one.name}`", one.unit, one.reduction.value, one.formula, series(one.name)) for one in metrics]
+    return table(title, ("name", "unit", "taken as", "what", "on a cluster"), rows)
 
 
 def tables() -> str:
     policy = clip_objective(token_mean, kl=0.1, cap=2.0)
     return "\n".join(
         [
-            table(
-                "Of every step", ("name", "unit", "what"), [(f"`{one.name}`", one.unit, one.formula) for one in METRICS]
-            ),
+            plain("Of every step", METRICS),
             objective("Of the policy", policy.metrics),
             objective("Of a critic", ValueObjective.metrics),
-            table(
-                "Of a critic's steps",
-                ("name", "unit", "what"),
-                [(f"`{one.name}`", one.unit, one.formula) for one in CRITIC_METRICS],
-            ),
+            plain("Of a critic's steps", CRITIC_METRICS),
             objective("Of supervised fine-tuning", SupervisedObjective.metrics),
         ]
     )

@@ -41,6 +41,9 @@ STARTED_BY = {
     "rljob_workers.launcher.pod": (
         "tests/integration/launcher/test_pod_job.py::test_a_job_of_containers_grows_shrinks_loses_a_rank_and_ends"
     ),
+    "rljob_workers.telemetry.trackers": (
+        "tests/unit/telemetry/test_tensorboard.py::test_the_command_gives_the_rest_of_a_run_that_has_ended"
+    ),
     "scripts/cluster-packages": "Makefile::cluster-build",
     "scripts/cluster-values": "tests/unit/bench/test_benches_start.py::test_values_for_the_cluster_of_this_machine",
     "scripts/draw_panels.py": "tests/cluster/test_monitoring.py::test_the_panels_can_be_drawn",

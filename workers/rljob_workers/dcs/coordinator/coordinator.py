@@ -48,6 +48,7 @@ class Coordinator:
         self.store = context.store
         self._saved = SavedFolder(checkpoint_dir)
         self.job_name = context.job.metadata.name
+        self.group_samples = context.job.spec.rollout.samples_per_prompt
         self.epochs = Epochs(context)
         self.ranks = RankIncarnations(context, self.epochs)
         self.launchers = Launchers(context, self.epochs, self.ranks)

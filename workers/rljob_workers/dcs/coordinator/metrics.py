@@ -1,12 +1,12 @@
 """`/metrics`: the coordinator's state, its process and the ranks' counters in Prometheus' text format.
 
 Called by the coordinator in its thread. Cardinality is bounded: label values are roles, replicas and ranks of the job,
-names come from `FAMILIES` and from nowhere else.
+and figures of its last step; names come from `FAMILIES` and from nowhere else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -16,27 +16,12 @@ from rljob_api.wire.observation import CoordinatorStatus, ServerState
 from rljob_api.wire.ranks import StepReport
 from rljob_workers.dcs.coordinator import demand, queue_room
 from rljob_workers.dcs.membership import counters
+from rljob_workers.telemetry import step_series
 from rljob_workers.telemetry.exposition import Family, Labels, Sample, render
 
 if TYPE_CHECKING:
     from rljob_workers.dcs.coordinator.coordinator import Coordinator
 
-
-FROM_REPORT: Mapping[str, tuple[str, Labels]] = {
-    "samples/invalid_share": ("rljob_invalid_share", ()),
-    "response_length/truncated_share": ("rljob_truncated_share", ()),
-    "staleness/mean": ("rljob_token_staleness", ()),
-    "critic/loss": ("rljob_critic_loss", ()),
-    "critic/explained_variance": ("rljob_critic_explained_variance", ()),
-    "critic/clip_fraction": ("rljob_critic_clipped_share", ()),
-    "critic/grad_norm": ("rljob_critic_grad_norm", ()),
-    "critic/seconds_train": ("rljob_critic_seconds", (("phase", "train"),)),
-    "critic/seconds_values": ("rljob_critic_seconds", (("phase", "values"),)),
-    "critic/seconds_stage_checkpoint": ("rljob_critic_seconds", (("phase", "stage_checkpoint"),)),
-    "critic/seconds_waiting": ("rljob_critic_seconds", (("phase", "waiting"),)),
-}
-"""What a step's report has of its samples, and of a critic where the job has one, and under which name and labels it is
-shown. The rest of its metrics is the policy loss's, and differs from job to job."""
 
 FAMILIES = {
     "rljob_build_info": Family("1; labels say what runs.", ("component", "version")),
@@ -55,18 +40,10 @@ FAMILIES = {
     "rljob_step_seconds": Family("Duration of the last step."),
     "rljob_step_samples": Family("Samples of the last step."),
     "rljob_step_tokens": Family("Tokens of the last step."),
-    "rljob_invalid_share": Family("Share of the last step's samples that have no score."),
-    "rljob_truncated_share": Family("Share of the last step's samples that were cut off."),
-    "rljob_token_staleness": Family("Mean over the last step's tokens of rollout id minus version."),
-    "rljob_critic_loss": Family("Loss of the critic in the last step."),
-    "rljob_critic_explained_variance": Family(
-        "Share of the variance of returns that values of before the step explain."
-    ),
-    "rljob_critic_clipped_share": Family("Share of the last step's tokens whose clipped error is the critic's loss."),
-    "rljob_critic_grad_norm": Family("Norm of the critic's gradient before clipping, in the last step."),
-    "rljob_critic_seconds": Family("Seconds of the last step that the critic's first rank spent so.", ("phase",)),
+    "rljob_group_samples": Family("Samples that a whole group has."),
     "rljob_rank_ready": Family("1 while the rank is ready.", counters.RANK_LABELS),
     "rljob_rank_beat_age_seconds": Family("Since its last beat.", counters.RANK_LABELS),
+    **step_series.FAMILIES,
     **counters.FAMILIES,
     **demand.FAMILIES,
     **queue_room.FAMILIES,
@@ -84,6 +61,7 @@ def exposition(coordinator: Coordinator) -> str:
     status = coordinator.status()
     samples = [
         *_job_samples(status),
+        ("rljob_group_samples", (), float(coordinator.group_samples)),
         *step_samples(status.last_step),
         *_pod_samples(status),
         *_counter_samples(coordinator),
@@ -121,9 +99,7 @@ def step_samples(report: StepReport | None) -> Iterator[Sample]:
     yield "rljob_step_seconds", (), report.seconds
     yield "rljob_step_samples", (), float(report.samples)
     yield "rljob_step_tokens", (), float(report.tokens)
-    for name, (family, labels) in FROM_REPORT.items():
-        if name in report.metrics:
-            yield family, labels, report.metrics[name]
+    yield from step_series.samples_of(report.metrics)
 
 
 def _pod_samples(status: CoordinatorStatus) -> Iterator[Sample]:

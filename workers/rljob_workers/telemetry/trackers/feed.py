@@ -1,0 +1,132 @@
+"""Gives a tracker what a run has written, from where it stopped last: metrics, events and samples.
+
+The cursor is written after the tracker has flushed, so that a process that dies gives some lines twice and none never.
+Called by the process of a tracker; reads the run folder, and writes its cursor there and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from itertools import groupby, takewhile
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from rljob_api import generations
+from rljob_api.spec import Tracker as TrackerName
+from rljob_workers.telemetry.trackers.base import TrackedRun, Tracker
+from rljob_workers.telemetry.trackers.tail import Place, read_on
+
+FOLDER = "trackers"
+"""Of the run folder: cursors, and what trackers keep there."""
+
+
+class Cursor(BaseModel):
+    """`trackers/NAME.json`."""
+
+    metrics: Place = Place()
+    events: Place = Place()
+    samples: Place = Place()
+    last_step: int = -1
+    """The last one that was given; -1: none was."""
+    last_epoch: int = 0
+
+    @classmethod
+    def read(cls, file: Path) -> Cursor:
+        """As it was left; from the beginning where there is none, or none that can be understood."""
+        try:
+            return cls.model_validate_json(file.read_bytes())
+        except (FileNotFoundError, ValidationError):
+            return cls()
+
+    def write(self, file: Path) -> None:
+        """Atomically. A power cut may take it back by some lines."""
+        beside = file.with_name(f".{file.name}.new")
+        beside.write_text(self.model_dump_json())
+        beside.replace(file)
+
+
+def cursor_file(run: Path, name: TrackerName) -> Path:
+    """Where the cursor of a tracker is."""
+    return run / FOLDER / f"{name.value}.json"
+
+
+def tracked_run(run: Path, name: TrackerName) -> TrackedRun:
+    """The run in the folder `run`, as a tracker shall have it."""
+    manifest = json.loads((run / "job.json").read_bytes())
+    record = json.loads((run / "run.json").read_bytes())
+    job = manifest["metadata"]["name"]
+    cursor = Cursor.read(cursor_file(run, name))
+    folder = run / FOLDER / name.value
+    folder.mkdir(parents=True, exist_ok=True)
+    return TrackedRun(
+        id=f"{job}-{record['run']}",
+        name=job,
+        config=manifest["spec"],
+        folder=folder,
+        next_step=cursor.last_step + 1,
+        given_lines=cursor.metrics.lines + cursor.events.lines + cursor.samples.lines,
+    )
+
+
+def figures_of(line: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a line of metrics.jsonl by group and name; what is not finite is left out."""
+    numbers = {name: value for name, value in line.items() if isinstance(value, int | float) and name not in _NO_FIGURE}
+    named = {name if "/" in name else f"step/{name}": float(value) for name, value in numbers.items()}
+    return {name: value for name, value in named.items() if math.isfinite(value)}
+
+
+_NO_FIGURE = frozenset(("time", "step", "restates"))
+
+
+class Feed:
+    """One tracker's."""
+
+    def __init__(self, run: Path, name: TrackerName, tracker: Tracker) -> None:
+        self._run = run
+        self._file = cursor_file(run, name)
+        self._cursor = Cursor.read(self._file)
+        self._tracker = tracker
+
+    def turn(self) -> bool:
+        """Gives what is new, a part of it where that is much; whether there was anything."""
+        before = self._cursor
+        after = before.model_copy()
+        self._give_steps(after)
+        self._give_samples(after)
+        lines, after.events = read_on(self._run / "events.jsonl", before.events)
+        if lines:
+            self._tracker.events(before.events.lines, [line for line, _ in lines])
+        if after == before:
+            return False
+        self._tracker.flush()
+        after.write(self._file)
+        self._cursor = after
+        return True
+
+    def _give_steps(self, cursor: Cursor) -> None:
+        lines, cursor.metrics = read_on(self._run / "metrics.jsonl", cursor.metrics)
+        for line, _ in lines:
+            step = int(line["step"])
+            if step <= cursor.last_step:
+                self._tracker.forget(step)
+            self._tracker.step(step, figures_of(line))
+            cursor.last_step, cursor.last_epoch = step, int(line["epoch"])
+
+    def _give_samples(self, cursor: Cursor) -> None:
+        """Those of a step that was not given yet wait for it: it may take an earlier one of its number back."""
+        lines, after = read_on(self._run / generations.FILE, cursor.samples, self._run / generations.OLDER_FILE)
+        given = list(takewhile(lambda read: _is_of_step_before(read[0], cursor), lines))
+        for rollout, rows in groupby((line for line, _ in given), key=lambda line: int(line["rollout"])):
+            self._tracker.samples(rollout, list(rows))
+        if len(given) == len(lines):
+            cursor.samples = after
+        elif given:
+            cursor.samples = given[-1][1]
+
+
+def _is_of_step_before(sample: Mapping[str, Any], cursor: Cursor) -> bool:
+    return (int(sample["epoch"]), int(sample["rollout"])) <= (cursor.last_epoch, cursor.last_step)
