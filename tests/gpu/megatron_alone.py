@@ -64,7 +64,7 @@ def main() -> None:
 
     for module in BACKEND.preload:
         __import__(module)
-    was_started = torch.cuda.is_initialized()  # it would not outlive the fork of a rank
+    was_started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call] # it would not outlive the fork of a rank
     from megatron.core import parallel_state
 
     for dtype in DTYPES:
