@@ -53,6 +53,14 @@ def test_the_comparisons_run() -> None:
     assert " skipped" not in done.stdout
 
 
+@pytest.mark.long
+def test_megatron_with_and_without_transformer_engine_is_compared() -> None:
+    program = "tests/gpu/test_transformer_engine.py"
+    done = start(sys.executable, "-m", "pytest", "-q", program, RLJOB_GPU_TESTS_ON_CPU="1")
+    assert done.returncode == 0, done.stdout
+    assert "40 passed" in done.stdout
+
+
 @pytest.mark.parametrize("backend", [pytest.param("Flat", marks=pytest.mark.long), "Fsdp"])
 def test_the_figures_are_measured(backend: str, tmp_path: Path) -> None:
     options = ("--size", "smallest", "--length", "128", "--backend", backend, "--steps", "1")

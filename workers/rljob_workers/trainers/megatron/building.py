@@ -12,6 +12,7 @@ import torch
 from torch.nn import functional
 
 from rljob_workers.devices import own_device
+from rljob_workers.trainers.megatron.layer_choice import Layers
 from rljob_workers.trainers.megatron.layers import Norm, PackedAttention, ValueHead
 from rljob_workers.trainers.megatron.sizes import DecoderSizes, padded_vocabulary
 from rljob_workers.trainers.megatron.stored_names import is_expert
@@ -29,14 +30,19 @@ def _left_as_it_is(weight: torch.Tensor) -> torch.Tensor:
 
 
 def transformer_config(
-    config: PretrainedConfig, sizes: DecoderSizes, parallelism: ParallelismSpec, dtype: torch.dtype, *, recomputes: bool
+    config: PretrainedConfig,
+    sizes: DecoderSizes,
+    parallelism: ParallelismSpec,
+    dtype: torch.dtype,
+    layers: Layers,
+    *,
+    recomputes: bool,
 ) -> Any:  # noqa: ANN401 -- of an untyped library
     """Megatron's settings. `recomputes`: a layer's activations are computed again in the backward pass."""
     from megatron.core.transformer.transformer_config import TransformerConfig
 
     more: dict[str, Any] = {}
     if sizes.experts:
-        _complete_gating()
         more |= {
             "num_moe_experts": sizes.experts,
             "moe_router_topk": config.num_experts_per_tok,
@@ -45,7 +51,7 @@ def transformer_config(
             "moe_aux_loss_coeff": 0.0,
             "moe_router_pre_softmax": not config.norm_topk_prob,
             "moe_router_dtype": "fp32",
-            "moe_grouped_gemm": False,
+            "moe_grouped_gemm": layers is Layers.ENGINE,
             "expert_model_parallel_size": parallelism.expert,
             "expert_tensor_parallel_size": parallelism.expert_tensor,
         }
@@ -88,23 +94,16 @@ def transformer_config(
         # Of models without experts, too: with the default rows of several lengths are refused. Another dispatcher
         # wants equally many tokens on all ranks, and ends the process where they are not.
         moe_token_dispatcher_type="alltoall",  # noqa: S106 -- tokens of text
-        # Fusions are compiled by torch, a minute of each rank's start, or are kernels of a GPU's libraries.
+        # Transformer Engine's, in float32; the local one asks for the rows' lengths in each layer, and waits for them.
+        apply_rope_fusion=layers is Layers.ENGINE,
+        # Other fusions are compiled by torch, a minute of each rank's start, or are kernels of apex.
         bias_activation_fusion=False,
         bias_dropout_fusion=False,
         masked_softmax_fusion=False,
-        apply_rope_fusion=False,
         gradient_accumulation_fusion=False,
         persist_layer_norm=False,
         **more,
     )
-
-
-def _complete_gating() -> None:
-    """A name that Megatron 0.16.1 reads in the gate of experts, and has with Transformer Engine only."""
-    from megatron.core.transformer.moe import moe_utils
-
-    if not hasattr(moe_utils, "te_general_gemm"):
-        moe_utils.te_general_gemm = None
 
 
 def build_chunks(
@@ -112,6 +111,7 @@ def build_chunks(
     sizes: DecoderSizes,
     parallelism: ParallelismSpec,
     settings: Any,  # noqa: ANN401 -- of an untyped library
+    layers: Layers,
 ) -> list[torch.nn.Module]:
     """This rank's chunks of layers, each with embedding and head where it is the first and the last.
 
@@ -122,14 +122,13 @@ def build_chunks(
     from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 
     chunks: list[torch.nn.Module] = []
+    layer, norm = _layer(sizes, layers, has_qk_norm=settings.qk_layernorm)
     for number in range(parallelism.virtual_pipeline):
         vp_stage = number if parallelism.virtual_pipeline > 1 else None
-        layers = [_layer(sizes, has_qk_norm=settings.qk_layernorm)] * get_num_layers_to_build(
-            settings, vp_stage=vp_stage
-        )
+        specs = [layer] * get_num_layers_to_build(settings, vp_stage=vp_stage)
         chunk = GPTModel(
             config=settings,
-            transformer_layer_spec=TransformerBlockSubmodules(layer_specs=layers, layer_norm=Norm),
+            transformer_layer_spec=TransformerBlockSubmodules(layer_specs=specs, layer_norm=norm),
             vocab_size=padded_vocabulary(sizes.vocabulary, parallelism.tensor),
             max_sequence_length=config.max_position_embeddings,
             pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=vp_stage),
@@ -159,10 +158,18 @@ def _hidden_states(hidden: torch.Tensor, **others: Any) -> tuple[torch.Tensor, N
     return hidden, None
 
 
-def _layer(sizes: DecoderSizes, *, has_qk_norm: bool) -> Any:  # noqa: ANN401 -- of an untyped library
-    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+def _layer(sizes: DecoderSizes, layers: Layers, *, has_qk_norm: bool) -> tuple[Any, type]:
+    """What a layer is made of, and the norm behind the last one."""
+    from megatron.core.models.gpt import gpt_layer_specs
 
-    spec = get_gpt_layer_local_spec(
+    if layers is Layers.ENGINE:
+        from megatron.core.extensions.transformer_engine import TENorm
+
+        spec = gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec(
+            num_experts=sizes.experts or None, moe_grouped_gemm=bool(sizes.experts), qk_layernorm=has_qk_norm
+        )
+        return spec, TENorm
+    spec = gpt_layer_specs.get_gpt_layer_local_spec(
         num_experts=sizes.experts or None, moe_grouped_gemm=False, qk_layernorm=has_qk_norm, normalization="RMSNorm"
     )
     layer, attention = spec.submodules, spec.submodules.self_attention.submodules
@@ -170,7 +177,7 @@ def _layer(sizes: DecoderSizes, *, has_qk_norm: bool) -> Any:  # noqa: ANN401 --
     layer.input_layernorm = layer.pre_mlp_layernorm = Norm
     if has_qk_norm:
         attention.q_layernorm = attention.k_layernorm = Norm
-    return spec
+    return spec, Norm
 
 
 def _inverse_frequencies(config: PretrainedConfig) -> torch.Tensor:

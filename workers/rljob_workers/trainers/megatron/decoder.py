@@ -13,11 +13,13 @@ from torch.nn import functional
 
 from rljob_workers.algorithms.log_probs import VocabularyPart, chunked_log_probs
 from rljob_workers.algorithms.objective import Output, Outputs
+from rljob_workers.devices import own_device
 from rljob_workers.trainers.megatron.building import build_chunks, first_layers, head_weight, transformer_config
 from rljob_workers.trainers.megatron.groups import Place, start_groups
 from rljob_workers.trainers.megatron.inputs import Context, PackedInputs
+from rljob_workers.trainers.megatron.layer_choice import Layers, layers_for, use_kernels_of
 from rljob_workers.trainers.megatron.sizes import DecoderSizes, sizes_of
-from rljob_workers.trainers.megatron.stored_names import Piece, pieces
+from rljob_workers.trainers.megatron.stored_names import Piece, local_name, pieces
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,7 +52,7 @@ class NamedParameter:
     """A parameter of this rank, and what of stored tensors it is."""
 
     name: str
-    """Megatron's, within its chunk."""
+    """Within its chunk, as Megatron's local layers have it."""
     values: torch.nn.Parameter
     first_layer: int
     """Of its chunk."""
@@ -65,11 +67,13 @@ class Decoder:
         self.options = options
         self.sizes: DecoderSizes = sizes_of(config, has_value_head=options.has_value_head)
         self.place: Place = start_groups(options.parallelism, gang, timeout_seconds=options.timeout_seconds)
+        self.layers: Layers = layers_for(own_device(), options.dtype)
+        use_kernels_of(self.layers)
         self.settings: Any = transformer_config(
-            config, self.sizes, options.parallelism, options.dtype, recomputes=options.recomputes
+            config, self.sizes, options.parallelism, options.dtype, self.layers, recomputes=options.recomputes
         )
         with gang.collective("the chunks of the model"):  # tied ends of a pipeline are compared
-            self.chunks = build_chunks(config, self.sizes, options.parallelism, self.settings)
+            self.chunks = build_chunks(config, self.sizes, options.parallelism, self.settings, self.layers)
 
     @property
     def outputs(self) -> frozenset[Output]:
@@ -87,7 +91,8 @@ class Decoder:
     def parameters(self) -> Iterator[NamedParameter]:
         """All of this rank's, in one order for all ranks of a stage."""
         for chunk, first in zip(self.chunks, first_layers(self.chunks), strict=True):
-            for name, parameter in chunk.named_parameters():
+            for own_name, parameter in chunk.named_parameters():
+                name = local_name(own_name)
                 yield NamedParameter(name, parameter, first, pieces(name, self.sizes, self.place, first))
 
     def outputs_of(

@@ -42,9 +42,12 @@ class DistributedAdamW:
 
     def __init__(self, decoder: Decoder, config: AdamWConfig, gang: DataParallelGroup) -> None:
         """Wraps the chunks, whose gradients are added up from here on. Moments begin as zeros."""
+        from megatron.core import optimizer as megatron_optimizer
         from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
         from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer, get_standard_config_overrides
 
+        # Not Transformer Engine's where it is installed: one that counts steps elsewhere than the checkpoints' does.
+        megatron_optimizer.USING_PYTORCH_OPTIMIZER = True
         self._decoder = decoder
         self._config = config
         self._gang = gang
@@ -85,6 +88,7 @@ class DistributedAdamW:
         decoder.settings.finalize_model_grads_func = None
         for optimizer in self._parts:
             for group in optimizer.optimizer.param_groups:
+                group["fused"] = True  # by default torch makes copies of a whole moment
                 for parameter in group["params"]:
                     zeros = torch.zeros_like(parameter), torch.zeros_like(parameter)
                     optimizer.optimizer.state[parameter] = dict(zip((EXP_AVG, EXP_AVG_SQ), zeros, strict=True))
@@ -152,5 +156,5 @@ class DistributedAdamW:
 
     def _number_steps(self) -> None:
         for optimizer in self._parts:
-            for state in optimizer.optimizer.state.values():
-                state["step"] = torch.tensor(float(self.steps))
+            for parameter, state in optimizer.optimizer.state.items():
+                state["step"] = torch.tensor(float(self.steps), device=parameter.device)

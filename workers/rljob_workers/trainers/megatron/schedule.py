@@ -108,7 +108,9 @@ class Schedule:
 
         part, inputs = next(passes)
         ends = inputs.ends
-        packed = PackedSeqParams("thd", ends, ends, ends, ends, inputs.longest, inputs.longest)
+        # Transformer Engine compares both kinds of ends, and waits for it; where rows are cut it wants both.
+        padded = ends if self._decoder.options.parallelism.context > 1 else None
+        packed = PackedSeqParams("thd", ends, ends, padded, padded, inputs.longest, inputs.longest)
         packed.row_blocks = inputs.blocks  # for our attention
         hidden = chunk(inputs.token_ids, None, None, packed_seq_params=packed)
         return hidden, partial(self._end, found, chunk, part, inputs, temperature, loss_of)

@@ -1,11 +1,13 @@
 """Which block of which stored tensor each row of a Megatron parameter is, under the hub's names. Pure.
 
-Loading, export and saved state follow from it. A parameter on one rank is cut along its axis 0 into pieces; a piece is
-a block of one stored tensor, and as wide as the parameter. Rows without a piece are padding of the vocabulary.
+Loading, export and saved state follow from it. Parameters are called as in Megatron's local layers: what one is called
+in Transformer Engine's is known to `local_name` alone. A parameter on one rank is cut along its axis 0 into pieces; a
+piece is a block of one stored tensor, and as wide as the parameter. Rows without a piece are padding of the vocabulary.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
@@ -42,6 +44,25 @@ class Piece:
         """Of the block in the whole stored tensor."""
         block = self.block(local_shape)
         return tuple(slice(start, start + size) for start, size in zip(self.offset, block, strict=True))
+
+
+_IN_ENGINE = {
+    "self_attention.linear_qkv.layer_norm_weight": "input_layernorm.weight",
+    "mlp.linear_fc1.layer_norm_weight": "pre_mlp_layernorm.weight",
+}
+"""Norms that are one module with the product behind them."""
+_IN_GROUP = re.compile(r"experts\.(linear_fc[12])\.weight(\d+)")
+"""Of one of the experts that are multiplied together."""
+
+
+def local_name(name: str) -> str:
+    """Of a parameter of either kind of layers: what it is called in Megatron's local ones."""
+    layer, _, rest = name.partition(".layers.")
+    number, _, rest = rest.partition(".")
+    if not rest:
+        return name
+    local = _IN_ENGINE.get(rest) or _IN_GROUP.sub(r"experts.local_experts.\2.\1.weight", rest)
+    return f"{layer}.layers.{number}.{local}"
 
 
 def is_copy(name: str, sizes: DecoderSizes) -> bool:
