@@ -1,4 +1,4 @@
-"""No rank of Megatron holds more than its part of a model, two buckets and two tensors while weights come and go."""
+"""No rank of Megatron holds more than its part of a model and two buckets while weights come and go."""
 
 from __future__ import annotations
 
@@ -25,10 +25,8 @@ MODEL = {
     "tie_word_embeddings": True,
 }
 """51 million parameters: 196 MiB in float32."""
-TENSOR = 16 << 20
-"""The largest. Where it is cut its owner has the parts, and Gloo a copy of them, while it joins them."""
-SLACK = 24 << 20
-"""What a process has taken from the C library and not given back, and threads' stacks."""
+SLACK = 2 << 20
+"""What is imported and noted on the way."""
 LAYOUTS = {"1": (1, {}), "TP2 SP": (2, {"tensor": 2}), "PP2": (2, {"pipeline": 2}), "DP2": (2, {})}
 
 
@@ -41,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.long
 @pytest.mark.parametrize(("world", "parallelism"), LAYOUTS.values(), ids=LAYOUTS.keys())
-def test_import_takes_nothing_and_export_two_buckets_and_a_tensor(
+def test_import_takes_nothing_and_export_at_most_two_buckets(
     world: int, parallelism: Mapping[str, int], folder: Path
 ) -> None:
     work = folder / "-".join(map(str, (world, *parallelism)))
@@ -51,7 +49,7 @@ def test_import_takes_nothing_and_export_two_buckets_and_a_tensor(
     for rank in range(world):
         found = json.loads((work / f"rank{rank}.json").read_text())
         assert found["import"] <= SLACK
-        assert found["export"] <= 2 * BUCKET_BYTES + 2 * TENSOR + SLACK
+        assert found["export"] <= 2 * BUCKET_BYTES
         assert found["bucket"] <= BUCKET_BYTES
         whole = max(whole, found["parameters"])
-    assert whole > 2 * BUCKET_BYTES + 2 * TENSOR + SLACK, "the check would not see a rank that gathers its model"
+    assert whole > 2 * BUCKET_BYTES, "the check would not see a rank that gathers its model"
