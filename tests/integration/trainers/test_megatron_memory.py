@@ -1,4 +1,4 @@
-"""No rank of Megatron holds more than its part of a model and two buckets while weights come and go."""
+"""No rank of Megatron holds more than its part of a model and one and a half buckets while weights come and go."""
 
 from __future__ import annotations
 
@@ -39,17 +39,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.long
 @pytest.mark.parametrize(("world", "parallelism"), LAYOUTS.values(), ids=LAYOUTS.keys())
-def test_import_takes_nothing_and_export_at_most_two_buckets(
+def test_import_takes_nothing_and_export_a_bucket_and_its_slices(
     world: int, parallelism: Mapping[str, int], folder: Path
 ) -> None:
     work = folder / "-".join(map(str, (world, *parallelism)))
     arguments = [json.dumps(dict(parallelism)), "float32"]
     run_world("tests.integration.trainers.megatron_peak_ranks", world=world, folder=work, arguments=arguments)
+    bound = BUCKET_BYTES * 3 // 2  # what it gives, and a quarter that travels, twice: Gloo receives into a copy
     whole = 0
     for rank in range(world):
         found = json.loads((work / f"rank{rank}.json").read_text())
         assert found["import"] <= SLACK
-        assert found["export"] <= 2 * BUCKET_BYTES
+        assert found["export"] <= bound
         assert found["bucket"] <= BUCKET_BYTES
         whole = max(whole, found["parameters"])
-    assert whole > 2 * BUCKET_BYTES, "the check would not see a rank that gathers its model"
+    assert whole > bound, "the check would not see a rank that gathers its model"
