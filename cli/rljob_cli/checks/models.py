@@ -150,12 +150,6 @@ def absent_folder(field: str, path: str, cure: str, *, is_elsewhere: bool) -> Fi
     return problem(f"{field}: {path} is not a folder. {cure}")
 
 
-def architecture_in(described: Mapping[str, Any]) -> str:
-    """The class of transformers that a config.json names first; empty where it names none."""
-    names = described.get("architectures")
-    return str(names[0]) if isinstance(names, list) and names else ""
-
-
 def _folder_findings(spec: RLJobSpec, folder: Path) -> Iterator[Finding]:
     for names, what in _CHECKPOINT_FILES:
         if not any((folder / name).is_file() for name in names):

@@ -8,13 +8,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rljob_api.model_files.families import architecture_of
 from rljob_api.model_files.size import stored_shapes
 from rljob_api.model_files.tokens import embedding_rows, policy_rows
 from rljob_api.roles import VALUE_ROLE
 from rljob_cli.checks.findings import Finding, problem
 from rljob_cli.checks.models import (
     absent_folder,
-    architecture_in,
     computes_own_decoder,
     decoder_problem,
     json_object,
@@ -62,7 +62,7 @@ def reward_model_findings(spec: RLJobSpec, *, is_elsewhere: bool) -> Iterator[Fi
 
 
 def _config_findings(spec: RLJobSpec, folder: Path, described: Mapping[str, Any]) -> Iterator[Finding]:
-    name = architecture_in(described) or "no architecture"
+    name = architecture_of(described) or "no architecture"
     if not name.endswith(_KIND):
         yield problem(f"{_FIELD}: {folder}/config.json is of {name}, which has no head of values. {_CURE}")
         return  # its labels would be those of a head that it does not have

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rljob_api.model_files.families import architecture_of
 from rljob_api.model_files.size import stored_shapes
 from rljob_api.model_files.tokens import FIELD, end_of_sequence, teacher_problem, tokens_in, tokens_of
 from rljob_api.roles import REFERENCE_ROLE
@@ -17,7 +18,6 @@ from rljob_api.spec.roles import BACKENDS
 from rljob_cli.checks.findings import Finding, problem, unchecked, warning
 from rljob_cli.checks.models import (
     absent_folder,
-    architecture_in,
     computes_own_decoder,
     decoder_problem,
     family_finding,
@@ -66,8 +66,8 @@ def teacher_findings(spec: RLJobSpec, *, is_elsewhere: bool) -> Iterator[Finding
 
 
 def _config_findings(spec: RLJobSpec, folder: Path, described: Mapping[str, Any]) -> Iterator[Finding]:
-    name = architecture_in(described)
-    if name.endswith(_WITHOUT_HEAD):
+    name = architecture_of(described)
+    if name is not None and name.endswith(_WITHOUT_HEAD):
         yield problem(f"{_FIELD}: {folder}/config.json is of {name}, which has no log-probs. {_CURE}")
     backend = spec.backend_of(REFERENCE_ROLE)
     if BACKENDS[backend].tries_families:

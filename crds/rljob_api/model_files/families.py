@@ -33,6 +33,12 @@ _ROTARY_BY_LONGEST_ROW = ("dynamic", "longrope")
 """Rotary embeddings whose angles depend on the longest row of a batch."""
 
 
+def architecture_of(described: Mapping[str, Any]) -> str | None:
+    """The class of transformers that a config.json names first."""
+    names = described.get("architectures")
+    return str(names[0]) if isinstance(names, list) and names else None
+
+
 def family_problem(described: Mapping[str, Any]) -> str | None:
     """Why nothing here computes the model of this config.json right, whatever its family; else None."""
     if not isinstance(described.get("model_type"), str):

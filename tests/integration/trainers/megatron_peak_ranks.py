@@ -10,6 +10,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from rljob_api.spec.parallelism import ParallelismSpec
 from rljob_workers.models.building import model_config
+from rljob_workers.trainers.allocator import return_freed_memory
 from rljob_workers.trainers.data_parallel import DataParallelGroup
 from rljob_workers.trainers.megatron import weights
 from rljob_workers.trainers.megatron.decoder import Decoder, DecoderOptions
@@ -21,6 +22,7 @@ BUCKET_BYTES = 16 << 20
 
 
 def main(folder: Path, group: DataParallelGroup, _: DeviceMesh, layout: str, dtype: str) -> None:
+    return_freed_memory()  # what is measured is what is in use, and no hole in what a C library retains
     weights.BUCKET_BYTES = BUCKET_BYTES  # of a model that is small beside the usual ones
     source = folder.parent / "model"
     options = DecoderOptions(ParallelismSpec(**json.loads(layout)), getattr(torch, dtype))
@@ -44,6 +46,7 @@ def main(folder: Path, group: DataParallelGroup, _: DeviceMesh, layout: str, dty
     largest, given = peak_of(publish)
     found = {"parameters": held, "import": taken, "export": given, "bucket": largest}
     (folder / f"rank{group.rank}.json").write_text(json.dumps(found))
+    group.add_up(torch.zeros(1), "what all ranks have measured")  # where nothing is gathered no rank waits for another
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ Rows one by one, all logits at once, torch's own optimizer; no packing, no shard
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,8 @@ class Trained:
     weights: Mapping[str, torch.Tensor]
     """By the hub's names."""
     before: Mapping[str, torch.Tensor]
+    moments: Mapping[str, torch.Tensor]
+    """Adam's first ones: a sum of the clipped gradients, the last one's share being 1 - beta1."""
     results: Sequence[tuple[float, float, float]]
     """Loss, norm of the gradient, KL of each step; no KL where the objective has none."""
     log_probs: torch.Tensor
@@ -92,11 +94,11 @@ def train_plainly(folder: Path, steps: int = STEPS, *, attention: str = "sdpa", 
         folder, dtype=torch.float64, attn_implementation=attention, experts_implementation="eager"
     )
 
-    def weights() -> Mapping[str, torch.Tensor]:
-        state = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    def stored(values_of: Callable[[torch.Tensor], torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        state = {name: values_of(parameter).detach().clone() for name, parameter in model.named_parameters()}
         return revert_weight_conversion(model, state)  # type: ignore[no-any-return]
 
-    before = weights()
+    before = stored(lambda parameter: parameter)
     decayed = [parameter for parameter in model.parameters() if parameter.dim() > 1]
     others = [parameter for parameter in model.parameters() if parameter.dim() == 1]
     optimizer = torch.optim.AdamW(
@@ -121,7 +123,9 @@ def train_plainly(folder: Path, steps: int = STEPS, *, attention: str = "sdpa", 
     probe = rows_of_step(PROBE)
     with torch.no_grad():
         log_probs, entropies = scored_by_row(model, probe, 1.0)
-    return Trained(weights(), before, results, log_probs, entropies)
+    weights = stored(lambda parameter: parameter)
+    moments = stored(lambda parameter: optimizer.state[parameter]["exp_avg"])
+    return Trained(weights, before, moments, results, log_probs, entropies)
 
 
 def scored_by_row(model: Any, rows: TrainRows, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,8 +1,9 @@
 """Training by Megatron is training: the same steps as a plain transformers loop, in every layout and across layouts.
 
-Gradients are not compared one by one: Adam moves every element by its gradient over that gradient's size, so that a
-tensor whose gradient is wrong by a factor or misses a term goes another way within three steps; a factor that all
-gradients have alike shows in their norm, and clipping is active.
+Gradients are compared tensor by tensor, all steps at once, by the first moments of Adam, which are a sum of them; and
+weights by the way that they moved. There one element may count for most of the difference: one of 1536 of a tensor of
+llama has a first gradient of 9e-10, a millionth of the others', which float32 rounds by 1e-9 in whatever order it adds
+up, and Adam moves it by a twentieth of a step or by a sixth.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from tests.near import assert_moved_alike
 STEPS = 3
 WEIGHTS_BOUND, RESULTS_BOUND, SCORES_BOUND = 5e-3, 1e-4, 1e-3
 """Of the way that a tensor moved; of loss, norm and KL; of log-probs and entropies of rows that were not trained on."""
+MOMENTS_BOUND = 1e-4
+"""Of the length of a tensor's moments."""
 
 Case = tuple[str, str, str]
 """Layout, model, objective."""
@@ -107,6 +110,12 @@ def assert_trains_like_a_plain_loop(bench: Bench, run: Run, world: int) -> None:
         assert torch.equal(loaded[key], tensor), f"{key} is another one after import and export"
     for key, weight in plain.weights.items():
         assert_moved_alike(found[key], weight, plain.before[key], WEIGHTS_BOUND, f"{run.folder}: {key}")
+    state = bench.state(run)
+    for key, moments in plain.moments.items():
+        nothing = torch.zeros_like(moments)
+        assert_moved_alike(
+            state[f"exp_avg of {key}"], moments, nothing, MOMENTS_BOUND, f"{run.folder}: {key}'s moments"
+        )
     for step, (loss, norm, divergence) in zip(bench.results(run, world), plain.results, strict=True):
         assert norm > 2 * OPTIMIZER.max_grad_norm, "clipping is active"
         seen = step["loss"], step["norm"], step.get("policy/kl_reference", 0.0)
@@ -138,8 +147,8 @@ def test_each_rank_refuses_a_folder_that_does_not_fit_and_changes_nothing(case: 
     for rank in range(ALL[case[0]].world):
         stated = json.loads((trained.folder / run.folder / f"refused-{rank}.json").read_text())
         for what, sentence in there.items():
-            assert f"does not fit: tensor {WRONG} {sentence}" in stated[f"{run.model}-wrong-{what}"]
-        unknown = "does not fit: tensor model.bias is of shape [2] there, but absent in the model"
+            assert f"do not fit: tensor {WRONG} {sentence}" in stated[f"{run.model}-wrong-{what}"]
+        unknown = "do not fit: tensor model.bias is of shape [2] there, but absent in the model"
         assert unknown in stated[f"{run.model}-wrong-unknown"]
 
 

@@ -1,4 +1,4 @@
-"""No rank of Megatron holds more than its part of a model, two buckets and two tensors while weights come and go."""
+"""No rank of Megatron holds more than its part of a model and one and a half buckets while weights come and go."""
 
 from __future__ import annotations
 
@@ -25,10 +25,8 @@ MODEL = {
     "tie_word_embeddings": True,
 }
 """51 million parameters: 196 MiB in float32."""
-TENSOR = 16 << 20
-"""The largest. Where it is cut its owner has the parts, and Gloo a copy of them, while it joins them."""
-SLACK = 24 << 20
-"""What a process has taken from the C library and not given back, and threads' stacks."""
+SLACK = 2 << 20
+"""What is imported and noted on the way."""
 LAYOUTS = {"1": (1, {}), "TP2 SP": (2, {"tensor": 2}), "PP2": (2, {"pipeline": 2}), "DP2": (2, {})}
 
 
@@ -41,17 +39,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.long
 @pytest.mark.parametrize(("world", "parallelism"), LAYOUTS.values(), ids=LAYOUTS.keys())
-def test_import_takes_nothing_and_export_two_buckets_and_a_tensor(
+def test_import_takes_nothing_and_export_a_bucket_and_its_slices(
     world: int, parallelism: Mapping[str, int], folder: Path
 ) -> None:
     work = folder / "-".join(map(str, (world, *parallelism)))
     arguments = [json.dumps(dict(parallelism)), "float32"]
     run_world("tests.integration.trainers.megatron_peak_ranks", world=world, folder=work, arguments=arguments)
+    bound = BUCKET_BYTES * 3 // 2  # what it gives, and a quarter that travels, twice: Gloo receives into a copy
     whole = 0
     for rank in range(world):
         found = json.loads((work / f"rank{rank}.json").read_text())
         assert found["import"] <= SLACK
-        assert found["export"] <= 2 * BUCKET_BYTES + 2 * TENSOR + SLACK
+        assert found["export"] <= bound
         assert found["bucket"] <= BUCKET_BYTES
         whole = max(whole, found["parameters"])
-    assert whole > 2 * BUCKET_BYTES + 2 * TENSOR + SLACK, "the check would not see a rank that gathers its model"
+    assert whole > bound, "the check would not see a rank that gathers its model"

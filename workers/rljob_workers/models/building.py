@@ -179,7 +179,10 @@ def check_shapes(
     *,
     source: str,
 ) -> None:
-    """As `check_fit`, of a model with the tensors `wanted`; `passed_over` may be there, and are not read."""
+    """As `check_fit`, of a model of whatever family with the tensors `wanted`; `passed_over` may be there.
+
+    `source` stands before "do not fit" in the error.
+    """
     shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
     spare = {name: shape for name, shape in passed_over.items() if name in shapes}
     for name in (*wanted, *spare, *shapes):

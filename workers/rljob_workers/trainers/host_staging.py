@@ -77,6 +77,7 @@ class HostStaging:
                 live |= bucket.tensors
             else:
                 own |= {name: tensor.to("cpu", dtype) for name, tensor in bucket.tensors.items()}
+            del bucket  # before the next one is made
         copies = self.copy(live, dtype)
         return {**own, **copies} if own else copies
 

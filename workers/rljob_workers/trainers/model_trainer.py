@@ -75,6 +75,10 @@ class ScoringModel(ABC):
         """The outputs of each of `parts`, on every rank; more than one part where ranks meet within a schedule."""
         return (self.forward(tokens, response_lengths, part, temperature) for part in parts)
 
+    def num_passes(self, num_parts: int) -> int:
+        """How many times as long as one part a schedule of so many may take."""
+        return num_parts
+
 
 class TrainableModel(ScoringModel):
     """A model with gradients, which add up over backward passes, and an optimizer, on one of its ranks."""
@@ -175,7 +179,7 @@ class ModelForward(ForwardModel):
         """What the model is given at once, and what is entered around it."""
         if self._model.ranks_meet is Meeting.SCHEDULE:
             what = f"micro-batches 1 to {len(parts)}"
-            yield parts, self._gang.collective(what, passes=len(parts))
+            yield parts, self._gang.collective(what, passes=self._model.num_passes(len(parts)))
             return
         for number, part in enumerate(parts, start=1):
             what = f"micro-batch {number} of {len(parts)}"

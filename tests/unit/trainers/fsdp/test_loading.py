@@ -69,8 +69,8 @@ def test_what_does_not_fit_is_named_and_changes_nothing(tmp_path: Path) -> None:
         },
     }
     for sentence, tensors in cases.items():
-        with pytest.raises(ValueError, match=rf"^model: a folder does not fit: {sentence}"):
-            load_weights(model, tensors, source="a folder")
+        with pytest.raises(ValueError, match=rf"^model: the weights in a folder do not fit: {sentence}"):
+            load_weights(model, tensors, source="the weights in a folder")
     held = {part.name: part.values for part in own_parts(model)}
     assert all(torch.equal(held[key], tensor) for key, tensor in stored.items())
 

@@ -143,6 +143,26 @@ def test_shards_of_all_ranks_have_each_element_of_each_stored_tensor_once(
         assert bool((one == 1).all()), name
 
 
+@given(st.integers(0, 9), st.integers(1, 9), st.integers(0, 9), st.lists(st.integers(0, 20)), st.booleans())
+def test_slices_of_a_parameter_have_each_row_of_a_piece_once_and_where_the_whole_piece_has_it(
+    row: int, rows: int, offset: int, ends: list[int], has_columns: bool
+) -> None:
+    width = 3 if has_columns else None
+    local_shape, shape = ((20, width), (18, 5)) if width else ((20,), (18,))
+    piece = Piece(row, rows, "a", shape, (offset, 1) if width else (offset,))
+    parameter = torch.arange(20 * (width or 1)).view(local_shape)
+    whole, sliced = torch.full(shape, -1), torch.full(shape, -1)
+    whole[piece.place(local_shape)] = parameter[row : row + rows]
+    for start, stop in pairwise(sorted([0, *ends, 20])):
+        if (one := piece.between(start, stop)) is None:
+            continue
+        assert start <= one.row < one.row + one.rows <= stop
+        place = one.place(local_shape)
+        assert bool((sliced[place] == -1).all()), "no row is there twice"
+        sliced[place] = parameter[start:stop][one.row - start :][: one.rows]
+    assert torch.equal(sliced, whole)
+
+
 def assert_cut_into_rows(found: list[Piece], shape: tuple[int, ...], *, may_be_padded: bool) -> None:
     row = 0
     for piece in found:

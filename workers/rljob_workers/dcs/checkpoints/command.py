@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
+from rljob_api.model_files.families import architecture_of
 from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED
 from rljob_api.roles import SAVING_ROLES
 from rljob_api.wire.checkpoint_report import (
@@ -28,7 +29,6 @@ from rljob_api.wire.checkpoint_report import (
 )
 from rljob_workers.dcs.checkpoints.description import (
     Record,
-    architecture_of,
     damage_in,
     describe,
     expected_files,

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from rljob_api.model_files.families import architecture_of
 from rljob_api.model_files.size import stored_head
 from rljob_api.names import Role
 from rljob_api.roles import SAVING_ROLES
@@ -174,12 +175,6 @@ def weight_files(folder: Path) -> list[Path]:
 def described_model(folder: Path) -> dict[str, Any]:
     """The config.json of a role's folder. Raises CheckpointDamaged, CheckpointUnreadable."""
     return read_json(folder / _CONFIG_FILE)
-
-
-def architecture_of(described: Mapping[str, Any]) -> str | None:
-    """The class of transformers that a config.json names."""
-    names = described.get("architectures")
-    return str(names[0]) if isinstance(names, list) and names else None
 
 
 def model_type_of(described: Mapping[str, Any]) -> str | None:

@@ -18,6 +18,7 @@ import torch
 from torch import distributed
 
 from rljob_workers.models.blob import WeightShare, layout_digest, read_weights, rounds
+from rljob_workers.models.building import check_shapes
 from rljob_workers.trainers.base import Bucket
 
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ def _unknown(model: PreTrainedModel, what: str) -> ValueError:
 
 def load_folder(model: PreTrainedModel, path: Path) -> None:
     """From a safetensors file, a Hugging Face folder, a folder of parts, or a checkpoint folder. See `load_weights`."""
-    load_weights(model, read_weights(path), source=str(path))
+    load_weights(model, read_weights(path), source=f"the weights in {path}")
 
 
 def load_weights(model: PreTrainedModel, stored: Mapping[str, torch.Tensor], *, source: str) -> None:
@@ -192,7 +193,8 @@ def load_weights(model: PreTrainedModel, stored: Mapping[str, torch.Tensor], *, 
 
     A head that is tied to the embedding may be there or not; it is not read, and nor is what transformers ignores.
     """
-    check_fit(model, {name: tuple(tensor.shape) for name, tensor in stored.items()}, source=source)
+    spare = {name: tuple(tensor.shape) for name, tensor in stored.items() if _is_not_read(model, name)}
+    check_shapes(stored, weight_shapes(model), spare, source=source)
     with torch.no_grad():
         for part in own_parts(model):
             part.values.copy_(stored[part.name][part.place])
@@ -225,18 +227,6 @@ def local_rows(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
     return local, min(piece * tensor.device_mesh.get_local_rank(), tensor.shape[0])
 
 
-def check_fit(model: PreTrainedModel, shapes: Mapping[str, tuple[int, ...]], *, source: str) -> None:
-    """ValueError that names the first tensor of the model, or of `shapes`, that differs, with both shapes."""
-    wanted = weight_shapes(model)
-    for name in (*wanted, *shapes):
-        has, needs = shapes.get(name), wanted.get(name)
-        if has != needs and not (needs is None and _is_not_read(model, name)):
-            raise ValueError(
-                f"model: {source} does not fit: tensor {name} is {_shape_of(has)} there, but {_shape_of(needs)} in the"
-                " model. Use weights of the same architecture and sizes."
-            )
-
-
 def stored_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     """Parameters, each once, and the buffers that folders hold."""
     parameters = dict(model.named_parameters())
@@ -257,10 +247,6 @@ def _is_not_read(model: PreTrainedModel, stored: str) -> bool:
 def _tied_names(model: PreTrainedModel) -> set[str]:
     """Second names of parameters."""
     return {name for name, _ in model.named_parameters(remove_duplicate=False)} - dict(model.named_parameters()).keys()
-
-
-def _shape_of(shape: tuple[int, ...] | None) -> str:
-    return "absent" if shape is None else f"of shape {list(shape)}"
 
 
 ROUND_BYTES = 1 << 30

@@ -17,6 +17,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined] # exported
 from rljob_api.rank_places import place_of
 from rljob_workers.devices import group_backend, own_device
 from rljob_workers.trainers.megatron import cpu
+from rljob_workers.trainers.megatron.passes import longest_wait
 from rljob_workers.trainers.mesh import Mesh
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ def mesh_of(parallelism: ParallelismSpec, gang: DataParallelGroup) -> Mesh:
 def start_groups(parallelism: ParallelismSpec, gang: DataParallelGroup, *, timeout_seconds: float) -> Place:
     """Makes the groups; a collective of the gang, once in a process.
 
-    Their deadline is `timeout_seconds`: Megatron's own, of half an hour, would not follow that of the gang.
+    Their deadline is `timeout_seconds`, and between stages a multiple of it: Megatron's own, of half an hour, would not
+    follow that of the gang.
     """
     from megatron.core import parallel_state
     from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
@@ -71,6 +73,8 @@ def start_groups(parallelism: ParallelismSpec, gang: DataParallelGroup, *, timeo
             distributed_timeout_minutes=timeout_seconds / 60,
             create_gloo_process_groups=False,
         )
+    if parallelism.pipeline > 1:
+        _give_stages_time(longest_wait(parallelism) * timeout_seconds)
     if device.type == "cuda":
         model_parallel_cuda_manual_seed(0)  # nothing is drawn, but every pass asks for the states
     return Place(
@@ -80,6 +84,19 @@ def start_groups(parallelism: ParallelismSpec, gang: DataParallelGroup, *, timeo
         parallel_state.get_expert_model_parallel_rank(),
         parallel_state.get_expert_tensor_parallel_world_size(),
         parallel_state.get_expert_tensor_parallel_rank(),
+    )
+
+
+def _give_stages_time(timeout_seconds: float) -> None:
+    """Stages wait for more than one pass of each other, and Megatron has one deadline for all groups that it makes.
+
+    A group's deadline holds from its start: what is sent from rank to rank does not follow a later one.
+    """
+    from megatron.core import parallel_state
+
+    ranks = distributed.get_process_group_ranks(parallel_state.get_pipeline_model_parallel_group())
+    parallel_state._PIPELINE_MODEL_PARALLEL_GROUP = distributed.new_group(
+        ranks, timeout=timedelta(seconds=timeout_seconds), use_local_synchronization=True
     )
 
 

@@ -67,7 +67,9 @@ def _forward_model(
     spec: RLJobSpec, tokenizer: PreTrainedTokenizerBase, role: Role, gang: DataParallelGroup
 ) -> ForwardModel:
     decoder = _decoder(spec, tokenizer, role, gang)
-    return ModelForward(MegatronScoring(decoder), micro_batch_limits(spec.training), gang)
+    for chunk in decoder.chunks:
+        chunk.requires_grad_(False)
+    return ModelForward(MegatronScoring(decoder, decoder.chunks), micro_batch_limits(spec.training), gang)
 
 
 def _decoder(

@@ -13,6 +13,7 @@ from rljob_workers.algorithms.objective import Output, Outputs
 from rljob_workers.devices import own_device
 from rljob_workers.trainers.megatron import saved_state
 from rljob_workers.trainers.megatron.optimizer import DistributedAdamW
+from rljob_workers.trainers.megatron.passes import passes_of_schedule
 from rljob_workers.trainers.megatron.schedule import Schedule
 from rljob_workers.trainers.megatron.weights import Export, load_folder
 from rljob_workers.trainers.model_trainer import Meeting, ScoringModel, TrainableModel
@@ -32,32 +33,27 @@ if TYPE_CHECKING:
     from rljob_workers.trainers.optimizer_steps import AdamWConfig
 
 
-def _meeting_of(decoder: Decoder) -> Meeting:
-    """Without a pipeline passes are separate, and a rank sends its heartbeat between two of them."""
-    return Meeting.SCHEDULE if decoder.options.parallelism.pipeline > 1 else Meeting.PASS
-
-
 class MegatronScoring(ScoringModel):
     """A decoder that only computes."""
 
     outputs: ClassVar[frozenset[Output]] = frozenset({Output.LOG_PROBS, Output.ENTROPY})
 
-    def __init__(self, decoder: Decoder) -> None:
-        """Its weights need not be set yet."""
+    def __init__(self, decoder: Decoder, chunks: Sequence[torch.nn.Module]) -> None:
+        """`chunks` are the decoder's, as they are called; their weights need not be set yet."""
         self.device = own_device()
-        self.ranks_meet = _meeting_of(decoder)
+        # Without a pipeline passes are separate, and a rank sends its heartbeat between two of them.
+        self.ranks_meet = Meeting.SCHEDULE if decoder.options.parallelism.pipeline > 1 else Meeting.PASS
         self._decoder = decoder
-        for chunk in decoder.chunks:
-            chunk.requires_grad_(False)
-        self._schedule = Schedule(decoder, decoder.chunks, self.device)
+        self._schedule = Schedule(decoder, chunks, self.device)
 
     def load(self, source: Path) -> None:
         """Replaces all weights by this rank's blocks of a safetensors file or folder, or none."""
         load_folder(self._decoder, source)
 
     def forward(self, tokens: Jagged, response_lengths: torch.Tensor, part: RowRange, temperature: float) -> Outputs:
-        """See the base; a collective."""
-        (outputs,) = self._schedule.score(tokens, response_lengths, [part], temperature)
+        """See the base; a collective, and without a graph: the schedule has the backward passes."""
+        with torch.no_grad():
+            (outputs,) = self.score(tokens, response_lengths, [part], temperature)
         return outputs
 
     def score(
@@ -66,20 +62,19 @@ class MegatronScoring(ScoringModel):
         """See the base; a collective."""
         return self._schedule.score(tokens, response_lengths, parts, temperature)
 
+    def num_passes(self, num_parts: int) -> int:
+        """See the base."""
+        return passes_of_schedule(num_parts, self._decoder.options.parallelism)
 
-class MegatronModel(TrainableModel):
+
+class MegatronModel(MegatronScoring, TrainableModel):
     """A decoder and its optimizer."""
-
-    outputs: ClassVar[frozenset[Output]] = frozenset({Output.LOG_PROBS, Output.ENTROPY})
 
     def __init__(self, decoder: Decoder, optimizer: AdamWConfig, mesh: Mesh, *, num_totals: int) -> None:
         """Its weights need not be set yet. A collective of the gang."""
-        self.device = own_device()
-        self.ranks_meet = _meeting_of(decoder)
-        self._decoder = decoder
         self._mesh = mesh
         self._optimizer = DistributedAdamW(decoder, optimizer, mesh.gang)
-        self._schedule = Schedule(decoder, self._optimizer.chunks, self.device)
+        super().__init__(decoder, self._optimizer.chunks)
         self._export = Export(decoder, decoder.options.dtype, mesh.gang)
         self.weight_share = self._export.share
         self.totals = torch.zeros(num_totals, dtype=torch.float64, device=self.device)
@@ -90,21 +85,9 @@ class MegatronModel(TrainableModel):
         return self._optimizer.steps
 
     def load(self, source: Path) -> None:
-        """Replaces all weights by this rank's blocks of a safetensors file or folder, or none."""
-        load_folder(self._decoder, source)
+        """As the base; the optimizer's own copies follow."""
+        super().load(source)
         self._optimizer.load()
-
-    def forward(self, tokens: Jagged, response_lengths: torch.Tensor, part: RowRange, temperature: float) -> Outputs:
-        """See the base; a collective, and without a graph: `train` has the backward passes."""
-        with torch.no_grad():
-            (outputs,) = self._schedule.score(tokens, response_lengths, [part], temperature)
-        return outputs
-
-    def score(
-        self, tokens: Jagged, response_lengths: torch.Tensor, parts: Sequence[RowRange], temperature: float
-    ) -> list[Outputs]:
-        """See the base; a collective."""
-        return self._schedule.score(tokens, response_lengths, parts, temperature)
 
     def train(
         self,

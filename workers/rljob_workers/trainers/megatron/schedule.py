@@ -14,6 +14,7 @@ from torch import distributed
 
 from rljob_workers.trainers.megatron.decoder import Decoder
 from rljob_workers.trainers.megatron.inputs import PackedInputs, packed_inputs
+from rljob_workers.trainers.megatron.passes import num_micro_batches
 from rljob_workers.trainers.micro_batches import RowRange
 
 if TYPE_CHECKING:
@@ -73,8 +74,7 @@ class Schedule:
 
         parallelism = self._decoder.options.parallelism
         is_interleaved = parallelism.virtual_pipeline > 1
-        # Chunks of a stage take turns over as many micro-batches as there are stages.
-        missing = -len(parts) % parallelism.pipeline if is_interleaved else 0
+        missing = num_micro_batches(len(parts), parallelism) - len(parts)
         multiple, context = parallelism.row_multiple, self._decoder.context
         passes = [
             (part, packed_inputs(tokens, response_lengths, part or _EMPTY, multiple, context, self._device))

@@ -8,7 +8,7 @@ piece is a block of one stored tensor, and as wide as the parameter. Rows withou
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -44,6 +44,13 @@ class Piece:
         """Of the block in the whole stored tensor."""
         block = self.block(local_shape)
         return tuple(slice(start, start + size) for start, size in zip(self.offset, block, strict=True))
+
+    def between(self, start: int, stop: int) -> Piece | None:
+        """What rows [start, stop) of the parameter have of it."""
+        first, end = max(self.row, start), min(self.row + self.rows, stop)
+        if first >= end:
+            return None
+        return replace(self, row=first, rows=end - first, offset=(self.offset[0] + first - self.row, *self.offset[1:]))
 
 
 _IN_ENGINE = {

@@ -1,6 +1,7 @@
 """Weights into and out of a decoder: each rank reads its own blocks, and gives whole tensors, some on each rank.
 
-Used by `megatron_model`. A tensor that is cut over tensor ranks is gathered to one of them; nothing else travels.
+Used by `megatron_model`. A tensor that is cut over tensor ranks is gathered to one of them, slice by slice; nothing
+else travels. Beside the model a rank holds a bucket, or a tensor that is larger than one, and half a bucket of slices.
 """
 
 from __future__ import annotations
@@ -13,20 +14,23 @@ import torch
 from torch import distributed
 
 from rljob_workers.models.blob import WeightShare, layout_digest, read_weights, rounds
-from rljob_workers.models.building import HEAD
+from rljob_workers.models.building import EMBEDDING, HEAD, check_shapes
 from rljob_workers.trainers.base import Bucket
 from rljob_workers.trainers.megatron.stored_names import is_copy, is_cut, is_expert, pieces
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator
     from pathlib import Path
 
     from rljob_workers.trainers.data_parallel import DataParallelGroup
     from rljob_workers.trainers.megatron.decoder import Decoder, NamedParameter
     from rljob_workers.trainers.megatron.groups import Place
+    from rljob_workers.trainers.megatron.stored_names import Piece
 
 BUCKET_BYTES = 256 << 20
 """Of the tensors of one bucket, on each rank of a stage together; a larger tensor is a bucket of its own."""
+_SLICES = 4
+"""In as many a bucket is gathered: while one travels its owner has it twice, since Gloo receives into a copy."""
 
 
 def load_folder(decoder: Decoder, path: Path) -> None:
@@ -36,7 +40,11 @@ def load_folder(decoder: Decoder, path: Path) -> None:
     there, and is not read, where it is tied or the decoder is a critic's.
     """
     stored = read_weights(path)  # mapped: what is not copied is not read
-    _check_fit(decoder, {name: tuple(tensor.shape) for name, tensor in stored.items()}, str(path))
+    # Of the whole model: else the ranks that hold what is wrong would refuse what the others have taken.
+    wanted = stored_shapes(decoder)
+    has_spare_head = decoder.sizes.is_tied or decoder.sizes.has_value_head
+    spare = {HEAD: wanted[EMBEDDING]} if has_spare_head else {}
+    check_shapes(stored, wanted, spare, source=f"the weights in {path}")
     with torch.no_grad():
         for parameter in decoder.parameters():
             if sum(piece.rows for piece in parameter.pieces) < len(parameter.values):
@@ -44,26 +52,6 @@ def load_folder(decoder: Decoder, path: Path) -> None:
             for piece in parameter.pieces:
                 block = stored[piece.name][piece.place(parameter.values.shape)]
                 parameter.values[piece.row : piece.row + piece.rows].copy_(block)
-
-
-def _check_fit(decoder: Decoder, shapes: Mapping[str, tuple[int, ...]], source: str) -> None:
-    """Of the whole model: else the ranks that hold what is wrong would refuse what the others have taken."""
-    wanted = stored_shapes(decoder)
-    for name, shape in wanted.items():
-        has = shapes.get(name)
-        if has != shape:
-            there = "absent" if has is None else f"of shape {list(has)}"
-            raise _misfit(source, name, there, f"of shape {list(shape)}")
-    for name in shapes.keys() - wanted.keys():
-        if name != HEAD or not (decoder.sizes.is_tied or decoder.sizes.has_value_head):
-            raise _misfit(source, name, f"of shape {list(shapes[name])}", "absent")
-
-
-def _misfit(source: str, name: str, there: str, here: str) -> ValueError:
-    return ValueError(
-        f"model: {source} does not fit: tensor {name} is {there} there, but {here} in the model. Use weights of the"
-        " same architecture and sizes."
-    )
 
 
 def stored_shapes(decoder: Decoder) -> dict[str, tuple[int, ...]]:
@@ -120,31 +108,36 @@ class Export:
 
     def _whole(self, owned: _Owned) -> dict[str, torch.Tensor]:
         """The stored tensors of a parameter, on its owner; none on other ranks."""
-        if not owned.is_here:
+        if not owned.is_here or (owned.group is None and not owned.is_owner):
             return {}
-        values = owned.parameter.values.detach().to(self._dtype)
-        place = self._decoder.place
-        if owned.group is None:
-            return self._joined(owned.parameter, [values], [place]) if owned.is_owner else {}
-        size = owned.group.size()
-        parts = [torch.empty_like(values) for _ in range(size)] if owned.is_owner else None
-        distributed.gather(values.contiguous(), parts, dst=owned.owner, group=owned.group)
-        if parts is None:
-            return {}
-        return self._joined(
-            owned.parameter, parts, [_beside(place, rank, owned.parameter.name) for rank in range(size)]
-        )
-
-    def _joined(
-        self, parameter: NamedParameter, parts: Sequence[torch.Tensor], places: Sequence[Place]
-    ) -> dict[str, torch.Tensor]:
-        stored: dict[str, torch.Tensor] = {}
-        for part, place in zip(parts, places, strict=True):
-            for piece in pieces(parameter.name, self._decoder.sizes, place, parameter.first_layer):
-                if piece.name not in stored:
-                    stored[piece.name] = part.new_empty(piece.shape)
-                stored[piece.name][piece.place(part.shape)] = part[piece.row : piece.row + piece.rows]
+        values = owned.parameter.values.detach()
+        found = self._pieces_by_rank(owned) if owned.is_owner else []
+        shapes = {piece.name: piece.shape for of_rank in found for piece in of_rank}
+        stored = {name: values.new_empty(shape, dtype=self._dtype) for name, shape in shapes.items()}
+        num_rows = max(1, len(values) * BUCKET_BYTES // (_SLICES * _num_bytes(owned, self._dtype)))
+        for start in range(0, len(values), num_rows):
+            rows = values[start : start + num_rows]
+            for part, of_rank in zip(self._parts(owned, rows), found, strict=True):
+                for piece in filter(None, (one.between(start, start + len(rows)) for one in of_rank)):
+                    stored[piece.name][piece.place(values.shape)] = part[piece.row - start :][: piece.rows]
         return stored
+
+    def _parts(self, owned: _Owned, rows: torch.Tensor) -> list[torch.Tensor]:
+        """These rows of each rank that has some, on their owner; none on other ranks."""
+        if owned.group is None:
+            return [rows]
+        rows = rows.to(self._dtype).contiguous()
+        parts = [torch.empty_like(rows) for _ in range(owned.group.size())] if owned.is_owner else None
+        distributed.gather(rows, parts, dst=owned.owner, group=owned.group)
+        return parts or []
+
+    def _pieces_by_rank(self, owned: _Owned) -> list[list[Piece]]:
+        """Of each rank that has a part of the tensor."""
+        if owned.group is None:
+            return [owned.parameter.pieces]
+        name, place = owned.parameter.name, self._decoder.place
+        places = [_beside(place, rank, name) for rank in range(owned.group.size())]
+        return [pieces(name, self._decoder.sizes, one, owned.parameter.first_layer) for one in places]
 
     def _compared(self) -> tuple[int, WeightShare | None]:
         """The most rounds of any rank, and which part of the model's tensors is this rank's."""
