@@ -1,0 +1,208 @@
+"""Evaluation at one engine: numbers of samples in, scores out, beside the rollout's groups.
+
+Used by the rollout loop from its own thread; generation runs in the engine's event loop, scoring in threads. Which
+sample is whose is in the control Redis (`transfer_queue/control/lua/evaluation.lua`). Puts no row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from rljob_api.names import WeightVersion
+from rljob_api.wire.identity import WeightId
+from rljob_workers.data.prompts import Prompt
+from rljob_workers.engines.base import EngineEmptied, EngineError, FinishReason, Sample
+from rljob_workers.evaluation import SampleResult
+from rljob_workers.models.tokenizers import TextDecoder
+from rljob_workers.rewards.base import Answer
+from rljob_workers.rollout.engine_access import RankEngine
+from rljob_workers.rollout.engine_calls import EngineCalls
+from rljob_workers.rollout.evaluation_plan import EvaluationPlan, NumberedSample
+from rljob_workers.rollout.verification import WeightProof
+from rljob_workers.transfer_queue.client import TransferQueueClient
+from rljob_workers.transfer_queue.types import EvaluationWaits
+
+AGAIN_SECONDS = 0.5
+"""After this long samples are asked for again that others had, or that were not there."""
+
+
+SCORING_THREADS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    result: SampleResult
+    weights: frozenset[WeightId]
+    """Those that made a token of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    number: int
+    weight: WeightId
+    voided: int
+    """What `proof.num_voided` was then."""
+
+
+class Evaluator:
+    """One rank's part of evaluations.
+
+    errors = evaluator.collect()            puts what is scored, hands back what an engine has lost
+    evaluator.claim(held, samples_in_flight)
+    """
+
+    def __init__(
+        self,
+        plan: EvaluationPlan,
+        queue: TransferQueueClient,
+        engine: RankEngine,
+        decode: TextDecoder,
+        proof: WeightProof,
+        *,
+        max_tokens: int,
+        stall_seconds: float,
+        wake: Callable[[], None],
+        advance: Callable[[int], None],
+    ) -> None:
+        """`wake` is called from other threads when a sample is done, `advance` with how many more are scored.
+
+        `max_tokens`: positions of the model.
+        """
+        self._plan = plan
+        self._queue = queue
+        self._engine = engine
+        self._decode = decode
+        self._proof = proof
+        self._max_tokens = max_tokens
+        self._stall_seconds = stall_seconds
+        self._wake = wake
+        self._advance = advance
+        self._running: dict[Future[_Made], _Begun] = {}
+        self._generating: set[int] = set()
+        """Numbers that the engine has; changed in its event loop, and before a request begins."""
+        self._scorers = ThreadPoolExecutor(SCORING_THREADS, thread_name_prefix="evaluate")
+        self._over: WeightId | None = None
+        """The last weight whose evaluation is over."""
+        self._asks_at = 0.0
+
+    @property
+    def samples_in_flight(self) -> int:
+        """Those that the engine has."""
+        return len(self._generating)
+
+    def claim(self, held: WeightId, samples_in_flight: int) -> bool:
+        """Takes more samples, if the version is to be evaluated; whether there were any."""
+        if held == self._over or not self._plan.is_due(held.version) or time.monotonic() < self._asks_at:
+            return False
+        if self._proof.is_awaited:
+            return False
+        wanted = self._plan.most_in_flight(samples_in_flight) - self.samples_in_flight
+        if wanted <= 0:
+            return False
+        in_work = [begun.number for begun in self._running.values()]
+        answer = self._queue.claim_evaluation(held, self._plan.digest, self._plan.num_samples, wanted, in_work)
+        if isinstance(answer, EvaluationWaits):
+            if answer is EvaluationWaits.OVER:
+                self._over = held
+            self._asks_at = time.monotonic() + AGAIN_SECONDS
+            return False
+        for number in answer:
+            self._begin(number, held)
+        return True
+
+    def collect(self) -> list[EngineError]:
+        """Puts what is scored; gives what went wrong at the engine, whose samples are handed back.
+
+        Raises ValueError for a reward that cannot work.
+        """
+        done = [(future, self._running.pop(future)) for future in list(self._running) if future.done()]
+        results: dict[WeightVersion, dict[int, bytes]] = {}
+        back: list[int] = []
+        errors: list[EngineError] = []
+        for future, begun in done:
+            error = future.exception()
+            if error is None:
+                if self._counts(made := future.result(), begun):
+                    results.setdefault(begun.weight.version, {})[begun.number] = made.result.dump()
+                else:
+                    back.append(begun.number)
+            elif isinstance(error, EngineError):
+                back.append(begun.number)
+                errors.append(error)
+            else:
+                raise error
+        for version, scored in results.items():
+            self._advance(self._queue.put_evaluation(version, scored))
+        self._queue.return_evaluation(back)
+        return errors
+
+    def hand_back(self) -> None:
+        """Gives up all work."""
+        numbers = [begun.number for begun in self._running.values()]
+        for future in self._running:
+            future.cancel()
+        self._running.clear()
+        self._queue.return_evaluation(numbers)
+        self._scorers.shutdown(wait=False, cancel_futures=True)
+
+    def _counts(self, made: _Made, begun: _Begun) -> bool:
+        """Whether every token is of the version, and the engine had the weights that it said."""
+        is_pure = all(weight.version == begun.weight.version for weight in made.weights)
+        return is_pure and self._proof.num_voided == begun.voided
+
+    def _begin(self, number: int, held: WeightId) -> None:
+        self._generating.add(number)
+        future = self._engine.begin(self._work(number))
+        self._running[future] = _Begun(number, held, self._proof.num_voided)
+        future.add_done_callback(lambda _: self._wake())
+
+    async def _work(self, number: int) -> _Made:
+        sample = self._plan.of(number)
+        prompt = sample.of.source.at(sample.prompt)
+        try:
+            drawn = await self._generated(prompt, sample)
+        finally:
+            self._generating.discard(number)
+            self._wake()
+        loop = asyncio.get_running_loop()
+        result = await loop.run_in_executor(self._scorers, self._scored, prompt, sample, drawn)
+        return _Made(result, frozenset(span.weight for span in drawn.spans))
+
+    async def _generated(self, prompt: Prompt, sample: NumberedSample) -> Sample:
+        room, given = self._max_tokens - len(prompt.token_ids), sample.of.params
+        params = replace(given, max_new_tokens=min(given.max_new_tokens, room), seed=self._plan.seed_of(sample))
+        calls = EngineCalls(self._engine.progress, [], stall_seconds=self._stall_seconds, moved=lambda _: None)
+        request = self._engine.client.generate([prompt.token_ids], [params], progress=calls.made)
+        (generation,) = await calls.watch(request)
+        (drawn,) = generation.samples
+        if drawn.finish_reason is FinishReason.ABORT:
+            raise EngineEmptied("the sample was aborted at the engine: it is no answer")
+        return drawn
+
+    def _scored(self, prompt: Prompt, sample: NumberedSample, drawn: Sample) -> SampleResult:
+        (text,) = self._decode([drawn.output_ids])
+        answer = Answer(
+            prompt.text,
+            text,
+            prompt.label,
+            sample.prompt,
+            sample.index,
+            token_ids=tuple(drawn.output_ids),
+            loss_mask=(1,) * len(drawn.output_ids),
+            finish_reason=drawn.finish_reason.value,
+            messages=prompt.messages,
+            row=prompt.row,
+        )
+        ((score,),) = sample.of.scorer.score_groups([[answer]])
+        return SampleResult(
+            sample.of.spec.name,
+            sample.prompt,
+            prompt.source,
+            None if score.failure is not None else score.reward,
+            len(drawn.output_ids),
+            drawn.finish_reason is FinishReason.LENGTH,
+        )
