@@ -19,6 +19,7 @@ from rljob_workers.engines.base import EngineEmptied, EngineError, FinishReason,
 from rljob_workers.evaluation import SampleResult
 from rljob_workers.models.tokenizers import TextDecoder
 from rljob_workers.rewards.base import Answer
+from rljob_workers.rollout.admission import SCORED_PER_GENERATED
 from rljob_workers.rollout.engine_access import RankEngine
 from rljob_workers.rollout.engine_calls import EngineCalls
 from rljob_workers.rollout.evaluation_plan import EvaluationPlan, NumberedSample
@@ -100,7 +101,8 @@ class Evaluator:
             return False
         if self._proof.is_awaited:
             return False
-        wanted = self._plan.most_in_flight(samples_in_flight) - self.samples_in_flight
+        most = self._plan.most_in_flight(samples_in_flight)
+        wanted = min(most - self.samples_in_flight, most * (1 + SCORED_PER_GENERATED) - len(self._running))
         if wanted <= 0:
             return False
         in_work = [begun.number for begun in self._running.values()]
