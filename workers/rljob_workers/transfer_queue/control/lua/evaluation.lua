@@ -1,6 +1,6 @@
 -- Evaluation: the numbered samples of one version, scored beside training. Each is free, leased to a life, or has its result.
 -- A table, since Lua has room for no more local names. STATE: lineage, version, digest, samples, next, over.
-local evaluation = {STATE = 'q:eval', AGAIN = 'q:eval:again', LEASES = 'q:eval:leases', RESULTS = 'q:eval:results'}
+local evaluation = {STATE = 'q:eval', AGAIN = 'q:eval_again', LEASES = 'q:eval_leases', RESULTS = 'q:eval_results'}
 
 -- Of this version, by whichever lineage it was begun: a version that was restored has the weights that it had.
 function evaluation.is_of(version)
