@@ -182,8 +182,7 @@ def resolve_paths(job: RLJob, folder: Path) -> RLJob:
         sets = [each.model_copy(update={"data": _with_absolute_prompts(each.data, folder)}) for each in evaluation.sets]
         evaluation = evaluation.model_copy(update={"sets": sets})
     parts = {"model": model, "data": data, "rollout": rollout, "algorithm": algorithm, "roles": roles}
-    parts |= {"evaluation": evaluation}
-    return job.model_copy(update={"spec": spec.model_copy(update=parts)})
+    return job.model_copy(update={"spec": spec.model_copy(update={**parts, "evaluation": evaluation})})
 
 
 def _with_absolute_prompts(data: DataSpec, folder: Path) -> DataSpec:

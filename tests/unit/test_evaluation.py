@@ -22,7 +22,9 @@ def result(prompt: int, reward: float | None, *, source: str = "x", length: int 
 
 
 @given(st.integers(1, 7).flatmap(lambda n: st.tuples(st.integers(1, n), st.just(n), st.integers(0, n))))
-def test_pass_at_k_is_the_share_of_all_choices_of_k_samples_that_have_one_that_passes(case: tuple[int, int, int]) -> None:
+def test_pass_at_k_is_the_share_of_choices_of_k_samples_with_one_that_passes(
+    case: tuple[int, int, int],
+) -> None:
     k, num_samples, num_passed = case
     choices = list(combinations(range(num_samples), k))
     passing = sum(any(sample < num_passed for sample in choice) for choice in choices)

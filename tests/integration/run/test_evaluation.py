@@ -1,4 +1,4 @@
-"""Evaluation during training: kills within it change nothing of what it finds, and training gets none of its samples."""
+"""Evaluation during training: kills within it change nothing that it finds, and training gets none of its samples."""
 
 import json
 from pathlib import Path

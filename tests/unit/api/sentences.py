@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-
 EVALUATED: dict[str, Any] = {"sets": [{"name": "a", "data": {"prompts": "a.jsonl"}}], "everySteps": 2}
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from rljob_api.names import WeightVersion
 from rljob_api.wire.identity import WeightId
 from rljob_workers.data.prompts import Prompt
-from rljob_workers.engines.base import EngineEmptied, EngineError, FinishReason, Sample
+from rljob_workers.engines.base import EngineEmptied, EngineError, FinishReason, Sample, SamplingParams
 from rljob_workers.evaluation import SampleResult
 from rljob_workers.models.tokenizers import TextDecoder
 from rljob_workers.rewards.base import Answer
@@ -31,6 +31,10 @@ AGAIN_SECONDS = 0.5
 """After this long samples are asked for again that others had, or that were not there."""
 
 
+REQUESTS = 4
+"""An engine that takes many prompts at once gets about so many requests: it begins a large one in less time."""
+
+
 SCORING_THREADS = 8
 
 
@@ -43,7 +47,9 @@ class _Made:
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    number: int
+    """Samples that are generated and scored together."""
+
+    numbers: tuple[int, ...]
     weight: WeightId
     voided: int
     """What `proof.num_voided` was then."""
@@ -82,7 +88,7 @@ class Evaluator:
         self._stall_seconds = stall_seconds
         self._wake = wake
         self._advance = advance
-        self._running: dict[Future[_Made], _Begun] = {}
+        self._running: dict[Future[list[_Made]], _Begun] = {}
         self._generating: set[int] = set()
         """Numbers that the engine has; changed in its event loop, and before a request begins."""
         self._scorers = ThreadPoolExecutor(SCORING_THREADS, thread_name_prefix="evaluate")
@@ -102,18 +108,19 @@ class Evaluator:
         if self._proof.is_awaited:
             return False
         most = self._plan.most_in_flight(samples_in_flight)
-        wanted = min(most - self.samples_in_flight, most * (1 + SCORED_PER_GENERATED) - len(self._running))
-        if wanted <= 0:
+        in_work = [number for begun in self._running.values() for number in begun.numbers]
+        wanted = min(most - self.samples_in_flight, most * (1 + SCORED_PER_GENERATED) - len(in_work))
+        if wanted < max(1, most // REQUESTS):
             return False
-        in_work = [begun.number for begun in self._running.values()]
         answer = self._queue.claim_evaluation(held, self._plan.digest, self._plan.num_samples, wanted, in_work)
         if isinstance(answer, EvaluationWaits):
             if answer is EvaluationWaits.OVER:
                 self._over = held
             self._asks_at = time.monotonic() + AGAIN_SECONDS
             return False
-        for number in answer:
-            self._begin(number, held)
+        takes_many = self._engine.client.prompts_per_request is None
+        for numbers in [tuple(answer)] if takes_many else [(number,) for number in answer]:
+            self._begin(numbers, held)
         return True
 
     def collect(self) -> list[EngineError]:
@@ -128,12 +135,13 @@ class Evaluator:
         for future, begun in done:
             error = future.exception()
             if error is None:
-                if self._counts(made := future.result(), begun):
-                    results.setdefault(begun.weight.version, {})[begun.number] = made.result.dump()
-                else:
-                    back.append(begun.number)
+                for number, made in zip(begun.numbers, future.result(), strict=True):
+                    if self._counts(made, begun):
+                        results.setdefault(begun.weight.version, {})[number] = made.result.dump()
+                    else:
+                        back.append(number)
             elif isinstance(error, EngineError):
-                back.append(begun.number)
+                back += begun.numbers
                 errors.append(error)
             else:
                 raise error
@@ -144,7 +152,7 @@ class Evaluator:
 
     def hand_back(self) -> None:
         """Gives up all work."""
-        numbers = [begun.number for begun in self._running.values()]
+        numbers = [number for begun in self._running.values() for number in begun.numbers]
         for future in self._running:
             future.cancel()
         self._running.clear()
@@ -156,55 +164,64 @@ class Evaluator:
         is_pure = all(weight.version == begun.weight.version for weight in made.weights)
         return is_pure and self._proof.num_voided == begun.voided
 
-    def _begin(self, number: int, held: WeightId) -> None:
-        self._generating.add(number)
-        future = self._engine.begin(self._work(number))
-        self._running[future] = _Begun(number, held, self._proof.num_voided)
+    def _begin(self, numbers: tuple[int, ...], held: WeightId) -> None:
+        self._generating.update(numbers)
+        future = self._engine.begin(self._work(numbers))
+        self._running[future] = _Begun(numbers, held, self._proof.num_voided)
         future.add_done_callback(lambda _: self._wake())
 
-    async def _work(self, number: int) -> _Made:
-        sample = self._plan.of(number)
-        prompt = sample.of.source.at(sample.prompt)
+    async def _work(self, numbers: tuple[int, ...]) -> list[_Made]:
+        samples = [self._plan.of(number) for number in numbers]
+        prompts = [sample.of.source.at(sample.prompt) for sample in samples]
         try:
-            drawn = await self._generated(prompt, sample)
+            drawn = await self._generated(prompts, samples)
         finally:
-            self._generating.discard(number)
+            self._generating.difference_update(numbers)
             self._wake()
-        loop = asyncio.get_running_loop()
-        result = await loop.run_in_executor(self._scorers, self._scored, prompt, sample, drawn)
-        return _Made(result, frozenset(span.weight for span in drawn.spans))
+        return await asyncio.get_running_loop().run_in_executor(self._scorers, self._scored, prompts, samples, drawn)
 
-    async def _generated(self, prompt: Prompt, sample: NumberedSample) -> Sample:
-        room, given = self._max_tokens - len(prompt.token_ids), sample.of.params
-        params = replace(given, max_new_tokens=min(given.max_new_tokens, room), seed=self._plan.seed_of(sample))
+    async def _generated(self, prompts: Sequence[Prompt], samples: Sequence[NumberedSample]) -> list[Sample]:
+        """One of each, in one request."""
+        params = [self._params_of(prompt, sample) for prompt, sample in zip(prompts, samples, strict=True)]
         calls = EngineCalls(self._engine.progress, [], stall_seconds=self._stall_seconds, moved=lambda _: None)
-        request = self._engine.client.generate([prompt.token_ids], [params], progress=calls.made)
-        (generation,) = await calls.watch(request)
-        (drawn,) = generation.samples
-        if drawn.finish_reason is FinishReason.ABORT:
-            raise EngineEmptied("the sample was aborted at the engine: it is no answer")
+        request = self._engine.client.generate([each.token_ids for each in prompts], params, progress=calls.made)
+        drawn = [generation.samples[0] for generation in await calls.watch(request)]
+        if any(sample.finish_reason is FinishReason.ABORT for sample in drawn):
+            raise EngineEmptied("the samples were aborted at the engine: they are no answers")
         return drawn
 
-    def _scored(self, prompt: Prompt, sample: NumberedSample, drawn: Sample) -> SampleResult:
-        (text,) = self._decode([drawn.output_ids])
-        answer = Answer(
-            prompt.text,
-            text,
-            prompt.label,
-            sample.prompt,
-            sample.index,
-            token_ids=tuple(drawn.output_ids),
-            loss_mask=(1,) * len(drawn.output_ids),
-            finish_reason=drawn.finish_reason.value,
-            messages=prompt.messages,
-            row=prompt.row,
-        )
-        ((score,),) = sample.of.scorer.score_groups([[answer]])
-        return SampleResult(
-            sample.of.spec.name,
-            sample.prompt,
-            prompt.source,
-            None if score.failure is not None else score.reward,
-            len(drawn.output_ids),
-            drawn.finish_reason is FinishReason.LENGTH,
-        )
+    def _params_of(self, prompt: Prompt, sample: NumberedSample) -> SamplingParams:
+        room, given = self._max_tokens - len(prompt.token_ids), sample.of.params
+        return replace(given, max_new_tokens=min(given.max_new_tokens, room), seed=self._plan.seed_of(sample))
+
+    def _scored(
+        self, prompts: Sequence[Prompt], samples: Sequence[NumberedSample], drawn: Sequence[Sample]
+    ) -> list[_Made]:
+        texts = self._decode([each.output_ids for each in drawn])
+        return [_scored(*parts) for parts in zip(prompts, samples, drawn, texts, strict=True)]
+
+
+def _scored(prompt: Prompt, sample: NumberedSample, drawn: Sample, text: str) -> _Made:
+    """Each is a group of its own: who scores it with others would score it by which of them came together."""
+    answer = Answer(
+        prompt.text,
+        text,
+        prompt.label,
+        sample.prompt,
+        sample.index,
+        token_ids=tuple(drawn.output_ids),
+        loss_mask=(1,) * len(drawn.output_ids),
+        finish_reason=drawn.finish_reason.value,
+        messages=prompt.messages,
+        row=prompt.row,
+    )
+    ((score,),) = sample.of.scorer.score_groups([[answer]])
+    result = SampleResult(
+        sample.of.spec.name,
+        sample.prompt,
+        prompt.source,
+        None if score.failure is not None else score.reward,
+        len(drawn.output_ids),
+        drawn.finish_reason is FinishReason.LENGTH,
+    )
+    return _Made(result, frozenset(span.weight for span in drawn.spans))

@@ -328,7 +328,7 @@ class TransferQueueClient:
         The first claim of a version begins its evaluation: `num_samples` in all, of sets that `digest` is of. What this
         rank was given and has neither put nor named in `in_work` comes back: an answer may be lost.
         """
-        question = (holds.lineage, holds.version, digest, num_samples, limit, *in_work)
+        question: list[Argument] = [holds.lineage, holds.version, digest, num_samples, limit, *in_work]
         until = self._clock() + self._timing.claim_patience_seconds
         try:
             reply = self._change(
@@ -342,7 +342,7 @@ class TransferQueueClient:
 
     def put_evaluation(self, version: WeightVersion, results: Mapping[int, bytes]) -> int:
         """Keeps results of samples that this rank still has; gives how many of them were kept."""
-        listed = chain.from_iterable(results.items())
+        listed: Iterable[Argument] = chain.from_iterable(results.items())
         (kept,) = self._change("put_evaluation", version, *listed, waiting=f"{self} puts {len(results)} scores")
         return int(kept)
 
