@@ -95,5 +95,5 @@ def test_without_any_score_there_is_no_mean() -> None:
 
 
 def test_a_result_is_what_was_dumped() -> None:
-    kept = result(3, None, source="ü")
-    assert SampleResult.parse(kept.dump()) == kept
+    one = result(3, None, source="ü")
+    assert SampleResult.parse(one.dump()) == one

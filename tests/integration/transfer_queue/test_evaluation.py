@@ -75,7 +75,7 @@ def test_an_evaluation_of_a_version_that_is_restored_goes_on(make_job: MakeJob) 
     assert len(job.admin.evaluation_results()) == 5
 
 
-def test_it_is_over_when_the_coordinator_says_so_and_stays_so_after_a_restart(make_job: MakeJob) -> None:
+def test_it_is_over_when_the_coordinator_ends_it_and_stays_so_after_a_restart(make_job: MakeJob) -> None:
     job = make_job()
     assert not job.actor.is_evaluated(FIRST)
     claim(job.rollout, 5)
@@ -91,7 +91,7 @@ def test_it_is_over_when_the_coordinator_says_so_and_stays_so_after_a_restart(ma
     assert again.claim_evaluation(weight(0, lineage=2), "d", 5, 9, []) is EvaluationWaits.OVER
 
 
-def test_other_sets_begin_it_anew_and_other_weights_get_nothing(make_job: MakeJob) -> None:
+def test_other_sets_begin_it_again_and_other_weights_get_nothing(make_job: MakeJob) -> None:
     job = make_job()
     claim(job.rollout, 3)
     assert put(job.rollout, 0) == 1

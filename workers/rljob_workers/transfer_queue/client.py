@@ -343,8 +343,8 @@ class TransferQueueClient:
     def put_evaluation(self, version: WeightVersion, results: Mapping[int, bytes]) -> int:
         """Keeps results of samples that this rank still has; gives how many of them were kept."""
         listed: Iterable[Argument] = chain.from_iterable(results.items())
-        (kept,) = self._change("put_evaluation", version, *listed, waiting=f"{self} puts {len(results)} scores")
-        return int(kept)
+        (taken,) = self._change("put_evaluation", version, *listed, waiting=f"{self} puts {len(results)} scores")
+        return int(taken)
 
     def return_evaluation(self, samples: Collection[int]) -> None:
         """Hands samples back."""
