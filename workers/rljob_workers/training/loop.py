@@ -155,8 +155,8 @@ class ActorLoop(GangLoop):
     def _await_evaluation(self, version: WeightVersion) -> None:
         """Until a version that is evaluated is: it is the newest for so long, and what is found is of it alone.
 
-        Each rank asks by itself. An order to drain does not end the wait: the version that follows would be saved, and
-        the evaluation never end.
+        Each rank asks by itself. An order to drain does not end the wait: the version that follows would be published,
+        and the evaluation never end.
         """
         evaluation, gang = self._config.evaluation, self.gang
         if evaluation is None or not evaluation.is_due(version, self._config.num_rollouts):
