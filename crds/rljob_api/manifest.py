@@ -24,6 +24,7 @@ from rljob_api.generate.crd import Schema, spec_schema
 from rljob_api.problems import least_value, may_be_meant, sentences
 from rljob_api.rule import BROKEN_RULE, WITHOUT_RULES, RuledModel, rules_beside
 from rljob_api.spec import RLJob
+from rljob_api.spec.data import DataSpec
 from rljob_api.spec.rollout import RewardSpec, SummedRewardSpec
 
 _EXACT = 1 << 53
@@ -160,7 +161,7 @@ def resolve_paths(job: RLJob, folder: Path) -> RLJob:
             "tokenizer_path": _absolute(spec.model.tokenizer_path, folder),
         }
     )
-    data = spec.data.model_copy(update={"prompts": _absolute(spec.data.prompts, folder)})
+    data = _with_absolute_prompts(spec.data, folder)
     reward = _with_absolute_path(spec.rollout.reward, folder)
     if reward.sum is not None:
         reward = reward.model_copy(update={"sum": [_with_absolute_path(part, folder) for part in reward.sum]})
@@ -176,8 +177,16 @@ def resolve_paths(job: RLJob, folder: Path) -> RLJob:
     if roles.reference is not None:
         path = _absolute(roles.reference.model_path, folder)
         roles = roles.model_copy(update={"reference": roles.reference.model_copy(update={"model_path": path})})
+    evaluation = spec.evaluation
+    if evaluation is not None:
+        sets = [each.model_copy(update={"data": _with_absolute_prompts(each.data, folder)}) for each in evaluation.sets]
+        evaluation = evaluation.model_copy(update={"sets": sets})
     parts = {"model": model, "data": data, "rollout": rollout, "algorithm": algorithm, "roles": roles}
-    return job.model_copy(update={"spec": spec.model_copy(update=parts)})
+    return job.model_copy(update={"spec": spec.model_copy(update={**parts, "evaluation": evaluation})})
+
+
+def _with_absolute_prompts(data: DataSpec, folder: Path) -> DataSpec:
+    return data.model_copy(update={"prompts": _absolute(data.prompts, folder)})
 
 
 _Reward = TypeVar("_Reward", RewardSpec, SummedRewardSpec)

@@ -45,7 +45,7 @@ from rljob_api.spec.data import ReasoningGymSpec
 from rljob_cli.checks.findings import ANY, Finding, Findings, Level, Lines, independent, problem, unchecked, warning
 from rljob_cli.checks.machine import machine_findings
 from rljob_cli.checks.models import model_findings
-from rljob_cli.checks.prompts import prompt_findings
+from rljob_cli.checks.prompts import evaluation_findings, prompt_findings
 from rljob_cli.checks.reward_models import reward_model_findings
 from rljob_cli.checks.teachers import teacher_findings
 from rljob_cli.checks.user_functions import function_problem, functions_of
@@ -96,6 +96,7 @@ def preflight(job: RLJob, place: JobPlace = JobPlace.MACHINE, refused: Collectio
         findings.add(_reasoning_gym_problems(spec.data.reasoning_gym))
     else:
         findings.add(prompt_findings(spec, is_elsewhere=is_elsewhere, refused=refused))
+    findings.add(evaluation_findings(spec, is_elsewhere=is_elsewhere, refused=refused))
     return findings
 
 

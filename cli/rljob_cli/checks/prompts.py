@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any
 from rljob_api.spec import RLJobSpec
 from rljob_api.spec.data import MAX_SOURCE_CHARACTERS, DataSpec
 from rljob_api.spec.model import ModelSpec, TokenizerKind, alphabet_of
-from rljob_cli.checks.findings import Finding, independent, problem, unchecked, warning
+from rljob_cli.checks.findings import Finding, Level, independent, problem, unchecked, warning
 from rljob_cli.checks.models import has_chat_template, json_object, max_positions, parsed
 
 CHARACTERS_PER_TOKEN = 3
@@ -176,6 +176,18 @@ def prompt_findings(spec: RLJobSpec, *, is_elsewhere: bool, refused: Collection[
     if labels:  # says once what every line lacks
         first = [finding for finding in first if _LABEL_IS_MISSING not in finding.text and _MORE not in finding.text]
     return [*first, *labels, *_warnings(spec, seen)]
+
+
+def evaluation_findings(spec: RLJobSpec, *, is_elsewhere: bool, refused: Collection[str] = ()) -> list[Finding]:
+    """What refuses the files of `spec.evaluation.sets`, as `prompt_findings` has it of the job's own."""
+    found = []
+    for place, each in enumerate(() if spec.evaluation is None else spec.evaluation.sets):
+        of_set = spec.model_copy(update={"data": each.data})
+        field = f"spec.evaluation.sets[{place}].data."
+        for finding in prompt_findings(of_set, is_elsewhere=is_elsewhere, refused=refused):
+            if finding.level is not Level.WARNING:  # those are about training
+                found.append(replace(finding, text=finding.text.replace("spec.data.", field)))
+    return found
 
 
 def _format_problem(beginning: bytes) -> str | None:

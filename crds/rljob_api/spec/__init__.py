@@ -20,6 +20,7 @@ from rljob_api.spec.advantages import ADVANTAGES
 from rljob_api.spec.algorithm import AlgorithmSpec, ProximalPolicy
 from rljob_api.spec.checkpoint import CheckpointSpec
 from rljob_api.spec.data import DataSpec
+from rljob_api.spec.evaluation import EvaluationSpec
 from rljob_api.spec.infrastructure import InfrastructureSpec
 from rljob_api.spec.laid_out_roles import LAYOUTS
 from rljob_api.spec.model import ModelSpec, Seed
@@ -109,6 +110,18 @@ def _function_ends_before_a_stall(job: RLJobSpec) -> bool:
     function = job.rollout.function
     limit = None if function is None else function.timeout_seconds
     return limit is None or limit < job.restart_policy.stall_timeout_seconds
+
+
+def _sets_have_labels(job: RLJobSpec) -> bool:
+    sets = () if job.evaluation is None else job.evaluation.sets
+    return not job.rollout.reward.compares_with_labels or all(
+        each.data.reasoning_gym is not None or each.data.label_key is not None for each in sets
+    )
+
+
+def _sets_end_as_engines_can(job: RLJobSpec) -> bool:
+    sets = () if job.evaluation is None else job.evaluation.sets
+    return engine_kind(job.roles.rollout) == "SGLang" or not any(each.sampling and each.sampling.stop for each in sets)
 
 
 def _answers_fit_positions(job: RLJobSpec) -> bool:
@@ -246,6 +259,40 @@ SPEC: tuple[Rule, ...] = (
         "roles.actor.backend to one of them or leave activationCheckpointing out.",
         cel="!has(self.training.activationCheckpointing) || !self.training.activationCheckpointing || "
         f"{_IS_FSDP} || (has({_ACTOR}.backend) && {_ACTOR}.backend == 'Megatron')",
+    ),
+    Rule(
+        field="evaluation",
+        holds=lambda job: job.evaluation is None or not _is_simulated(job),
+        sentence="needs engines that compute, and those of kind Sim answer nothing that could be scored. Remove "
+        "evaluation, or set roles.rollout.engine.kind to Torch or SGLang.",
+        cel=f"!has(self.evaluation) || !({ENGINE_IS_SIM})",
+    ),
+    Rule(
+        field="evaluation",
+        holds=lambda job: job.evaluation is None or job.rollout.function is None,
+        sentence="answers in a single turn, and this job has a rollout.function that takes several. Remove evaluation "
+        "or rollout.function.",
+        cel="!has(self.evaluation) || !has(self.rollout.function)",
+    ),
+    Rule(
+        field="evaluation.sets",
+        holds=_sets_have_labels,
+        sentence="have one whose data.labelKey is null, and the reward of this job compares answers with labels. Give "
+        "the key of the label, or rollout.reward.custom.",
+        cel="!has(self.evaluation) || has(self.rollout.reward.custom) || "
+        "(has(self.rollout.reward.sum) && self.rollout.reward.sum.all(each, has(each.custom))) || "
+        "self.evaluation.sets.all(each, has(each.data.labelKey) || has(each.data.reasoningGym))",
+    ),
+    Rule(
+        field="evaluation.sets",
+        holds=_sets_end_as_engines_can,
+        sentence="have one whose sampling.stop has texts, at which only engines of kind SGLang end a sample. Set "
+        "roles.rollout.engine.kind to SGLang, or give tokens in stopTokenIds.",
+        cel="!has(self.evaluation) || self.evaluation.sets.all(each, !has(each.sampling) || "
+        "!has(each.sampling.stop) || each.sampling.stop.size() == 0) || (has(self.roles) && has(self.roles.rollout) && "
+        "(has(self.roles.rollout.engine) && has(self.roles.rollout.engine.kind) ? "
+        "self.roles.rollout.engine.kind == 'SGLang' : "
+        f"{NO_GPUS.format('self.roles.rollout')} > 0))",
     ),
     *RANKS,
     *CRITIC,
@@ -395,6 +442,8 @@ class RLJobSpec(RuledModel):
     """What is kept for a restart."""
     restart_policy: Annotated[RestartPolicySpec, LIVE] = RestartPolicySpec()
     """What is restarted when something fails."""
+    evaluation: Annotated[EvaluationSpec | None, RESTARTS] = None
+    """What is answered and scored beside training, by the job's engines. Null: nothing."""
     telemetry: Annotated[TelemetrySpec, RESTARTS] = TelemetrySpec()
     """What is written down beside metrics and events."""
     simulation: Annotated[SimulationSpec | None, RESTARTS] = None

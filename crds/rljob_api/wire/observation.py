@@ -142,6 +142,8 @@ class EventKind(StrEnum):
     """Every rank of a role is Ready in the current epoch and generation."""
     STEP_TRAINED = "StepTrained"
     PUBLISHED = "Published"
+    EVALUATED = "Evaluated"
+    """All samples of an evaluation of a version are scored."""
     RECORDED = "CheckpointRecorded"
     CHECKPOINT_GIVEN_UP = "CheckpointGivenUp"
     """A rank's part of it did not come in time; the record before stands."""
@@ -170,6 +172,15 @@ class EventKind(StrEnum):
     TICKETS_GIVEN = "TicketsGiven"
 
 
+class EvaluationReport(WireModel):
+    """What an evaluation has found."""
+
+    version: WeightVersion
+    samples: int
+    metrics: Annotated[dict[str, float], FEW_NAMES] = {}
+    """`eval/SET/METRIC`, and `eval/SET/SOURCE/METRIC`."""
+
+
 class CoordinatorEvent(WireModel):
     """One of `GET /v1/events?after=ID&wait=SECONDS` (ids grow by one, kept in the control Redis, newest 10000)."""
 
@@ -179,6 +190,7 @@ class CoordinatorEvent(WireModel):
     epoch: Epoch
     message: BoundedText
     step: StepReport | None = None
+    evaluation: EvaluationReport | None = None
     failure: Failure | None = None
     pod: PodKey | None = None
     """For RoleReady and PodChanged."""

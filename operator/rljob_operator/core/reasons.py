@@ -132,6 +132,8 @@ class Reason(StrEnum):
     """More rollout replicas are wanted: they join the running job."""
     SCALED_DOWN = "ScaledDown"
     """Fewer rollout replicas are wanted: the highest ones drain, then go."""
+    EVALUATED = "Evaluated"
+    """A version was evaluated (spec.evaluation); the message has the means."""
     ACTOR_STARVED = "ActorStarved"
     """Autoscaling: the actor waited for rows for longer than rollouts were idle."""
     ROLLOUTS_IDLE = "RolloutsIdle"

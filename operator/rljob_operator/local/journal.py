@@ -12,7 +12,7 @@ from typing import Any
 
 from rljob_api.status import Phase, RLJobStatus
 from rljob_api.times import timestamp
-from rljob_api.wire.observation import CoordinatorEvent, EventKind, QueueObservation
+from rljob_api.wire.observation import CoordinatorEvent, EvaluationReport, EventKind, QueueObservation
 from rljob_operator.core import Decision, Event
 from rljob_operator.core.conditions import terminal
 from rljob_operator.core.notices import reported
@@ -164,6 +164,8 @@ class Journal:
         line = step_line(event, self.queue) if event.kind is EventKind.STEP_TRAINED else None
         if line is not None:
             self._record_step(line)
+        if event.evaluation is not None:
+            self._record_evaluation(event, event.evaluation)
         ours = reported(event, self.status)
         if ours is not None and event.at >= self._started_at:
             self.emit(ours)
@@ -183,6 +185,13 @@ class Journal:
         append_line(file, line)
         epochs.append(epoch)
         self._view.step(line)
+
+    def _record_evaluation(self, event: CoordinatorEvent, report: EvaluationReport) -> None:
+        """A version that is evaluated again, since a restart has taken it back, has another line; the last counts."""
+        file = self._run / "evaluations.jsonl"
+        line = {"time": event.at, "version": report.version, "epoch": event.epoch, "samples": report.samples}
+        if (event.at, report.version) not in {(before["time"], before["version"]) for before in read_lines(file)}:
+            append_line(file, line | dict(sorted(report.metrics.items())))
 
     def _write_status(self, *, durable: bool) -> None:
         data = self.status.model_dump_json(by_alias=True, indent=2).encode()

@@ -237,7 +237,7 @@ _RUN_FOLDER = [
         names=[
             r"(status|timeline|endpoints)\.json",
             r"\.(status|job|endpoints)\.json\.new",
-            rf"(metrics|events|samples)\.jsonl|{'|'.join(map(re.escape, generations.FILES))}",
+            rf"(metrics|events|samples|evaluations)\.jsonl|{'|'.join(map(re.escape, generations.FILES))}",
             _JOB,
         ],
     ),

@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+EVALUATED: dict[str, Any] = {"sets": [{"name": "a", "data": {"prompts": "a.jsonl"}}], "everySteps": 2}
+
 
 def megatron(ranks: int, **parallelism: Any) -> dict[str, Any]:
     """A role with this backend: so many ranks, and how they share a model."""
@@ -95,6 +97,11 @@ SINGLE_FIELDS = [
     pytest.param({"spec.roles.actor": 3}, "spec.roles.actor: 3 is not an object. Give an object.", id="a number for an object"),
     pytest.param({"spec.rollout.sampling.stopTokenIds": 3}, "spec.rollout.sampling.stopTokenIds: 3 is not a list. Give a list.", id="a number for a list"),
     pytest.param({"spec.rollout.sampling.stopTokenIds": [1, -2]}, "spec.rollout.sampling.stopTokenIds[1]: -2 is below the minimum 0. Give a value of at least 0.", id="an element of a list out of bounds"),
+    pytest.param({"spec.evaluation": {**EVALUATED, "sets": []}}, "spec.evaluation.sets: [] is refused: List should have at least 1 item after validation, not 0.", id="evaluation: without sets"),
+    pytest.param({"spec.evaluation": {**EVALUATED, "everySteps": 0}}, "spec.evaluation.everySteps: 0 is below the minimum 1. Give a value of at least 1.", id="evaluation: after no step"),
+    pytest.param({"spec.evaluation": {**EVALUATED, "engineShare": 0}}, "spec.evaluation.engineShare: 0 is not above 0. Give a value above 0.", id="evaluation: with no share of an engine"),
+    pytest.param({"spec.evaluation": {**EVALUATED, "engineShare": 1.5}}, "spec.evaluation.engineShare: 1.5 is above the maximum 1. Give a value of at most 1.", id="evaluation: with more than an engine"),
+    pytest.param({"spec.evaluation": {"sets": [{"name": "a", "data": {}}], "everySteps": 2}}, "spec.evaluation.sets[0].data.prompts: exactly one of prompts and reasoningGym must be given. Give prompts for a JSONL file, or reasoningGym for procedural tasks.", id="evaluation: of no file"),
     pytest.param({"spec.scheduling": {"gang": "Volcano"}}, 'spec.scheduling.gang: "Volcano" is not a known value. Known here: PodGroup.', id="a gang of another kind"),
     pytest.param({"spec.scheduling": {"schedulerName": "My Scheduler"}}, 'spec.scheduling.schedulerName: "My Scheduler" is not of the right form. Give the name of a scheduler, such as scheduler-plugins-scheduler.', id="a name that no scheduler has"),
     pytest.param({"spec.scheduling": {"topology": {"key": "a zone"}}}, 'spec.scheduling.topology.key: "a zone" is not of the right form. Give a label of nodes, such as topology.kubernetes.io/zone.', id="a key that no label has"),
@@ -155,6 +162,11 @@ CROSS_FIELD = [
     pytest.param({"spec.training.globalBatchSize": 500, "spec.training.microBatchSize": 500}, "spec.training.globalBatchSize: 500 does not divide rollout.batchSize x rollout.samplesPerPrompt (32 x 16). Give a divisor of that product.", id="training: a global batch that does not divide the rollout"),
     pytest.param({"spec.training": {"globalBatchSize": 512}}, "spec.training.microBatchSize: neither microBatchSize nor maxTokensPerMicroBatch bounds what a forward and backward pass takes. Give at least one of them.", id="training: a micro-batch without bounds"),
     pytest.param({"spec.rollout.sampling": {"maxNewTokens": 8, "stop": ["</answer>"]}}, "spec.rollout.sampling.stop: are texts, at which only engines of kind SGLang end a sample. Set roles.rollout.engine.kind to SGLang, or give tokens in stopTokenIds.", id="rollout: texts that end a sample of an engine that knows tokens only"),
+    pytest.param({"spec.evaluation": {**EVALUATED, "sets": EVALUATED["sets"] * 2}}, "spec.evaluation.sets: two of them have the same name, which their metrics go by. Give each a name of its own.", id="evaluation: a name twice"),
+    pytest.param({"spec.evaluation": EVALUATED, "spec.roles.rollout": {"engine": {"kind": "Sim"}}}, "spec.evaluation: needs engines that compute, and those of kind Sim answer nothing that could be scored. Remove evaluation, or set roles.rollout.engine.kind to Torch or SGLang.", id="evaluation: by engines that compute nothing"),
+    pytest.param({"spec.evaluation": EVALUATED, "spec.rollout.function": {"function": "a:b"}}, "spec.evaluation: answers in a single turn, and this job has a rollout.function that takes several. Remove evaluation or rollout.function.", id="evaluation: beside a rollout function"),
+    pytest.param({"spec.evaluation": {**EVALUATED, "sets": [{"name": "a", "data": {"prompts": "a.jsonl", "labelKey": None}}]}}, "spec.evaluation.sets: have one whose data.labelKey is null, and the reward of this job compares answers with labels. Give the key of the label, or rollout.reward.custom.", id="evaluation: of a set without labels"),
+    pytest.param({"spec.evaluation": {**EVALUATED, "sets": [{**EVALUATED["sets"][0], "sampling": {"stop": ["."]}}]}}, "spec.evaluation.sets: have one whose sampling.stop has texts, at which only engines of kind SGLang end a sample. Set roles.rollout.engine.kind to SGLang, or give tokens in stopTokenIds.", id="evaluation: texts that end a sample of an engine that knows tokens only"),
     pytest.param({"spec.roles.actor.backend": "Sim"}, "spec.roles.actor.backend: Sim does not go with the kind of roles.rollout.engine: a policy is simulated by actor and engines, or by neither. Set backend and kind to Sim, or leave backend out.", id="simulation: a trainer alone"),
     pytest.param({"spec.roles.rollout": {"engine": {"kind": "Sim"}}, "spec.roles.actor.backend": "Fsdp"}, "spec.roles.actor.backend: Fsdp does not go with the kind of roles.rollout.engine: a policy is simulated by actor and engines, or by neither. Set backend and kind to Sim, or leave backend out.", id="simulation: engines alone"),
     pytest.param({"spec.roles.rollout": {"engine": {"kind": "Sim"}}, "spec.model": {"path": "/models/qwen"}}, "spec.model.path: /models/qwen is not read by a simulated job, which has no weights of a model. Give model.config, and model.tokenizerPath for the tokenizer of a folder.", id="simulation: of a model in a folder"),

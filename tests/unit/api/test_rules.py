@@ -64,6 +64,17 @@ AUTOSCALING = st.fixed_dictionaries({"minReplicas": st.integers(1, 3), "maxRepli
 ROLLOUT = st.fixed_dictionaries(
     {}, optional={**SHAPE, "engine": ENGINE, "autoscaling": st.one_of(st.none(), AUTOSCALING)}
 )
+EVALUATION_DATA = st.sampled_from(
+    [{"prompts": "a"}, {"prompts": "a", "labelKey": None}, {"reasoningGym": {"dataset": "d"}, "labelKey": None}]
+)
+EVALUATION_SETS = st.lists(
+    st.fixed_dictionaries(
+        {"name": st.sampled_from(["a", "b"]), "data": EVALUATION_DATA},
+        optional={"sampling": st.sampled_from([None, {}, {"stop": []}, {"stop": ["."]}])},
+    ),
+    min_size=1,
+    max_size=2,
+)
 # Always with a learning rate: the CEL library of this test writes 1e-06 as 0.000001.
 OPTIMIZER = st.fixed_dictionaries(
     {"learningRate": st.sampled_from([0.125, 1])},
@@ -119,6 +130,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
             "retries": st.just(0),
         },
     ),
+    "spec.evaluation": st.none() | st.fixed_dictionaries({"sets": EVALUATION_SETS, "everySteps": st.just(2)}),
     "spec.algorithm.noVariance": st.sampled_from(["Keep", "LeaveOut"]),
     "spec.algorithm.proximal": st.sampled_from(["Actor", "Rollout", "Recompute", None]),
     "spec.algorithm.kl.estimator": st.sampled_from(["K1", "K2", "K3"]),

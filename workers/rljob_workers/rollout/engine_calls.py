@@ -47,7 +47,8 @@ class EngineCalls:
     def _check(self) -> None:
         if (stalled := self._progress.poll()) > self._limit:
             names = ", ".join(f"{ticket.rollout_id}.{ticket.group}" for ticket in self._tickets)
+            what = f"groups {names}" if names else "a sample of an evaluation"
             raise EngineStalled(
-                f"the engine has made no token for {stalled:.0f} s; it had groups {names}",
+                f"the engine has made no token for {stalled:.0f} s; it had {what}",
                 found_at=time.monotonic(),
             )

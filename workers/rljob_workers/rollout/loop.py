@@ -40,6 +40,8 @@ from rljob_workers.rollout.admission import (
 )
 from rljob_workers.rollout.engine_access import EngineProgress, IdleEngine, RankEngine, build_engine
 from rljob_workers.rollout.engine_sync import WeightFollower
+from rljob_workers.rollout.evaluating import Evaluator
+from rljob_workers.rollout.evaluation_plan import build_plan
 from rljob_workers.rollout.function import load_rollout_function
 from rljob_workers.rollout.function_stage import CalledFunction, FunctionsOwnReward, FunctionStage
 from rljob_workers.rollout.groups import GenerateStage, GroupMaker, GroupsInWork, Outcomes
@@ -89,8 +91,12 @@ class RolloutLoop:
         timeline: Timeline,
         wake: threading.Event,
         proof: WeightProof,
+        evaluator: Evaluator | None,
     ) -> None:
-        """`wake` is set by the groups in work and by the follower when they have news for the loop."""
+        """`wake` is set by the groups in work and by the follower when they have news for the loop.
+
+        `evaluator` None: the job evaluates nothing.
+        """
         self._shape = shape
         self._limits = limits_of(shape, session.role_ranks)
         self._session = session
@@ -101,6 +107,7 @@ class RolloutLoop:
         self._timeline = timeline
         self._wake = wake
         self._proof = proof
+        self._evaluator = evaluator
         self._begun: dict[int, int] = {}
         """Ticket -> what `proof.num_voided` was when its work began."""
         self._unproven: list[Finished] = []
@@ -129,7 +136,7 @@ class RolloutLoop:
             if follower.error is not None:
                 self._give_up(follower.error)
             self._withheld_time.count(self._idle_share)
-            progressed = self._collect() | self._put_proven() | self._claim(follower)
+            progressed = self._collect() | self._put_proven() | self._evaluate(follower) | self._claim(follower)
             self._beat(follower)
             if not progressed:
                 self._wake.wait(TURN_SECONDS)
@@ -161,6 +168,8 @@ class RolloutLoop:
             self._waiting = "weights for the engine"
             return False
         in_flight = self._work.samples_in_flight
+        if self._evaluator is not None:
+            in_flight += self._evaluator.samples_in_flight
         wanted = tickets_to_claim(self._limits, in_flight, len(self._work.tickets))
         if wanted == 0 or time.monotonic() < self._claims_again_at:
             return False
@@ -170,6 +179,18 @@ class RolloutLoop:
             return False
         self._begin(answer)
         return True
+
+    def _evaluate(self, follower: WeightFollower) -> bool:
+        """Goes on with an evaluation; before tickets are claimed, which take all the room that there is."""
+        if self._evaluator is None:
+            return False
+        errors = self._evaluator.collect()
+        self._end_if_stuck(errors)
+        for error in errors:
+            self._pause_claims(error)
+        if follower.held is None or time.monotonic() < self._claims_again_at:
+            return False
+        return self._evaluator.claim(follower.held, self._limits.samples_in_flight)
 
     def _begin(self, tickets: Sequence[Ticket]) -> None:
         for request in requests_of(self._fitting.of(tickets), self._limits.tickets_per_request):
@@ -276,6 +297,8 @@ class RolloutLoop:
         tickets = self._tickets()
         if tickets:
             self._queue.return_tickets(tickets, killed=False)
+        if self._evaluator is not None:
+            self._evaluator.hand_back()
         self._work.close()
 
 
@@ -303,6 +326,7 @@ def _serve_tickets(rank: RankParts, engine: RankEngine, found: IdleEngine) -> No
         if _scores_answers(spec):
             reward = shaped_by_length(build_reward(spec.rollout.reward, spec.data, source), spec.rollout)
         estimator = estimator_of(spec.algorithm) if rollout_estimates(spec) else None
+        plan = build_plan(spec, tokenizer, found.max_tokens)
     wake = threading.Event()
     work = GroupsInWork(
         engine,
@@ -336,6 +360,19 @@ def _serve_tickets(rank: RankParts, engine: RankEngine, found: IdleEngine) -> No
             on_change=wake.set,
             timeout_seconds=float(spec.weight_sync.timeout_seconds),
         )
+        evaluator = None
+        if plan is not None:
+            evaluator = Evaluator(
+                plan,
+                rank.queue,
+                engine,
+                text_decoder(tokenizer, skip_special_tokens=True),
+                proof,
+                max_tokens=found.max_tokens,
+                stall_seconds=engine_stall_seconds(spec.restart_policy),
+                wake=wake.set,
+                advance=rank.session.advance,
+            )
         follower.start()
         RolloutLoop(
             shape,
@@ -347,6 +384,7 @@ def _serve_tickets(rank: RankParts, engine: RankEngine, found: IdleEngine) -> No
             rank.timeline,
             wake,
             proof,
+            evaluator,
         ).run(follower)
     with suppress(EngineError):  # what is dead or hangs generates nothing for us either
         engine.call(engine.client.abort_all())

@@ -169,6 +169,11 @@ class WeightProof:
         """How often a version was not proven until now."""
         return len(self._voided)
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether it is not known yet if the engine has the weights that it reports."""
+        return self._expected is not None
+
     def expect(self, staged: StagedWeights) -> None:
         """From here on groups with tokens of this version wait. Those of one that was not proven are void."""
         if self._expected is not None:

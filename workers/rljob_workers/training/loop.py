@@ -6,6 +6,7 @@ Run by the assembly on every data-parallel rank, in step: no rank goes on or lea
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -16,6 +17,7 @@ import torch
 from rljob_api.names import WeightVersion
 from rljob_api.spec import RLJobSpec
 from rljob_api.spec.algorithm import ProximalPolicy, Truncated
+from rljob_api.spec.evaluation import EvaluationSpec
 from rljob_workers import pipeline
 from rljob_workers.algorithms.advantages.estimator import broadcast_to_tokens
 from rljob_workers.algorithms.losses import masks_of_rows
@@ -26,7 +28,7 @@ from rljob_workers.gangs.leading import leader_of_checkpoints
 from rljob_workers.gangs.rendezvous import form_group
 from rljob_workers.models.building import policy_files
 from rljob_workers.models.tokenizers import build_tokenizer
-from rljob_workers.rank_loop import RankParts
+from rljob_workers.rank_loop import TURN_SECONDS, RankParts
 from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_trainer, load_version_0, tensors_of_version_0
@@ -81,6 +83,8 @@ class ActorConfig:
     """That of sampling, for the log-probs that the actor computes itself."""
     truncated: Truncated
     """Whether anything is learnt from samples that were cut off."""
+    evaluation: EvaluationSpec | None
+    """Which versions are evaluated, if any."""
 
     @classmethod
     def of(cls, spec: RLJobSpec) -> ActorConfig:
@@ -92,6 +96,7 @@ class ActorConfig:
             proximal=proximal_of(spec),
             temperature=spec.rollout.sampling.temperature,
             truncated=spec.algorithm.truncated,
+            evaluation=spec.evaluation,
         )
 
 
@@ -135,7 +140,10 @@ class ActorLoop(GangLoop):
         self.saves.reach(WeightVersion(rollout_id + 1))
         if self.computes:
             self.saves.stage()
+        self._await_evaluation(WeightVersion(rollout_id))
         self._exports.publish()
+        if rollout_id + 1 == self._config.num_rollouts:
+            self._await_evaluation(WeightVersion(rollout_id + 1))
         # Nothing is reported, or recorded, of a version that is not visible: a rank may still be announcing its part.
         agree(mesh.gang, RankVote(False, False, 0), f"the parts of version {rollout_id + 1}")
         self.starved.count(0.0)
@@ -143,6 +151,21 @@ class ActorLoop(GangLoop):
         if reports is not None:
             reports.report(rollout_id, self.tally)
         self.saves.save_if_due()
+
+    def _await_evaluation(self, version: WeightVersion) -> None:
+        """Until a version that is evaluated is: it is the newest for so long, and what is found is of it alone.
+
+        Each rank asks by itself. An order to drain does not end the wait: the version that follows would be published,
+        and the evaluation never end.
+        """
+        evaluation, gang = self._config.evaluation, self.gang
+        if evaluation is None or not evaluation.is_due(version, self._config.num_rollouts):
+            return
+        with gang.timeline.span("await_evaluation", version=version):
+            while not gang.queue.is_evaluated(version):
+                self.starved.count(0.0)  # more rollouts would not help
+                gang.session.pulse(waiting=f"the evaluation of version {version}")
+                time.sleep(TURN_SECONDS)
 
     def _proximal_log_probs(self, loader: StreamingDataLoader) -> dict[int, Jagged]:
         """Of each slice, under version r; all of the rollout is waited for."""

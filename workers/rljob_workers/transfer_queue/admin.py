@@ -25,7 +25,7 @@ from rljob_workers.transfer_queue.inspection import QueueInspection, QueueInvari
 from rljob_workers.transfer_queue.layout import AdoptedLayout, StoredLayout, layout_change, layout_table
 from rljob_workers.transfer_queue.peeking import QueuePeeking
 from rljob_workers.transfer_queue.resp import Clock, Sleep
-from rljob_workers.transfer_queue.types import QueueShape
+from rljob_workers.transfer_queue.types import EvaluationState, QueueShape
 from rljob_workers.transfer_queue.units import StorageUnit
 from rljob_workers.transfer_queue.upkeep import StorageUpkeep, Sweeper
 
@@ -263,6 +263,21 @@ class QueueAdmin:
             waiting=f"{incarnation.key} records {weight}",
         )
         return CheckpointRecord.model_validate_json(reply[0])
+
+    # --- evaluation ----------------------------------------------------------------------------------------------
+
+    def evaluation(self) -> EvaluationState:
+        """The one that is under way, or was the last."""
+        reply = self._calls.read("evaluation", waiting="the coordinator looks at an evaluation")
+        return EvaluationState.parse(reply)
+
+    def evaluation_results(self) -> list[bytes]:
+        """Of every sample that was scored, in no order, until `end_evaluation`."""
+        return list(self._calls.read("evaluation_results", waiting="the coordinator reads an evaluation"))
+
+    def end_evaluation(self, version: WeightVersion) -> None:
+        """Its result is reported, durably: the next version may come. Twice is once."""
+        self._calls.change("end_evaluation", version, waiting=f"the evaluation of version {version} is over")
 
     # --- the drain -----------------------------------------------------------------------------------------------
 

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence, Sized
+from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence, Sized
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
 
 from rljob_api.failpoints import failpoint
-from rljob_api.names import RolloutId, partition_name
+from rljob_api.names import RolloutId, WeightVersion, partition_name
 from rljob_api.spec.queue import Waiting
 from rljob_api.spec.training import ClaimPolicy
 from rljob_api.wire.identity import Endpoints, Incarnation, WeightId
@@ -59,6 +60,8 @@ from rljob_workers.transfer_queue.storage import StorageUnits
 from rljob_workers.transfer_queue.types import (
     Batch,
     Claim,
+    EvaluationState,
+    EvaluationWaits,
     Exhausted,
     GroupRows,
     NotReady,
@@ -314,6 +317,48 @@ class TransferQueueClient:
         """The state of draws, as JSON, for a checkpoint: it is needed only where the control Redis is lost."""
         reply = self._control.read("ticket_table", deadline=self._deadline(), waiting=f"{self} reads the ticket table")
         return table_of_draws(*reply)
+
+    # --- evaluation ----------------------------------------------------------------------------------------------
+
+    def claim_evaluation(
+        self, holds: WeightId, digest: str, num_samples: int, limit: int, in_work: Collection[int]
+    ) -> list[int] | EvaluationWaits:
+        """Up to `limit` numbers of samples to score, of the version that a replica holds; else why there are none.
+
+        The first claim of a version begins its evaluation: `num_samples` in all, of sets that `digest` is of. What this
+        rank was given and has neither put nor named in `in_work` comes back: an answer may be lost.
+        """
+        question: list[Argument] = [holds.lineage, holds.version, digest, num_samples, limit, *in_work]
+        until = self._clock() + self._timing.claim_patience_seconds
+        try:
+            reply = self._change(
+                "claim_evaluation", *question, deadline=until, waiting=f"{self} waits for samples to evaluate"
+            )
+        except (ControlUnreachable, NotOpen):
+            return EvaluationWaits.CLOSED
+        if reply[0] == b"S":
+            return [int(number) for number in reply[1].split()] or EvaluationWaits.TAKEN
+        return EvaluationWaits.OVER if reply[0] == b"O" else EvaluationWaits.OTHER_VERSION
+
+    def put_evaluation(self, version: WeightVersion, results: Mapping[int, bytes]) -> int:
+        """Keeps results of samples that this rank still has; gives how many of them were kept."""
+        listed: Iterable[Argument] = chain.from_iterable(results.items())
+        (taken,) = self._change("put_evaluation", version, *listed, waiting=f"{self} puts {len(results)} scores")
+        return int(taken)
+
+    def return_evaluation(self, samples: Collection[int]) -> None:
+        """Hands samples back."""
+        if samples:
+            self._change("return_evaluation", *samples, waiting=f"{self} returns {len(samples)} samples")
+
+    def is_evaluated(self, version: WeightVersion) -> bool:
+        """Whether the evaluation of `version` is over; False, too, while the control Redis does not answer."""
+        until = self._clock() + self._timing.claim_patience_seconds
+        try:
+            reply = self._control.read("evaluation", deadline=until, waiting=f"{self} waits for an evaluation")
+        except (ControlUnreachable, NotOpen):
+            return False
+        return EvaluationState.parse(reply).is_over_of(version)
 
     # --- forward tasks -------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from rljob_api.names import RolloutId
+from rljob_api.names import Lineage, RolloutId, WeightVersion
 from rljob_api.spec.training import ClaimPolicy
 from rljob_api.wire.identity import WeightId
 
@@ -40,6 +40,41 @@ class QueueTiming:
     """A storage unit that takes and gives no byte for so long hangs, however much time a whole transfer may take."""
     unit_patience_seconds: float = 2.0
     """A put that waits so long for one unit goes to another: its rows are bound to no unit."""
+
+
+class EvaluationWaits(StrEnum):
+    """Why a rank gets no samples to evaluate."""
+
+    OVER = "Over"
+    """All are scored, and reported."""
+    TAKEN = "Taken"
+    """Others have what is left; it may come back."""
+    OTHER_VERSION = "OtherVersion"
+    """The engine holds another version than the newest."""
+    CLOSED = "Closed"
+    """The control Redis does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationState:
+    """The evaluation that the control Redis has."""
+
+    lineage: Lineage
+    version: WeightVersion
+    """-1: there is none."""
+    num_samples: int
+    num_results: int
+    is_over: bool
+
+    @classmethod
+    def parse(cls, reply: Sequence[int]) -> EvaluationState:
+        """Of the function `evaluation`."""
+        lineage, version, samples, results, over = reply
+        return cls(Lineage(lineage), WeightVersion(version), samples, results, bool(over))
+
+    def is_over_of(self, version: WeightVersion) -> bool:
+        """Whether it is that of `version`, and over."""
+        return self.is_over and self.version == version
 
 
 class TaskKind(StrEnum):

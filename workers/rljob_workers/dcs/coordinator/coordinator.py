@@ -26,6 +26,7 @@ from rljob_workers.data.jsonl import place_of_prompt
 from rljob_workers.dcs.coordinator.background_care import HeldWork, StorageCare
 from rljob_workers.dcs.coordinator.context import CoordinatorContext, Refused, not_open, wrong_epoch
 from rljob_workers.dcs.coordinator.epochs import Epochs, note_job_to_come, runs_alike
+from rljob_workers.dcs.coordinator.evaluations import Evaluations
 from rljob_workers.dcs.coordinator.launchers import Launchers
 from rljob_workers.dcs.coordinator.progress import Progress
 from rljob_workers.dcs.coordinator.queue_room import QueueRoom
@@ -60,6 +61,7 @@ class Coordinator:
         self.turns = TurnTable(context, self.epochs, self.ranks)
         self.gate = ServerGate(context, self.epochs, self.launchers, self.ranks, opening)
         self.queue = QueueRoom(context, self.epochs, self.gate)
+        self._evaluations = Evaluations(context, self.epochs)
         self._held_work = HeldWork(context, self.ranks)
         self.storage = StorageCare(context, self.epochs, self.progress)
 
@@ -255,6 +257,11 @@ class Coordinator:
             return
         published = self.weights.published()
         self._held_work.check(None if published is None else published.version, self.gate.silence_counts_from)
+
+    def check_evaluation(self) -> None:
+        """Reports what an evaluation has found, once all of it is scored."""
+        if self._is_at_work():
+            self._evaluations.check()
 
     def _is_at_work(self) -> bool:
         """Whether there is a queue to maintain: the control Redis is open, and an epoch was."""

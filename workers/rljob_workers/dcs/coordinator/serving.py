@@ -158,6 +158,7 @@ async def _tend_units(executor: SerialExecutor) -> None:
         await _try(executor, executor.coordinator.check_units)
         await _try(executor, executor.coordinator.check_prompts)
         await _try(executor, executor.coordinator.check_held_work)
+        await _try(executor, executor.coordinator.check_evaluation)
         await asyncio.sleep(max(UNITS_SECONDS, (time.monotonic() - began) / CARE_SHARE))
 
 

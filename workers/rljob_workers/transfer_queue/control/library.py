@@ -19,6 +19,7 @@ _PARTS = (
     "rows",
     "training",
     "tickets",
+    "evaluation",
     "puts",
     "deal",
     "claims",

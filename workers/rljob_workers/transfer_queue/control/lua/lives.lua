@@ -8,6 +8,7 @@ local function end_life(incarnation)
   redis.call('HDEL', CALLS, incarnation)
   end_leases(function(lease) return lease.owner == incarnation end)
   return_all(incarnation)
+  evaluation.give_back(incarnation)
 end
 
 -- Leases count from here: who could not beat while server or coordinator were away has lost nothing.
@@ -71,7 +72,8 @@ end)
 -- While the queue drains nobody else would get them.
 admin_call('take_back', function(args)
   local taken = meta('draining') and 0 or work.take_back(args[1])
-  return {taken}, taken > 0 or nil
+  local samples = evaluation.give_back(args[1])
+  return {taken}, taken + samples > 0 or nil
 end)
 
 -- The first so many of the list were told.

@@ -326,6 +326,7 @@ admin_call('raise_epoch', function(args, _, all)
   local ancestry = args[4] ~= '' and adopt_record(args[4], args[5], args[6]) or nil
   local version = meta_number('recorded')
   open_lineage(epoch, version, ancestry)
+  evaluation.restore()
   redis.call('HSET', META, 'epoch', epoch, 'decision', decision, 'published', version, 'restored', version, 'run', args[3])
   redis.call('HSET', META, 'seq', math.max(meta_number('seq'), meta_number('lost')))
   redis.call('HDEL', META, 'lost', 'publish_call', 'record_call')

@@ -1,0 +1,101 @@
+"""The work list of an evaluation: each sample is scored once, whatever dies, and none is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from rljob_api.names import Role, WeightVersion
+from rljob_workers.transfer_queue.client import TransferQueueClient
+from rljob_workers.transfer_queue.errors import Fenced
+from rljob_workers.transfer_queue.types import EvaluationState, EvaluationWaits
+from tests.integration.transfer_queue.job import Job
+from tests.weights import weight
+
+MakeJob = Callable[..., Job]
+FIRST = WeightVersion(0)
+
+
+def claim(client: TransferQueueClient, limit: int, *in_work: int, digest: str = "d") -> list[int] | EvaluationWaits:
+    return client.claim_evaluation(weight(0), digest, 5, limit, in_work)
+
+
+def put(client: TransferQueueClient, *samples: int) -> int:
+    return client.put_evaluation(FIRST, {sample: b"%d" % sample for sample in samples})
+
+
+def test_samples_are_given_once_and_put_once(make_job: MakeJob) -> None:
+    job = make_job()
+    other = job.client(Role.ROLLOUT, replica=1)
+    assert claim(job.rollout, 3) == [0, 1, 2]
+    assert claim(other, 3) == [3, 4]
+    assert claim(other, 3, 3, 4) is EvaluationWaits.TAKEN
+    assert put(job.rollout, 0, 1, 3) == 2  # not what another has
+    assert put(job.rollout, 0) == 0
+    assert put(other, 3, 4) == 2
+    assert job.admin.evaluation() == EvaluationState(1, 0, 5, 4, False)  # type: ignore[arg-type]
+    assert put(job.rollout, 2) == 1
+    assert sorted(job.admin.evaluation_results()) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_what_was_given_in_a_lost_answer_and_what_is_handed_back_is_given_again(make_job: MakeJob) -> None:
+    job = make_job()
+    assert claim(job.rollout, 3) == [0, 1, 2]
+    assert claim(job.rollout, 2, 1) == [0, 2]
+    job.rollout.return_evaluation([1, 4])
+    assert claim(job.rollout, 9, 0, 2) == [1, 3, 4]
+
+
+@pytest.mark.parametrize("ends", ["end_incarnation", "take_back"])
+def test_the_samples_of_a_rank_that_ends_or_hangs_come_back(make_job: MakeJob, ends: str) -> None:
+    job = make_job()
+    other = job.client(Role.ROLLOUT, replica=1)
+    assert claim(job.rollout, 3) == [0, 1, 2]
+    assert put(job.rollout, 1) == 1
+    getattr(job.admin, ends)(job.incarnation(job.rollout))
+    assert claim(other, 9) == [0, 2, 3, 4]
+    assert put(other, 0, 2, 3, 4) == 4
+    if ends == "take_back":
+        assert put(job.rollout, 0, 2) == 0
+    else:
+        with pytest.raises(Fenced):
+            put(job.rollout, 0, 2)
+    assert len(job.admin.evaluation_results()) == 5
+
+
+def test_an_evaluation_of_a_version_that_is_restored_goes_on(make_job: MakeJob) -> None:
+    job = make_job()
+    assert claim(job.rollout, 3) == [0, 1, 2]
+    assert put(job.rollout, 0, 2) == 2
+    job.raise_epoch(2)
+    again = job.client(Role.ROLLOUT)
+    assert again.claim_evaluation(weight(0, lineage=2), "d", 5, 9, []) == [1, 3, 4]
+    assert put(again, 1, 3, 4) == 3
+    assert len(job.admin.evaluation_results()) == 5
+
+
+def test_it_is_over_when_the_coordinator_ends_it_and_stays_so_after_a_restart(make_job: MakeJob) -> None:
+    job = make_job()
+    assert not job.actor.is_evaluated(FIRST)
+    claim(job.rollout, 5)
+    put(job.rollout, 0, 1, 2, 3, 4)
+    assert not job.actor.is_evaluated(FIRST)
+    job.admin.end_evaluation(FIRST)
+    job.admin.end_evaluation(FIRST)
+    assert job.actor.is_evaluated(FIRST)
+    assert claim(job.rollout, 5) is EvaluationWaits.OVER
+    job.raise_epoch(2)
+    again = job.client(Role.ROLLOUT)
+    assert again.is_evaluated(FIRST)
+    assert again.claim_evaluation(weight(0, lineage=2), "d", 5, 9, []) is EvaluationWaits.OVER
+
+
+def test_other_sets_begin_it_again_and_other_weights_get_nothing(make_job: MakeJob) -> None:
+    job = make_job()
+    claim(job.rollout, 3)
+    assert put(job.rollout, 0) == 1
+    assert claim(job.rollout, 3, 1, 2, digest="e") == [0, 1, 2]
+    assert job.admin.evaluation_results() == []
+    assert job.rollout.claim_evaluation(weight(1), "e", 5, 3, []) is EvaluationWaits.OTHER_VERSION
+    assert job.rollout.claim_evaluation(weight(0, lineage=7), "e", 5, 3, []) is EvaluationWaits.OTHER_VERSION

@@ -1,0 +1,130 @@
+"""What an evaluation finds: a sample's result as it is kept, and the metrics of all of them.
+
+Rollouts make results, the coordinator the metrics. Pure, and without torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean, pstdev
+
+import orjson
+
+from rljob_api.spec.evaluation import EvaluationSetSpec
+
+PREFIX = "eval/"
+
+MOST_SOURCES = 32
+"""Of a set: with more, only the set as a whole has metrics."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleResult:
+    """One answer to one prompt of a set."""
+
+    set_name: str
+    prompt: int
+    """Place in the pass over the set's data."""
+    source: str
+    """Where in the data the prompt comes from."""
+    reward: float | None
+    """None: it could not be scored."""
+    length: int
+    """Tokens of the answer."""
+    truncated: bool
+    """Whether it is as long as it may be."""
+
+    def dump(self) -> bytes:
+        """JSON."""
+        return orjson.dumps(asdict(self))
+
+    @classmethod
+    def parse(cls, text: bytes) -> SampleResult:
+        """Of `dump`."""
+        return cls(**orjson.loads(text))
+
+
+def pass_at(k: int, num_samples: int, num_passed: int) -> float:
+    """The chance that one of k samples passes, without bias, of num_samples of which num_passed did.
+
+    1 - C(n - c, k) / C(n, k), with 1 <= k <= n (Chen et al. 2021, "Evaluating Large Language Models Trained on Code").
+    """
+    return 1.0 - math.comb(num_samples - num_passed, k) / math.comb(num_samples, k)
+
+
+def metrics_of(results: Iterable[SampleResult], sets: Sequence[EvaluationSetSpec]) -> dict[str, float]:
+    """All metrics, by name: `eval/SET/METRIC` and, where a set has several sources, `eval/SET/SOURCE/METRIC`."""
+    by_set: defaultdict[str, list[SampleResult]] = defaultdict(list)
+    for result in results:
+        by_set[result.set_name].append(result)
+    found: dict[str, float] = {}
+    for each in sets:
+        of_set = by_set[each.name]
+        found |= _named(f"{PREFIX}{each.name}", _metrics(of_set, each))
+        by_source: defaultdict[str, list[SampleResult]] = defaultdict(list)
+        for result in of_set:
+            by_source[result.source].append(result)
+        if 1 < len(by_source) <= MOST_SOURCES:
+            for source, of_source in sorted(by_source.items()):
+                found |= _named(f"{PREFIX}{each.name}/{source}", _metrics(of_source, each))
+    return found
+
+
+def sentence_of(metrics: Mapping[str, float], sets: Sequence[EvaluationSetSpec]) -> str:
+    """The means and the largest pass@k of each set, for an event."""
+    parts = []
+    for each in sets:
+        names = (f"mean@{each.samples_per_prompt}", f"pass@{each.samples_per_prompt}")
+        shown = [f"{name} {metrics[key]:.4f}" for name in names if (key := f"{PREFIX}{each.name}/{name}") in metrics]
+        parts.append(f"{each.name} {', '.join(shown) if shown else 'has no sample with a score'}")
+    return "; ".join(parts)
+
+
+def _named(prefix: str, metrics: Mapping[str, float]) -> dict[str, float]:
+    return {f"{prefix}/{name}": value for name, value in metrics.items()}
+
+
+def _metrics(results: Sequence[SampleResult], spec: EvaluationSetSpec) -> dict[str, float]:
+    """Of prompts, each of which counts alike, however many of its samples could be scored."""
+    if not results:
+        return {}
+    rewards: defaultdict[int, list[float]] = defaultdict(list)
+    # In an order of their own: sums are the same to the last bit, whichever sample was scored first.
+    for result in sorted(results, key=lambda one: (one.prompt, one.reward or 0.0)):
+        if result.reward is not None:
+            rewards[result.prompt].append(result.reward)
+    num_scored = sum(map(len, rewards.values()))
+    found = {
+        "prompts": float(len({result.prompt for result in results})),
+        "samples": float(len(results)),
+        "unscored_share": 1.0 - num_scored / len(results),
+        "response_length": math.fsum(result.length for result in results) / len(results),
+        "truncated_share": sum(result.truncated for result in results) / len(results),
+    }
+    if rewards:
+        found |= _of_rewards(list(rewards.values()), spec)
+    return found
+
+
+def _of_rewards(rewards: Sequence[Sequence[float]], spec: EvaluationSetSpec) -> dict[str, float]:
+    k = spec.samples_per_prompt
+    means = [fmean(of_prompt) for of_prompt in rewards]
+    found = {f"mean@{k}": fmean(means)}
+    if k > 1:
+        found[f"std@{k}"] = fmean(map(pstdev, rewards))
+    if len(means) > 1:
+        found["mean_error"] = math.sqrt(
+            math.fsum((mean - fmean(means)) ** 2 for mean in means) / (len(means) - 1) / len(means)
+        )
+    for size in sorted({*(1 << power for power in range(k.bit_length())), k}):
+        of_prompts = [
+            pass_at(size, len(of_prompt), sum(reward >= spec.pass_reward for reward in of_prompt))
+            for of_prompt in rewards
+            if len(of_prompt) >= size
+        ]
+        if of_prompts:
+            found[f"pass@{size}"] = fmean(of_prompts)
+    return found

@@ -1,0 +1,227 @@
+"""Evaluation at one engine: numbers of samples in, scores out, beside the rollout's groups.
+
+Used by the rollout loop from its own thread; generation runs in the engine's event loop, scoring in threads. Which
+sample is whose is in the control Redis (`transfer_queue/control/lua/evaluation.lua`). Puts no row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from rljob_api.names import WeightVersion
+from rljob_api.wire.identity import WeightId
+from rljob_workers.data.prompts import Prompt
+from rljob_workers.engines.base import EngineEmptied, EngineError, FinishReason, Sample, SamplingParams
+from rljob_workers.evaluation import SampleResult
+from rljob_workers.models.tokenizers import TextDecoder
+from rljob_workers.rewards.base import Answer
+from rljob_workers.rollout.admission import SCORED_PER_GENERATED
+from rljob_workers.rollout.engine_access import RankEngine
+from rljob_workers.rollout.engine_calls import EngineCalls
+from rljob_workers.rollout.evaluation_plan import EvaluationPlan, NumberedSample
+from rljob_workers.rollout.verification import WeightProof
+from rljob_workers.transfer_queue.client import TransferQueueClient
+from rljob_workers.transfer_queue.types import EvaluationWaits
+
+AGAIN_SECONDS = 0.5
+"""After this long samples are asked for again that others had, or that were not there."""
+
+
+REQUESTS = 4
+"""An engine that takes many prompts at once gets about so many requests: it begins a large one in less time."""
+
+
+SCORING_THREADS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    result: SampleResult
+    weights: frozenset[WeightId]
+    """Those that made a token of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """Samples that are generated and scored together."""
+
+    numbers: tuple[int, ...]
+    weight: WeightId
+    voided: int
+    """What `proof.num_voided` was then."""
+
+
+class Evaluator:
+    """One rank's part of evaluations.
+
+    errors = evaluator.collect()            puts what is scored, hands back what an engine has lost
+    evaluator.claim(held, samples_in_flight)
+    """
+
+    def __init__(
+        self,
+        plan: EvaluationPlan,
+        queue: TransferQueueClient,
+        engine: RankEngine,
+        decode: TextDecoder,
+        proof: WeightProof,
+        *,
+        max_tokens: int,
+        stall_seconds: float,
+        wake: Callable[[], None],
+        advance: Callable[[int], None],
+    ) -> None:
+        """`wake` is called from other threads when a sample is done, `advance` with how many more are scored.
+
+        `max_tokens`: positions of the model.
+        """
+        self._plan = plan
+        self._queue = queue
+        self._engine = engine
+        self._decode = decode
+        self._proof = proof
+        self._max_tokens = max_tokens
+        self._stall_seconds = stall_seconds
+        self._wake = wake
+        self._advance = advance
+        self._running: dict[Future[list[_Made]], _Begun] = {}
+        self._generating: set[int] = set()
+        """Numbers that the engine has; changed in its event loop, and before a request begins."""
+        self._scorers = ThreadPoolExecutor(SCORING_THREADS, thread_name_prefix="evaluate")
+        self._over: WeightId | None = None
+        """The last weight whose evaluation is over."""
+        self._asks_at = 0.0
+
+    @property
+    def samples_in_flight(self) -> int:
+        """Those that the engine has."""
+        return len(self._generating)
+
+    def claim(self, held: WeightId, samples_in_flight: int) -> bool:
+        """Takes more samples, if the version is to be evaluated; whether there were any."""
+        if held == self._over or not self._plan.is_due(held.version) or time.monotonic() < self._asks_at:
+            return False
+        if self._proof.is_awaited:
+            return False
+        most = self._plan.most_in_flight(samples_in_flight)
+        in_work = [number for begun in self._running.values() for number in begun.numbers]
+        wanted = min(most - self.samples_in_flight, most * (1 + SCORED_PER_GENERATED) - len(in_work))
+        if wanted < max(1, most // REQUESTS):
+            return False
+        answer = self._queue.claim_evaluation(held, self._plan.digest, self._plan.num_samples, wanted, in_work)
+        if isinstance(answer, EvaluationWaits):
+            if answer is EvaluationWaits.OVER:
+                self._over = held
+            self._asks_at = time.monotonic() + AGAIN_SECONDS
+            return False
+        takes_many = self._engine.client.prompts_per_request is None
+        for numbers in [tuple(answer)] if takes_many else [(number,) for number in answer]:
+            self._begin(numbers, held)
+        return True
+
+    def collect(self) -> list[EngineError]:
+        """Puts what is scored; gives what went wrong at the engine, whose samples are handed back.
+
+        Raises ValueError for a reward that cannot work.
+        """
+        done = [(future, self._running.pop(future)) for future in list(self._running) if future.done()]
+        results: dict[WeightVersion, dict[int, bytes]] = {}
+        back: list[int] = []
+        errors: list[EngineError] = []
+        for future, begun in done:
+            error = future.exception()
+            if error is None:
+                for number, made in zip(begun.numbers, future.result(), strict=True):
+                    if self._counts(made, begun):
+                        results.setdefault(begun.weight.version, {})[number] = made.result.dump()
+                    else:
+                        back.append(number)
+            elif isinstance(error, EngineError):
+                back += begun.numbers
+                errors.append(error)
+            else:
+                raise error
+        for version, scored in results.items():
+            self._advance(self._queue.put_evaluation(version, scored))
+        self._queue.return_evaluation(back)
+        return errors
+
+    def hand_back(self) -> None:
+        """Gives up all work."""
+        numbers = [number for begun in self._running.values() for number in begun.numbers]
+        for future in self._running:
+            future.cancel()
+        self._running.clear()
+        self._queue.return_evaluation(numbers)
+        self._scorers.shutdown(wait=False, cancel_futures=True)
+
+    def _counts(self, made: _Made, begun: _Begun) -> bool:
+        """Whether every token is of the version, and the engine had the weights that it said."""
+        is_pure = all(weight.version == begun.weight.version for weight in made.weights)
+        return is_pure and self._proof.num_voided == begun.voided
+
+    def _begin(self, numbers: tuple[int, ...], held: WeightId) -> None:
+        self._generating.update(numbers)
+        future = self._engine.begin(self._work(numbers))
+        self._running[future] = _Begun(numbers, held, self._proof.num_voided)
+        future.add_done_callback(lambda _: self._wake())
+
+    async def _work(self, numbers: tuple[int, ...]) -> list[_Made]:
+        samples = [self._plan.of(number) for number in numbers]
+        prompts = [sample.of.source.at(sample.prompt) for sample in samples]
+        try:
+            drawn = await self._generated(prompts, samples)
+        finally:
+            self._generating.difference_update(numbers)
+            self._wake()
+        return await asyncio.get_running_loop().run_in_executor(self._scorers, self._scored, prompts, samples, drawn)
+
+    async def _generated(self, prompts: Sequence[Prompt], samples: Sequence[NumberedSample]) -> list[Sample]:
+        """One of each, in one request."""
+        params = [self._params_of(prompt, sample) for prompt, sample in zip(prompts, samples, strict=True)]
+        calls = EngineCalls(self._engine.progress, [], stall_seconds=self._stall_seconds, moved=lambda _: None)
+        request = self._engine.client.generate([each.token_ids for each in prompts], params, progress=calls.made)
+        drawn = [generation.samples[0] for generation in await calls.watch(request)]
+        if any(sample.finish_reason is FinishReason.ABORT for sample in drawn):
+            raise EngineEmptied("the samples were aborted at the engine: they are no answers")
+        return drawn
+
+    def _params_of(self, prompt: Prompt, sample: NumberedSample) -> SamplingParams:
+        room, given = self._max_tokens - len(prompt.token_ids), sample.of.params
+        return replace(given, max_new_tokens=min(given.max_new_tokens, room), seed=self._plan.seed_of(sample))
+
+    def _scored(
+        self, prompts: Sequence[Prompt], samples: Sequence[NumberedSample], drawn: Sequence[Sample]
+    ) -> list[_Made]:
+        texts = self._decode([each.output_ids for each in drawn])
+        return [_scored(*parts) for parts in zip(prompts, samples, drawn, texts, strict=True)]
+
+
+def _scored(prompt: Prompt, sample: NumberedSample, drawn: Sample, text: str) -> _Made:
+    """Each is a group of its own: who scores it with others would score it by which of them came together."""
+    answer = Answer(
+        prompt.text,
+        text,
+        prompt.label,
+        sample.prompt,
+        sample.index,
+        token_ids=tuple(drawn.output_ids),
+        loss_mask=(1,) * len(drawn.output_ids),
+        finish_reason=drawn.finish_reason.value,
+        messages=prompt.messages,
+        row=prompt.row,
+    )
+    ((score,),) = sample.of.scorer.score_groups([[answer]])
+    result = SampleResult(
+        sample.of.spec.name,
+        sample.prompt,
+        prompt.source,
+        None if score.failure is not None else score.reward,
+        len(drawn.output_ids),
+        drawn.finish_reason is FinishReason.LENGTH,
+    )
+    return _Made(result, frozenset(span.weight for span in drawn.spans))
