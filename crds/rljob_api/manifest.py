@@ -24,6 +24,7 @@ from rljob_api.generate.crd import Schema, spec_schema
 from rljob_api.problems import least_value, may_be_meant, sentences
 from rljob_api.rule import BROKEN_RULE, WITHOUT_RULES, RuledModel, rules_beside
 from rljob_api.spec import RLJob
+from rljob_api.spec.data import DataSpec
 from rljob_api.spec.rollout import RewardSpec, SummedRewardSpec
 
 _EXACT = 1 << 53
@@ -160,7 +161,7 @@ def resolve_paths(job: RLJob, folder: Path) -> RLJob:
             "tokenizer_path": _absolute(spec.model.tokenizer_path, folder),
         }
     )
-    data = spec.data.model_copy(update={"prompts": _absolute(spec.data.prompts, folder)})
+    data = _data_with_absolute_paths(spec.data, folder)
     reward = _with_absolute_path(spec.rollout.reward, folder)
     if reward.sum is not None:
         reward = reward.model_copy(update={"sum": [_with_absolute_path(part, folder) for part in reward.sum]})
@@ -178,6 +179,18 @@ def resolve_paths(job: RLJob, folder: Path) -> RLJob:
         roles = roles.model_copy(update={"reference": roles.reference.model_copy(update={"model_path": path})})
     parts = {"model": model, "data": data, "rollout": rollout, "algorithm": algorithm, "roles": roles}
     return job.model_copy(update={"spec": spec.model_copy(update=parts)})
+
+
+def _data_with_absolute_paths(data: DataSpec, folder: Path) -> DataSpec:
+    update: dict[str, Any] = {"prompts": _absolute(data.prompts, folder)}
+    if data.sources is not None:
+        update["sources"] = [
+            each.model_copy(update={"prompts": _absolute(each.prompts, folder)}) for each in data.sources
+        ]
+    if data.chat_template is not None:
+        file = _absolute(data.chat_template.file, folder)
+        update["chat_template"] = data.chat_template.model_copy(update={"file": file})
+    return data.model_copy(update=update)
 
 
 _Reward = TypeVar("_Reward", RewardSpec, SummedRewardSpec)

@@ -285,11 +285,15 @@ SPEC: tuple[Rule, ...] = (
     Rule(
         field="data.applyChatTemplate",
         holds=lambda job: (
-            not job.data.apply_chat_template or job.model.path is not None or job.model.tokenizer_path is not None
+            not job.data.apply_chat_template
+            or job.model.path is not None
+            or job.model.tokenizer_path is not None
+            or (job.data.chat_template is not None and job.data.chat_template.file is not None)
         ),
-        sentence="true needs a tokenizer with a chat template, and that of model.config has none. Set it to false or "
-        "give model.tokenizerPath.",
-        cel="!self.data.applyChatTemplate || has(self.model.path) || has(self.model.tokenizerPath)",
+        sentence="true needs a tokenizer with a chat template, and that of model.config has none. Set it to false, or "
+        "give model.tokenizerPath or data.chatTemplate.file.",
+        cel="!self.data.applyChatTemplate || has(self.model.path) || has(self.model.tokenizerPath) || "
+        "(has(self.data.chatTemplate) && has(self.data.chatTemplate.file))",
     ),
     Rule(
         field="rollout.samplesPerPrompt",

@@ -233,6 +233,14 @@ class RolloutFunctionSpec(ApiModel):
     """Pause before the first retry; twice as long before each further one."""
 
 
+class LongPrompts(StrEnum):
+    """What becomes of prompts with more tokens than are generated for."""
+
+    DROP = "Drop"
+    TRUNCATE = "Truncate"
+    REFUSE = "Refuse"
+
+
 class RolloutSpec(ApiModel):
     """What one rollout is and how far generation may run ahead of training."""
 
@@ -259,8 +267,11 @@ class RolloutSpec(ApiModel):
     reward: RewardSpec = RewardSpec()
     """How samples are scored, where the rollout function has not done so."""
     max_prompt_tokens: int | None = Field(default=None, ge=1, le=1048576)
-    """Longer prompts are passed over, and counted: another is drawn in their place. Null: those that leave no room for
-    a response in the model."""
+    """Longer prompts are passed over, and counted: another is drawn in their place (longPrompts). Null: those that
+    leave no room for a response in the model."""
+    long_prompts: LongPrompts = LongPrompts.DROP
+    """What becomes of longer prompts. Drop: as said there. Truncate: their last tokens, as many as there may be, are
+    taken, and they are counted. Refuse: the job fails, and names the first."""
     max_prompt_kills: int = Field(default=3, ge=1, le=100)
     """A prompt that was alone in work when its worker died this often is set aside and another is drawn."""
     max_attempts: int = Field(default=8, ge=1, le=1000)

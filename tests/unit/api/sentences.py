@@ -144,7 +144,7 @@ CROSS_FIELD = [
     pytest.param({"spec.scheduling": {"releaseAfterSeconds": 9}}, "spec.scheduling.releaseAfterSeconds: 9 is of a gang, and there is none. Give gang: PodGroup or remove it.", id="scheduling: patience without a gang"),
     pytest.param({"spec.model.path": "m"}, "spec.model.path: exactly one of path and config must be given. Give path for a checkpoint folder, or config for random weights.", id="model: path and config"),
     pytest.param({"spec.model": {}}, "spec.model.path: exactly one of path and config must be given. Give path for a checkpoint folder, or config for random weights.", id="model: neither path nor config"),
-    pytest.param({"spec.data.reasoningGym": {"dataset": "d"}}, "spec.data.prompts: exactly one of prompts and reasoningGym must be given. Give prompts for a JSONL file, or reasoningGym for procedural tasks.", id="data: prompts and reasoningGym"),
+    pytest.param({"spec.data.reasoningGym": {"dataset": "d"}}, "spec.data.prompts: exactly one of prompts, sources and reasoningGym must be given. Give prompts for a file, sources for several with weights, or reasoningGym for procedural tasks.", id="data: prompts and reasoningGym"),
     pytest.param({"spec.model.config.numKeyValueHeads": 3}, "spec.model.config.numKeyValueHeads: 3 does not divide numAttentionHeads 4. Give a divisor of it.", id="model: heads that cannot share keys evenly"),
     pytest.param({"spec.model.config.vocabSize": 12}, "spec.model.config.vocabSize: 12 is smaller than the tokenizer, which has one token for each character of its alphabet (each byte with kind Byte) and 2 special ones. Leave vocabSize out or give at least that.", id="model: a vocabulary smaller than the tokenizer"),
     pytest.param({"spec.model.config.tokenizer.kind": "Byte"}, "spec.model.config.tokenizer.alphabet: belongs to kind Character, but kind is Byte. Remove alphabet or set kind to Character.", id="model: an alphabet of bytes"),
@@ -224,7 +224,7 @@ CROSS_FIELD = [
     pytest.param({"spec.rollout.reward": {"onFailure": {"then": "Score"}}}, "spec.rollout.reward.onFailure.score: is missing: then Score gives it to samples that could not be scored. Give a number, such as 0.", id="reward: no score to give"),
     pytest.param({"spec.data": {"reasoningGym": {"dataset": "d"}, "sourceKey": "kind"}}, "spec.data.sourceKey: names a key of the lines of prompts, and tasks of reasoningGym have none. Remove sourceKey.", id="data: a source of tasks"),
     pytest.param({"spec.data.labelKey": None}, "spec.data.labelKey: null leaves the reward of this job, which compares answers with labels, without one. Give the key of the label, or rollout.reward.custom.", id="data: exact match without a label"),
-    pytest.param({"spec.data.applyChatTemplate": True}, "spec.data.applyChatTemplate: true needs a tokenizer with a chat template, and that of model.config has none. Set it to false or give model.tokenizerPath.", id="data: a chat template from a character tokenizer"),
+    pytest.param({"spec.data.applyChatTemplate": True}, "spec.data.applyChatTemplate: true needs a tokenizer with a chat template, and that of model.config has none. Set it to false, or give model.tokenizerPath or data.chatTemplate.file.", id="data: a chat template from a character tokenizer"),
     pytest.param({"spec.rollout.function": {"function": "a:b", "timeoutSeconds": 600}}, "spec.rollout.function.timeoutSeconds: 600 is not below restartPolicy.stallTimeoutSeconds, so that a job whose tools take as long would be called a stalled one. Give less, or raise stallTimeoutSeconds.", id="rollout: a tool that outlasts a stall"),
     pytest.param({"spec.rollout.sampling.maxNewTokens": 64}, "spec.rollout.sampling.maxNewTokens: 64 leaves no room for a prompt in model.config.maxPositionEmbeddings. Give less than maxPositionEmbeddings, or raise that.", id="rollout: answers that fill all positions"),
     pytest.param({"spec.roles.rollout": {"shareDevicesWith": "actor"}}, "spec.roles.rollout.shareDevicesWith: actor needs gpus of at least 1, and no more in all pods (replicas or autoscaling.maxReplicas x gpus) than the actor has, but roles.rollout.gpus is 0 and the actor has 1 x 0. Change gpus or replicas or autoscaling.maxReplicas, or remove shareDevicesWith.", id="roles: a rollout that shares no device"),
@@ -261,6 +261,8 @@ CROSS_FIELD = [
 
 STATED_BY_PYTHON_ALONE = [
     pytest.param({"spec.roles.rollout": {"engine": {"env": {"A=B": "1"}}}}, "spec.roles.rollout.engine.env: 'A=B' is no name of a variable. Give letters, digits and _, and no digit first.", id="a variable that is none"),
+    pytest.param({"spec.data.chatTemplate": {"kwargs": {"tokenize": True}}}, "spec.data.chatTemplate.kwargs: tokenize is no variable of a template, but given by the job. Remove it.", id="data: a variable of ours"),
+    pytest.param({"spec.data": {"sources": [{"prompts": "a", "weight": 1000}, {"prompts": "b"}]}}, "spec.data.sources: the weight 1 of b is less than a thousandth of all. Raise it, or leave the source out.", id="data: a rare source"),
     pytest.param({"spec.model.config.tokenizer.alphabet": "abca"}, "spec.model.config.tokenizer.alphabet: the character 'a' is in it twice. Write each once.", id="model: an alphabet with twins"),
 ]  # fmt: skip
 """CEL cannot say within its budget that characters are distinct, or what the keys of a map look like."""

@@ -88,6 +88,12 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     # ASCII only: the CEL library of this test counts bytes where CEL, and so the API server, counts characters.
     "spec.model.config.tokenizer.alphabet": st.sampled_from(["ab", "0123456789=", None]),
     "spec.data.prompts": st.none(),
+    "spec.data.sources": st.sampled_from(
+        [None, [{"prompts": "a"}], [{"prompts": "a", "weight": 0.5}, {"prompts": "b"}]]
+    ),
+    "spec.data.chatTemplate": st.sampled_from([None, {}, {"file": "t"}]),
+    "spec.data.systemPrompt": st.sampled_from([None, "s"]),
+    "spec.rollout.longPrompts": st.sampled_from(["Drop", "Refuse"]),
     "spec.data.reasoningGym": st.sampled_from([{"dataset": "d"}, None]),
     "spec.data.labelKey": st.sampled_from([None, "answer"]),
     "spec.data.sourceKey": st.sampled_from([None, "kind"]),

@@ -31,7 +31,7 @@ def _problems(folder: Path, changes: dict[str, Any], prompts: str | None = None)
 GOOD_LINE = '{"prompt": "12=", "label": "21"}\n'
 
 PROMPTS = [
-    pytest.param(None, "cannot be read (No such file or directory). Give the path of a JSONL file.", id="no file"),
+    pytest.param(None, "cannot be read (No such file or directory). Give the path of a JSONL or Parquet file.", id="no file"),
     pytest.param("\n \n", "holds no prompts. Give a file with a JSON object per line.", id="an empty file"),
     pytest.param("[1]\n", "line 1: is not a JSON object. Give a JSON object per line.", id="a line that is a list"),
     pytest.param(
