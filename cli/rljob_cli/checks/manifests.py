@@ -22,6 +22,7 @@ from pydantic import ValidationError
 from rljob_api.cluster_rules import cluster_problems
 from rljob_api.manifest import (
     ManifestError,
+    absent_hub_names,
     document_of,
     job_of,
     other_problems,
@@ -85,6 +86,7 @@ def preflight(job: RLJob, place: JobPlace = JobPlace.MACHINE, refused: Collectio
     """
     spec, is_elsewhere = job.spec, place is JobPlace.CLUSTER
     findings = Findings()
+    findings.add((unchecked if is_elsewhere else problem)(f"spec.{text}") for text in absent_hub_names(job))
     findings.add(model_findings(spec, is_elsewhere=is_elsewhere))
     findings.add(reward_model_findings(spec, is_elsewhere=is_elsewhere))
     findings.add(teacher_findings(spec, is_elsewhere=is_elsewhere))

@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from rljob_api.model_files.hub_names import is_hub_name
 from rljob_api.row_files.tables import NoReader, is_table, open_table
 from rljob_api.spec import RLJobSpec
 from rljob_api.spec.data import MAX_SOURCE_CHARACTERS, DataSpec, PromptFile
@@ -162,6 +163,7 @@ def prompt_findings(spec: RLJobSpec, *, is_elsewhere: bool, refused: Collection[
     return [
         finding
         for file in spec.data.files
+        if not is_hub_name(file.path)  # which the cache has not: said for all fields together
         for finding in _file_findings(file, spec, is_elsewhere=is_elsewhere, refused=refused)
     ]
 

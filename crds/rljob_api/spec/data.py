@@ -122,7 +122,8 @@ class DataSpec(RuledModel):
 
     prompts: str | None = Field(default=None, min_length=1, max_length=4096)
     """A JSONL file, one prompt a line, a Parquet file (or `train-*.parquet`, several of the same columns), or a folder
-    that `datasets.save_to_disk` wrote. A relative path is relative to the manifest."""
+    that `datasets.save_to_disk` wrote. A relative path is relative to the manifest; `hf:OWNER/NAME/PATH` is a file of a
+    data set of the hub, which must be in the cache of huggingface_hub."""
     sources: Annotated[list[SourceSpec] | None, Field(min_length=1, max_length=64)] = None
     """Several files of prompts, mixed by weights: the n-th prompt is of the same source in every run."""
     prompt_key: str = Field(default="prompt", min_length=1, max_length=256)

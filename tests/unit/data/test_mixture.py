@@ -38,7 +38,7 @@ def test_counts_of_a_block(weights: list[float], counts: list[int]) -> None:
 
 
 @given(WEIGHTS)
-def test_a_block_is_divided_as_the_weights_say(weights: list[float]) -> None:
+def test_a_block_is_divided_by_the_weights(weights: list[float]) -> None:
     counts = block_counts(weights)
     assert sum(counts) <= MIXTURE_BLOCK
     for weight, count in zip(weights, counts, strict=True):
@@ -63,7 +63,7 @@ def test_each_source_is_drawn_in_turn_and_a_cursor_resumes_all(
     ]
 
 
-def test_a_seed_shuffles_each_block_anew_and_none_spreads() -> None:
+def test_a_seed_shuffles_each_block_again_and_none_spreads() -> None:
     spread = [Mixing([2, 1], None).draw(index).source for index in range(6)]
     assert spread == [0, 1, 0, 0, 1, 0]
     shuffled = [Mixing([7, 3], 1).draw(index).source for index in range(40)]

@@ -116,7 +116,7 @@ def test_truncated_prompts_keep_their_last_tokens_and_are_counted() -> None:
     assert (queue.next, counters) == (3, {TRUNCATED: 2})
 
 
-def test_a_long_prompt_is_refused_by_name_where_the_job_says_so() -> None:
+def test_a_long_prompt_is_refused_by_name_where_the_job_asks_for_it() -> None:
     limit = PromptLimit.of(5, 100, LongPrompts.REFUSE)
     sentence = (
         r"^rollout\.longPrompts: Refuse, and prompt 1, '', has 6 tokens, which is more than 5 \(rollout\.maxPrompt"

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from rljob_api.spec.data import block_counts
 from rljob_workers.data.prompts import Prompt, PromptSource, shuffled_position
 
-_KEPT_BLOCKS = 8
+_RETAINED_BLOCKS = 8
 """Whose places are known, since prompts are asked for nearly in turn."""
 
 
@@ -36,7 +36,7 @@ class Mixing:
         self._size = sum(self._counts)
         self._seed = seed
         self._spread = _spread(self._counts)
-        self._block = lru_cache(_KEPT_BLOCKS)(self._draws)
+        self._block = lru_cache(_RETAINED_BLOCKS)(self._draws)
 
     def draw(self, index: int) -> Draw:
         """At place `index` >= 0 of the stream."""
