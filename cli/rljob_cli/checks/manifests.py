@@ -48,6 +48,7 @@ from rljob_cli.checks.machine import machine_findings
 from rljob_cli.checks.models import model_findings
 from rljob_cli.checks.prompts import prompt_findings
 from rljob_cli.checks.reward_models import reward_model_findings
+from rljob_cli.checks.rewards import package_findings
 from rljob_cli.checks.teachers import teacher_findings
 from rljob_cli.checks.user_functions import function_problem, functions_of
 
@@ -90,6 +91,7 @@ def preflight(job: RLJob, place: JobPlace = JobPlace.MACHINE, refused: Collectio
     findings.add(model_findings(spec, is_elsewhere=is_elsewhere))
     findings.add(reward_model_findings(spec, is_elsewhere=is_elsewhere))
     findings.add(teacher_findings(spec, is_elsewhere=is_elsewhere))
+    findings.add(package_findings(spec, is_elsewhere=is_elsewhere))
     for function in functions_of(spec):
         wrong = function_problem(function)
         if wrong is not None:

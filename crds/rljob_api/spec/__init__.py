@@ -38,7 +38,7 @@ from rljob_api.spec.roles import (
     TrainerBackend,
     engine_kind,
 )
-from rljob_api.spec.rollout import RolloutSpec
+from rljob_api.spec.rollout import WITHOUT_LABELS, RolloutSpec
 from rljob_api.spec.scheduling import SchedulingSpec
 from rljob_api.spec.simulation import SimulationSpec
 from rljob_api.spec.teacher import TEACHER
@@ -279,8 +279,9 @@ SPEC: tuple[Rule, ...] = (
         sentence="null leaves the reward of this job, which compares answers with labels, without one. Give the key "
         "of the label, or rollout.reward.custom.",
         cel="has(self.rollout.function) || has(self.data.labelKey) || has(self.data.reasoningGym) || "
-        "has(self.rollout.reward.custom) || "
-        "(has(self.rollout.reward.sum) && self.rollout.reward.sum.all(each, has(each.custom)))",
+        f"{' || '.join(f'has(self.rollout.reward.{kind})' for kind in WITHOUT_LABELS)} || "
+        "(has(self.rollout.reward.sum) && self.rollout.reward.sum.all(each, "
+        f"{' || '.join(f'has(each.{kind})' for kind in WITHOUT_LABELS)}))",
     ),
     Rule(
         field="data.applyChatTemplate",

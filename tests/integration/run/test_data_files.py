@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+import pytest
 import yaml
 
 from rljob_api.manifest import load_manifest, resolve_paths
@@ -34,13 +35,14 @@ def test_problems_of_a_parquet_file_of_the_hub_reach_the_model_as_the_template_h
     job = resolve_paths(load_manifest(EXAMPLE), EXAMPLE.parent)
     data = job.spec.data.model_dump(mode="json", exclude_unset=True)
     manifest["spec"]["data"] = {**data, "prompts": "hf:school/problems@main/train-*.parquet"}
-    manifest["spec"]["rollout"]["reward"] = job.spec.rollout.reward.model_dump(mode="json", exclude_unset=True)
     manifest["spec"]["telemetry"] = {"sampleLog": True, "generationsPerRollout": 32}
     cache = cached(tmp_path, EXAMPLE.with_name("problems.parquet"))
     with AsAUserStartsIt(tmp_path, manifest, env={"HF_HUB_CACHE": str(cache)}) as running:
         running.assert_succeeded()
-        samples = read_generations(running.out)
+        samples, steps = read_generations(running.out), running.metrics()
     assert len(samples) == 64
+    for step in steps:  # of two rewards, each in the metrics by its name
+        assert step["reward/mean"] == pytest.approx(step["reward/right"] + 0.1 * step["reward/boxed"], abs=1e-6)
     system = "<|system|>\nReason step by step. End with the number in \\boxed{}.\n<|user|>\n"
     assert all(sample["prompt"].startswith(system) for sample in samples)
     assert all(sample["prompt"].endswith("<|assistant|>\n<think></think>\n") for sample in samples)
