@@ -17,6 +17,7 @@ from rljob_cli.checks.findings import Finding, problem, unchecked, warning
 
 if TYPE_CHECKING:
     from rljob_api.spec import RLJobSpec
+    from rljob_api.spec.rollout import RewardSpec, SummedRewardSpec
 
 
 FEW_ROWS = 2
@@ -76,7 +77,10 @@ def try_reward(spec: RLJobSpec, rows: int) -> Trial:
 def package_findings(spec: RLJobSpec, *, is_elsewhere: bool) -> Iterator[Finding]:
     """What the job's rewards need and this machine lacks."""
     reward = spec.rollout.reward
-    parts = {"": reward, **{f".sum[{place}]": part for place, part in enumerate(reward.sum or ())}}
+    parts: dict[str, RewardSpec | SummedRewardSpec] = {
+        "": reward,
+        **{f".sum[{place}]": part for place, part in enumerate(reward.sum or ())},
+    }
     for place, part in parts.items():
         if part.math_verify is not None and find_spec("math_verify") is None:
             yield (unchecked if is_elsewhere else problem)(

@@ -33,7 +33,7 @@ def rendered(folder: Path, prompt: Any, own: str | None = TEMPLATE, **fields: An
 
 
 def test_variables_tools_and_the_systems_message(tmp_path: Path) -> None:
-    wrapped = {"applyChatTemplate": True}
+    wrapped: dict[str, Any] = {"applyChatTemplate": True}
     assert rendered(tmp_path, "hi", **wrapped) == "[user]hi[assistant]"
     assert rendered(tmp_path, "hi", systemPrompt="be brief", **wrapped) == "[system]be brief[user]hi[assistant]"
     no_thinking = {"kwargs": {"enable_thinking": False}}

@@ -8,9 +8,8 @@ seed and n alone: a cursor of one number resumes all of them, and each source is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
 
 from rljob_api.spec.data import block_counts
 from rljob_workers.data.prompts import Prompt, PromptSource, shuffled_position
@@ -19,7 +18,8 @@ _RETAINED_BLOCKS = 8
 """Whose places are known, since prompts are asked for nearly in turn."""
 
 
-class Draw(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Draw:
     """What comes at a place of the stream."""
 
     source: int
