@@ -117,13 +117,13 @@ docs: install ## Writes the spec reference from the models
 	$(BIN)/rljob docs > docs/spec.md.new && mv docs/spec.md.new docs/spec.md
 
 lock: install ## Locks the newest versions that pyproject.toml allows
-	$(UV_COMPILE) --upgrade --extra worker --extra megatron --extra tensorboard --extra operator --extra dev --output-file requirements.lock
-	$(UV_COMPILE) --upgrade --extra worker --extra megatron --extra tensorboard --extra operator --extra dev --extra bench --constraint requirements.lock \
+	$(UV_COMPILE) --upgrade --extra worker --extra math --extra megatron --extra tensorboard --extra operator --extra dev --output-file requirements.lock
+	$(UV_COMPILE) --upgrade --extra worker --extra math --extra megatron --extra tensorboard --extra operator --extra dev --extra bench --constraint requirements.lock \
 		--output-file requirements-bench.lock
 	$(UV_COMPILE) --upgrade --extra sglang --constraint requirements-bench.lock --output-file requirements-sglang.lock
 	$(UV_COMPILE_IMAGE) pyproject.toml --extra operator --output-file images/operator.lock
-	$(UV_COMPILE_IMAGE) pyproject.toml --extra worker --extra megatron --output-file images/worker-gpu.lock
-	$(UV_COMPILE_IMAGE) pyproject.toml --extra worker --extra megatron --excludes images/cpu-excludes.in --output-file images/worker-cpu.lock
+	$(UV_COMPILE_IMAGE) pyproject.toml --extra worker --extra math --extra megatron --output-file images/worker-gpu.lock
+	$(UV_COMPILE_IMAGE) pyproject.toml --extra worker --extra math --extra megatron --excludes images/cpu-excludes.in --output-file images/worker-cpu.lock
 	$(UV_COMPILE_IMAGE) images/build.in --upgrade --output-file images/build.lock
 	# With all that SGLang asks for: outside of the project, whose own list of that is for a CPU (pyproject.toml).
 	cd / && $(CURDIR)/$(BIN)/uv pip compile $(CURDIR)/images/sglang.in --quiet --upgrade --python-version 3.11 \

@@ -11,7 +11,7 @@ import copy
 import json
 import re
 import sys
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ from pydantic import ValidationError
 
 from rljob_api.base import ApiModel
 from rljob_api.generate.crd import Schema, spec_schema
+from rljob_api.model_files.hub_names import RepoKind, cached_path, is_hub_name
 from rljob_api.problems import least_value, may_be_meant, sentences
 from rljob_api.rule import BROKEN_RULE, WITHOUT_RULES, RuledModel, rules_beside
 from rljob_api.spec import RLJob
@@ -152,55 +153,120 @@ def render_manifest(job: RLJob) -> str:
 def resolve_paths(job: RLJob, folder: Path) -> RLJob:
     """The job with the manifest's relative paths made absolute, `folder` being where the manifest lies.
 
-    `checkpoint.path` is left as it is: it is relative to the run folder.
+    Names of the hub (`hf:...`) become the folders of its cache, where it has them. `checkpoint.path` is left as it is:
+    it is relative to the run folder.
     """
-    spec = job.spec
+
+    def absolute(path: str, kind: RepoKind) -> str:
+        if is_hub_name(path):
+            return _cached(path, kind)
+        return str((folder / Path(path).expanduser()).resolve())
+
+    return _with_paths(job, absolute)
+
+
+def resolve_hub_names(job: RLJob) -> RLJob:
+    """The job with the names of the hub as folders of its cache, where it has them; other paths stay as they are."""
+    return _with_paths(job, lambda path, kind: _cached(path, kind) if is_hub_name(path) else path)
+
+
+def _cached(name: str, kind: RepoKind) -> str:
+    """A name that the cache lacks stays as it is, for a check to name."""
+    try:
+        return str(cached_path(name, kind))
+    except ValueError:
+        return name
+
+
+class _Change:
+    """Of paths that may be null."""
+
+    def __init__(self, change: Callable[[str, RepoKind], str]) -> None:
+        self._change = change
+
+    def __call__(self, path: str | None, kind: RepoKind = RepoKind.MODEL) -> str | None:
+        return None if path is None else self._change(path, kind)
+
+
+def _with_paths(job: RLJob, change: Callable[[str, RepoKind], str]) -> RLJob:
+    """The job with all its paths changed."""
+    spec, changed = job.spec, _Change(change)
     model = spec.model.model_copy(
-        update={
-            "path": _absolute(spec.model.path, folder),
-            "tokenizer_path": _absolute(spec.model.tokenizer_path, folder),
-        }
+        update={"path": changed(spec.model.path), "tokenizer_path": changed(spec.model.tokenizer_path)}
     )
-    data = _with_absolute_prompts(spec.data, folder)
-    reward = _with_absolute_path(spec.rollout.reward, folder)
+    reward = _with_path(spec.rollout.reward, changed)
     if reward.sum is not None:
-        reward = reward.model_copy(update={"sum": [_with_absolute_path(part, folder) for part in reward.sum]})
+        reward = reward.model_copy(update={"sum": [_with_path(part, changed) for part in reward.sum]})
     rollout = spec.rollout.model_copy(update={"reward": reward})
     if rollout.function is not None:
-        function = rollout.function.model_copy(update={"path": _absolute(rollout.function.path, folder)})
+        function = rollout.function.model_copy(update={"path": changed(rollout.function.path)})
         rollout = rollout.model_copy(update={"function": function})
-    algorithm = spec.algorithm.model_copy(update={"path": _absolute(spec.algorithm.path, folder)})
+    algorithm = spec.algorithm.model_copy(update={"path": changed(spec.algorithm.path)})
     roles = spec.roles
     if roles.critic is not None:
-        path = _absolute(roles.critic.model_path, folder)
+        path = changed(roles.critic.model_path)
         roles = roles.model_copy(update={"critic": roles.critic.model_copy(update={"model_path": path})})
     if roles.reference is not None:
-        path = _absolute(roles.reference.model_path, folder)
+        path = changed(roles.reference.model_path)
         roles = roles.model_copy(update={"reference": roles.reference.model_copy(update={"model_path": path})})
     evaluation = spec.evaluation
     if evaluation is not None:
-        sets = [each.model_copy(update={"data": _with_absolute_prompts(each.data, folder)}) for each in evaluation.sets]
+        sets = [each.model_copy(update={"data": _data_with_paths(each.data, changed)}) for each in evaluation.sets]
         evaluation = evaluation.model_copy(update={"sets": sets})
-    parts = {"model": model, "data": data, "rollout": rollout, "algorithm": algorithm, "roles": roles}
-    return job.model_copy(update={"spec": spec.model_copy(update={**parts, "evaluation": evaluation})})
+    parts = {
+        "model": model,
+        "data": _data_with_paths(spec.data, changed),
+        "rollout": rollout,
+        "algorithm": algorithm,
+        "roles": roles,
+        "evaluation": evaluation,
+    }
+    return job.model_copy(update={"spec": spec.model_copy(update=parts)})
 
 
-def _with_absolute_prompts(data: DataSpec, folder: Path) -> DataSpec:
-    return data.model_copy(update={"prompts": _absolute(data.prompts, folder)})
+def _data_with_paths(data: DataSpec, changed: _Change) -> DataSpec:
+    update: dict[str, Any] = {"prompts": changed(data.prompts, RepoKind.DATASET)}
+    if data.sources is not None:
+        update["sources"] = [
+            each.model_copy(update={"prompts": changed(each.prompts, RepoKind.DATASET)}) for each in data.sources
+        ]
+    if data.chat_template is not None:
+        file = changed(data.chat_template.file)
+        update["chat_template"] = data.chat_template.model_copy(update={"file": file})
+    return data.model_copy(update=update)
+
+
+def absent_hub_names(job: RLJob) -> Iterator[str]:
+    """A sentence for each name of the hub that `resolve_paths` has not found."""
+    spec = job.spec
+    critic, reference = spec.roles.critic, spec.roles.reference
+    models = {
+        "model.path": spec.model.path,
+        "model.tokenizerPath": spec.model.tokenizer_path,
+        "roles.critic.modelPath": None if critic is None else critic.model_path,
+        "roles.reference.modelPath": None if reference is None else reference.model_path,
+    }
+    named = [(field, path, RepoKind.MODEL) for field, path in models.items()]
+    named += [(file.field, file.path, RepoKind.DATASET) for file in spec.data.files]
+    for place, each in enumerate(() if spec.evaluation is None else spec.evaluation.sets):
+        of_set = f"evaluation.sets[{place}]."
+        named += [(of_set + file.field, file.path, RepoKind.DATASET) for file in each.data.files]
+    for field, path, kind in named:
+        if path is not None and is_hub_name(path):
+            try:
+                cached_path(path, kind)
+            except ValueError as error:
+                yield f"{field}: {error}"
 
 
 _Reward = TypeVar("_Reward", RewardSpec, SummedRewardSpec)
 
 
-def _with_absolute_path(reward: _Reward, folder: Path) -> _Reward:
+def _with_path(reward: _Reward, changed: _Change) -> _Reward:
     if reward.custom is None:
         return reward
-    custom = reward.custom.model_copy(update={"path": _absolute(reward.custom.path, folder)})
+    custom = reward.custom.model_copy(update={"path": changed(reward.custom.path)})
     return reward.model_copy(update={"custom": custom})
-
-
-def _absolute(path: str | None, folder: Path) -> str | None:
-    return None if path is None else str((folder / Path(path).expanduser()).resolve())
 
 
 def _syntax_problem(source: str, error: yaml.MarkedYAMLError) -> str:

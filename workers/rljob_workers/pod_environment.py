@@ -14,7 +14,9 @@ from urllib.parse import quote
 from pydantic import ValidationError
 
 from rljob_api import cluster
+from rljob_api.manifest import absent_hub_names, resolve_hub_names
 from rljob_api.names import Role
+from rljob_api.roles import TRAITS
 from rljob_api.spec import RLJob
 from rljob_api.wire.identity import Endpoints, PodKey
 
@@ -51,15 +53,26 @@ class PodEnvironment:
         return self.root / path.lstrip("/")
 
     def job(self) -> RLJob:
-        """The job as it was when the pod was made. Raises ValueError."""
+        """The job as it was when the pod was made, with the names of the hub that its cache has as folders.
+
+        Raises ValueError.
+        """
         path = self.folder(cluster.JOB_FILE)
         try:
-            return RLJob.model_validate_json(_read(path, "the job"))
+            return resolve_hub_names(RLJob.model_validate_json(_read(path, "the job")))
         except ValidationError as error:
             raise ValueError(
                 f"{path} is not an RLJob that this version understands ({error.error_count()} problems, the first:"
                 f" {error.errors()[0]['msg']}). Use an image of the operator's version."
             ) from error
+
+    def job_of(self, role: Role) -> RLJob:
+        """The job for a pod of this role. ValueError, too, where it reads what its cache lacks."""
+        job = self.job()
+        absent = next(absent_hub_names(job), None)
+        if absent is not None and TRAITS[role].loads_model:
+            raise ValueError(absent)
+        return job
 
     def endpoints(self, job: RLJob) -> Endpoints:
         """Where the services of `job` are. Raises ValueError for a secret that is missing."""

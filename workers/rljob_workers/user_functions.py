@@ -110,6 +110,8 @@ class Signature:
     """How it may be written."""
     keywords: tuple[str, ...] = ()
     """Arguments that it is given by name."""
+    or_keyword: str | None = None
+    """An argument by which a function is taken that is called by names alone."""
 
 
 def load(field: str, name: str, path_field: str, path: str | None, wanted: Signature) -> Any:  # noqa: ANN401 - a user's
@@ -182,6 +184,8 @@ def _origin(module: ModuleType) -> str:
 def _takes(function: object, wanted: Signature) -> bool:
     assert callable(function)
     try:
+        if wanted.or_keyword is not None and wanted.or_keyword in inspect.signature(function).parameters:
+            return True
         inspect.signature(function).bind(*[()] * wanted.num_arguments, **dict.fromkeys(wanted.keywords))
     except TypeError:
         return False

@@ -22,6 +22,7 @@ from pydantic import ValidationError
 from rljob_api.cluster_rules import cluster_problems
 from rljob_api.manifest import (
     ManifestError,
+    absent_hub_names,
     document_of,
     job_of,
     other_problems,
@@ -47,6 +48,7 @@ from rljob_cli.checks.machine import machine_findings
 from rljob_cli.checks.models import model_findings
 from rljob_cli.checks.prompts import evaluation_findings, prompt_findings
 from rljob_cli.checks.reward_models import reward_model_findings
+from rljob_cli.checks.rewards import package_findings
 from rljob_cli.checks.teachers import teacher_findings
 from rljob_cli.checks.user_functions import function_problem, functions_of
 
@@ -85,9 +87,11 @@ def preflight(job: RLJob, place: JobPlace = JobPlace.MACHINE, refused: Collectio
     """
     spec, is_elsewhere = job.spec, place is JobPlace.CLUSTER
     findings = Findings()
+    findings.add((unchecked if is_elsewhere else problem)(f"spec.{text}") for text in absent_hub_names(job))
     findings.add(model_findings(spec, is_elsewhere=is_elsewhere))
     findings.add(reward_model_findings(spec, is_elsewhere=is_elsewhere))
     findings.add(teacher_findings(spec, is_elsewhere=is_elsewhere))
+    findings.add(package_findings(spec, is_elsewhere=is_elsewhere))
     for function in functions_of(spec):
         wrong = function_problem(function)
         if wrong is not None:

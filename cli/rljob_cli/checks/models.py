@@ -27,6 +27,7 @@ from rljob_api.model_files.families import (
     needs_proof,
     retained_proof,
 )
+from rljob_api.model_files.hub_names import is_hub_name
 from rljob_api.model_files.parallel_layout import layout_problem
 from rljob_api.model_files.tokens import embedding_rows
 from rljob_api.names import EngineKind
@@ -134,7 +135,9 @@ def model_findings(spec: RLJobSpec, *, is_elsewhere: bool) -> Iterator[Finding]:
         ("path", model.path, "a Hugging Face checkpoint"),
     ):
         cure = f"Give the folder of {what}."
-        if path is not None and (absent := absent_folder(f"spec.model.{field}", path, cure, is_elsewhere=is_elsewhere)):
+        if path is None or is_hub_name(path):  # a name that the cache lacks is reported for all fields together
+            continue
+        if absent := absent_folder(f"spec.model.{field}", path, cure, is_elsewhere=is_elsewhere):
             yield absent
     if model.path is not None and Path(model.path).is_dir():
         yield from _folder_findings(spec, Path(model.path))

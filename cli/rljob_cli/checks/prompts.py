@@ -8,16 +8,19 @@ in most languages stays below.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from rljob_api.model_files.hub_names import is_hub_name
+from rljob_api.row_files.tables import NoReader, is_table, open_table
 from rljob_api.spec import RLJobSpec
-from rljob_api.spec.data import MAX_SOURCE_CHARACTERS, DataSpec
+from rljob_api.spec.data import MAX_SOURCE_CHARACTERS, DataSpec, PromptFile
 from rljob_api.spec.model import ModelSpec, TokenizerKind, alphabet_of
+from rljob_api.spec.rollout import LongPrompts
 from rljob_cli.checks.findings import Finding, Level, independent, problem, unchecked, warning
 from rljob_cli.checks.models import has_chat_template, json_object, max_positions, parsed
 
@@ -56,10 +59,11 @@ def row_lengths(spec: RLJobSpec, max_positions: int | None) -> RowLengths:
 
 
 def _longest_prompt(data: DataSpec, model: ModelSpec) -> tuple[int, str]:
-    if data.prompts is None:
+    if not data.files:
         return PROCEDURAL_TOKENS, "assumed for tasks of reasoningGym"
-    with Path(data.prompts).open("rb") as lines:
-        texts = [conversation_text(parsed(line)[data.prompt_key]) for line in lines if line.strip()]
+    texts = [conversation_text(prompt) for file in data.files for prompt in _prompts_of(file)]
+    if data.system_prompt is not None:
+        texts = [data.system_prompt + text for text in texts]
     if model.config is None or model.tokenizer_path is not None:
         longest = max(len(text) for text in texts)
         return -(
@@ -67,6 +71,16 @@ def _longest_prompt(data: DataSpec, model: ModelSpec) -> tuple[int, str]:
         ), f"a token for {CHARACTERS_PER_TOKEN} characters of the longest prompt"
     by_bytes = model.config.tokenizer.kind is TokenizerKind.BYTE
     return max(len(text.encode()) if by_bytes else len(text) for text in texts), "the longest prompt"
+
+
+def _prompts_of(file: PromptFile) -> Iterator[Any]:
+    path = Path(file.path)
+    if is_table(path):
+        table = open_table(path, f"spec.{file.field}")
+        yield from (table.row(index)[file.prompt_key] for index in range(len(table)))
+        return
+    with path.open("rb") as lines:
+        yield from (parsed(line)[file.prompt_key] for line in lines if line.strip())
 
 
 def conversation_text(prompt: Any) -> str:  # noqa: ANN401 - JSON
@@ -86,35 +100,28 @@ _SHOWN_KEYS = 8
 _LABEL_IS_MISSING = "which the reward compares with"
 
 
-_MORE = " more such lines"
-
-
-_PROMPTS, _KEY, _MODEL = "spec.data.prompts", "spec.data.promptKey", "spec.model"
+_PROMPTS, _SOURCES, _KEY, _MODEL = "spec.data.prompts", "spec.data.sources", "spec.data.promptKey", "spec.model"
 
 
 _LABEL = ("spec.data.labelKey", "spec.rollout.reward")
 """Fields that sentences depend on."""
 
 
-_CONVERT = (
-    "python -c \"import pandas; pandas.read_parquet('FILE').to_json('prompts.jsonl', orient='records', lines=True)\""
-)
-
-
 _FORMATS = (
-    (b"PAR1", f"is a Parquet file. Give JSONL, made by {_CONVERT}."),
-    (b"ARROW1", "is an Arrow file. Give JSONL, a JSON object per line."),
+    (b"ARROW1", "is a single Arrow file. Give the folder that datasets.save_to_disk wrote, Parquet, or JSONL."),
     (b"\x1f\x8b", "is compressed with gzip. Give it unpacked: gunzip --keep FILE."),
     (b"\x28\xb5\x2f\xfd", "is compressed with zstd. Give it unpacked: unzstd FILE."),
     (b"PK\x03\x04", "is a ZIP archive. Give the JSONL file that is in it."),
 )
-"""How a file begins that is not JSONL, and what to do."""
+"""How a file begins that is neither JSONL nor Parquet, and what to do."""
 
 
 @dataclass(slots=True)
 class _Seen:
     """What one pass over the file has counted."""
 
+    unit: str
+    """What a row is called: `line` or `row`."""
     rows: int = 0
     with_label: int = 0
     keys: dict[str, None] = field(default_factory=dict)
@@ -151,31 +158,43 @@ class _Limit:
 def prompt_findings(spec: RLJobSpec, *, is_elsewhere: bool, refused: Collection[str] = ()) -> list[Finding]:
     """Of a job with absolute paths, and of no file where none is named.
 
-    `refused`: paths of refused fields. Lines that are wrong by these are not among the few that are reported.
+    `refused`: paths of refused fields. Rows that are wrong by these are not among the few that are reported.
     """
-    data = spec.data
-    if data.prompts is None:
-        return []
-    path = Path(data.prompts)
+    return [
+        finding
+        for file in spec.data.files
+        if not is_hub_name(file.path)  # which the cache has not: said for all fields together
+        for finding in _file_findings(file, spec, is_elsewhere=is_elsewhere, refused=refused)
+    ]
+
+
+def _file_findings(file: PromptFile, spec: RLJobSpec, *, is_elsewhere: bool, refused: Collection[str]) -> list[Finding]:
+    path, field = Path(file.path), f"spec.{file.field}"
     if is_elsewhere and not path.exists():
-        return [unchecked(f"spec.data.prompts: {path} is not on this machine, so that no row of it was looked at.")]
+        return [unchecked(f"{field}: {path} is not on this machine, so that no row of it was looked at.")]
+    seen = _Seen("row" if is_table(path) else "line")
     try:
-        with path.open("rb") as lines:
-            wrong = _format_problem(lines.peek(8)[:8])
-            if wrong is not None:
-                return [problem(f"spec.data.prompts: {path} {wrong.replace('FILE', str(path))}")]
-            seen = _Seen()
-            found = independent(_line_problems(lines, path, spec, seen), refused)
-            first = list(islice(found, _SHOWN_LINES))
-            more = sum(1 for _ in found)
+        wrong = None if is_table(path) else _format_problem(path)
+        if wrong is not None:
+            return [problem(f"{field}: {path} {wrong.replace('FILE', str(path))}")]
+        found = independent(_row_problems(file, spec, seen), refused)
+        first = list(islice(found, _SHOWN_LINES))
+        more = sum(1 for _ in found)
     except OSError as error:
-        return [problem(f"spec.data.prompts: {path} cannot be read ({error.strerror}). Give the path of a JSONL file.")]
+        return [
+            problem(f"{field}: {path} cannot be read ({error.strerror}). Give the path of a JSONL or Parquet file.")
+        ]
+    except NoReader as error:
+        return [unchecked(str(error))]
+    except ValueError as error:
+        return [problem(str(error))]
     if more:
-        first.append(problem(f"spec.data.prompts: {path} has {more}{_MORE}."))
-    labels = list(independent(_label_problems(spec, seen), refused))
-    if labels:  # says once what every line lacks
-        first = [finding for finding in first if _LABEL_IS_MISSING not in finding.text and _MORE not in finding.text]
-    return [*first, *labels, *_warnings(spec, seen)]
+        first.append(problem(f"{field}: {path} has {more} more such {seen.unit}s."))
+    labels = list(independent(_label_problems(file, spec, seen), refused))
+    if labels:  # says once what every row lacks
+        end = f" more such {seen.unit}s."
+        first = [one for one in first if _LABEL_IS_MISSING not in one.text and not one.text.endswith(end)]
+    return [*first, *labels, *_system_problem(file, spec, seen), *_warnings(file, spec, seen)]
 
 
 def evaluation_findings(spec: RLJobSpec, *, is_elsewhere: bool, refused: Collection[str] = ()) -> list[Finding]:
@@ -190,28 +209,39 @@ def evaluation_findings(spec: RLJobSpec, *, is_elsewhere: bool, refused: Collect
     return found
 
 
-def _format_problem(beginning: bytes) -> str | None:
+def _format_problem(path: Path) -> str | None:
+    with path.open("rb") as file:
+        beginning = file.read(8)
     return next((cure for magic, cure in _FORMATS if beginning.startswith(magic)), None)
 
 
-def _line_problems(lines: Iterable[bytes], path: Path, spec: RLJobSpec, seen: _Seen) -> Iterator[Finding]:
+def _row_problems(file: PromptFile, spec: RLJobSpec, seen: _Seen) -> Iterator[Finding]:
     characters, limit = _known_characters(spec.model), _limit(spec)
-    label_key = spec.data.label_key if spec.rollout.reward.compares_with_labels else None
+    label_key = file.label_key if spec.rollout.reward.compares_with_labels else None
     is_empty = True
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
+    for number, entry, unread in _entries(file):
         is_empty = False
-        entry, wrong = _entry(line)
+        wrong = unread
         uses: tuple[str, ...] = ()
         if entry is not None:
-            _count(seen, entry, number, spec, limit)
-            wrong = _entry_problem(entry, spec.data, label_key, characters)
+            _count(seen, entry, number, file, limit)
+            wrong = _entry_problem(entry, file, spec.data.source_key, label_key, characters)
             uses = (_KEY, _MODEL, *_LABEL)
         if wrong is not None:
-            yield problem(f"spec.data.prompts: {path} line {number}: {wrong}", *uses)
+            yield problem(f"spec.{file.field}: {file.path} {seen.unit} {number}: {wrong}", *uses)
     if is_empty:
-        yield problem(f"spec.data.prompts: {path} holds no prompts. Give a file with a JSON object per line.")
+        yield problem(f"spec.{file.field}: {file.path} holds no prompts. Give a file with a JSON object per line.")
+
+
+def _entries(file: PromptFile) -> Iterator[tuple[int, dict[str, Any] | None, str | None]]:
+    """Number of each row, and what is in it, or what is wrong with it."""
+    path = Path(file.path)
+    if is_table(path):
+        table = open_table(path, f"spec.{file.field}")
+        yield from ((index, table.row(index), None) for index in range(len(table)))
+        return
+    with path.open("rb") as lines:
+        yield from ((number, *_entry(line)) for number, line in enumerate(lines, start=1) if line.strip())
 
 
 def _entry(line: bytes) -> tuple[dict[str, Any] | None, str | None]:
@@ -227,9 +257,13 @@ def _entry(line: bytes) -> tuple[dict[str, Any] | None, str | None]:
 
 
 def _entry_problem(
-    entry: dict[str, Any], data: DataSpec, label_key: str | None, characters: frozenset[str] | None
+    entry: dict[str, Any],
+    file: PromptFile,
+    source_key: str | None,
+    label_key: str | None,
+    characters: frozenset[str] | None,
 ) -> str | None:
-    prompt_key, source_key = data.prompt_key, data.source_key
+    prompt_key = file.prompt_key
     if prompt_key not in entry:
         return f"has no key {prompt_key!r}. Add it or set data.promptKey."
     if label_key is not None and label_key not in entry:
@@ -286,14 +320,14 @@ def _limit(spec: RLJobSpec) -> _Limit | None:
     return _Limit(tokens, name, is_made, by_bytes)
 
 
-def _count(seen: _Seen, entry: dict[str, Any], number: int, spec: RLJobSpec, limit: _Limit | None) -> None:
+def _count(seen: _Seen, entry: dict[str, Any], number: int, file: PromptFile, limit: _Limit | None) -> None:
     seen.rows += 1
-    seen.with_label += spec.data.label_key is not None and spec.data.label_key in entry
+    seen.with_label += file.label_key is not None and file.label_key in entry
     if len(seen.keys) < _SHOWN_KEYS:
         seen.keys |= dict.fromkeys(list(entry)[:_SHOWN_KEYS])
-    if spec.data.prompt_key not in entry:
+    if file.prompt_key not in entry:
         return
-    prompt = entry[spec.data.prompt_key]
+    prompt = entry[file.prompt_key]
     seen.texts += isinstance(prompt, str)
     text = prompt if isinstance(prompt, str) else json.dumps(prompt, sort_keys=True)
     digest = blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
@@ -307,42 +341,64 @@ def _count(seen: _Seen, entry: dict[str, Any], number: int, spec: RLJobSpec, lim
         seen.longest = max(seen.longest, (length, number))
 
 
-def _label_problems(spec: RLJobSpec, seen: _Seen) -> Iterator[Finding]:
+def _label_problems(file: PromptFile, spec: RLJobSpec, seen: _Seen) -> Iterator[Finding]:
     """A key that was given, or that the reward needs, and that no row has."""
     data = spec.data
     is_meant = "label_key" in data.model_fields_set or spec.rollout.reward.compares_with_labels
-    if data.label_key is None or seen.with_label or not seen.rows or not is_meant:
+    if file.label_key is None or seen.with_label or not seen.rows or not is_meant:
         return
     if seen.rows == 1 and spec.rollout.reward.compares_with_labels:
         return  # its line says so
     keys = ", ".join(seen.keys)
     yield problem(
-        f"spec.data.labelKey: no row of {data.prompts} has {data.label_key!r}; they have {keys}. Give one of these, or"
+        f"spec.data.labelKey: no row of {file.path} has {file.label_key!r}; they have {keys}. Give one of these, or"
         " null for a reward without labels.",
         _PROMPTS,
+        _SOURCES,
         *_LABEL,
     )
 
 
-def _warnings(spec: RLJobSpec, seen: _Seen) -> Iterator[Finding]:
-    data, limit = spec.data, _limit(spec)
+_CONSEQUENCES = {
+    LongPrompts.DROP: "they are passed over, and counted as prompts_passed_over in metrics.jsonl",
+    LongPrompts.TRUNCATE: "their last tokens are taken, and they are counted as prompts_truncated in metrics.jsonl",
+    LongPrompts.REFUSE: "the first of them fails the job (rollout.longPrompts)",
+}
+
+
+def _system_problem(file: PromptFile, spec: RLJobSpec, seen: _Seen) -> Iterator[Finding]:
+    if spec.data.system_prompt is not None and seen.texts and not spec.data.apply_chat_template:
+        yield problem(
+            f"spec.data.systemPrompt: {seen.texts} of {seen.rows} prompts of {file.path} are texts and no chats, in"
+            " which a system could say something. Set data.applyChatTemplate, or remove systemPrompt.",
+            _KEY,
+            _PROMPTS,
+            _SOURCES,
+            "spec.data.applyChatTemplate",
+        )
+
+
+def _warnings(file: PromptFile, spec: RLJobSpec, seen: _Seen) -> Iterator[Finding]:
+    data, limit, field = spec.data, _limit(spec), f"spec.{file.field}"
     if seen.example is not None:
         first, again = seen.example
         yield warning(
-            f"spec.data.prompts: {seen.repeated} of {seen.rows} prompts are there more than once (line {again} has that"
-            f" of line {first}), so that they count more than others. Remove them where that is not meant.",
+            f"{field}: {seen.repeated} of {seen.rows} prompts are there more than once ({seen.unit} {again} has that"
+            f" of {seen.unit} {first}), so that they count more than others. Remove them where that is not meant.",
             _KEY,
         )
     if limit is not None and seen.too_long:
         how = "" if limit.is_exact else f", with a token for {CHARACTERS_PER_TOKEN} characters"
         length, number = seen.longest
-        yield warning(
-            f"spec.data.prompts: {seen.too_long} of {seen.rows} prompts have more tokens than {limit.tokens}"
-            f" ({limit.field}{how}; the longest, line {number}, has {length}): they are passed over, and counted as"
-            " prompts_passed_over in metrics.jsonl. Shorten them, or raise the limit.",
+        refuses = spec.rollout.long_prompts is LongPrompts.REFUSE
+        yield (problem if refuses and limit.is_exact else warning)(
+            f"{field}: {seen.too_long} of {seen.rows} prompts have more tokens than {limit.tokens}"
+            f" ({limit.field}{how}; the longest, {seen.unit} {number}, has {length}):"
+            f" {_CONSEQUENCES[spec.rollout.long_prompts]}. Shorten them, or raise the limit.",
             _KEY,
             _MODEL,
             "spec.rollout.maxPromptTokens",
+            "spec.rollout.longPrompts",
             "spec.roles.rollout",
         )
     folder, is_given = spec.model.tokenizer_path or spec.model.path, "apply_chat_template" in data.model_fields_set
@@ -353,5 +409,6 @@ def _warnings(spec: RLJobSpec, seen: _Seen) -> Iterator[Finding]:
             " trained on conversations, or to false where that is meant.",
             _KEY,
             _PROMPTS,
+            _SOURCES,
             _MODEL,
         )

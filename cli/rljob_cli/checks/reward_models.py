@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rljob_api.model_files.families import architecture_of
+from rljob_api.model_files.hub_names import is_hub_name
 from rljob_api.model_files.size import stored_shapes
 from rljob_api.model_files.tokens import embedding_rows, policy_rows
 from rljob_api.roles import VALUE_ROLE
@@ -47,7 +48,7 @@ _CURE = (
 def reward_model_findings(spec: RLJobSpec, *, is_elsewhere: bool) -> Iterator[Finding]:
     """Of a job with absolute paths; none where its critic begins as the policy does."""
     critic = spec.roles.critic
-    if critic is None or critic.model_path is None:
+    if critic is None or critic.model_path is None or is_hub_name(critic.model_path):
         return
     if absent := absent_folder(_FIELD, critic.model_path, _CURE, is_elsewhere=is_elsewhere):
         yield absent

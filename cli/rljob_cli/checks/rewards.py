@@ -10,12 +10,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from rljob_cli.checks.findings import Finding, problem, warning
+from rljob_cli.checks.findings import Finding, problem, unchecked, warning
 
 if TYPE_CHECKING:
     from rljob_api.spec import RLJobSpec
+    from rljob_api.spec.rollout import RewardSpec, SummedRewardSpec
 
 
 FEW_ROWS = 2
@@ -70,6 +72,21 @@ def try_reward(spec: RLJobSpec, rows: int) -> Trial:
     cause = answer["problem"]
     printed = done.stderr.decode(errors="replace").strip()
     return Trial(None if cause is None else f"spec.{cause}", tuple(answer["rows"]), printed)
+
+
+def package_findings(spec: RLJobSpec, *, is_elsewhere: bool) -> Iterator[Finding]:
+    """What the job's rewards need and this machine lacks."""
+    reward = spec.rollout.reward
+    parts: dict[str, RewardSpec | SummedRewardSpec] = {
+        "": reward,
+        **{f".sum[{place}]": part for place, part in enumerate(reward.sum or ())},
+    }
+    for place, part in parts.items():
+        if part.math_verify is not None and find_spec("math_verify") is None:
+            yield (unchecked if is_elsewhere else problem)(
+                f"spec.rollout.reward{place}.mathVerify: needs the package math-verify, which is not installed here."
+                " Install it: pip install 'rljob[math]'."
+            )
 
 
 def trial_findings(spec: RLJobSpec, rows: int = FEW_ROWS) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rljob_api.model_files.families import architecture_of
+from rljob_api.model_files.hub_names import is_hub_name
 from rljob_api.model_files.size import stored_shapes
 from rljob_api.model_files.tokens import FIELD, end_of_sequence, teacher_problem, tokens_in, tokens_of
 from rljob_api.roles import REFERENCE_ROLE
@@ -47,7 +48,7 @@ _BACKEND = ("spec.roles.actor.backend", "spec.roles.reference.backend")
 def teacher_findings(spec: RLJobSpec, *, is_elsewhere: bool) -> Iterator[Finding]:
     """Of a job with absolute paths; none where its reference is a version of the policy."""
     reference = spec.roles.reference
-    if reference is None or reference.model_path is None:
+    if reference is None or reference.model_path is None or is_hub_name(reference.model_path):
         return
     if absent := absent_folder(_FIELD, reference.model_path, _CURE, is_elsewhere=is_elsewhere):
         yield absent

@@ -34,6 +34,7 @@ WITHOUT_SERVER_DEFAULT = frozenset(
         "onFailure",
         "maxFailedShare",
         "maxPromptTokens",
+        "longPrompts",
         "generationsPerRollout",
         "concurrency",
         "stop",

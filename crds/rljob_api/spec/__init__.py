@@ -39,7 +39,7 @@ from rljob_api.spec.roles import (
     TrainerBackend,
     engine_kind,
 )
-from rljob_api.spec.rollout import RolloutSpec
+from rljob_api.spec.rollout import WITHOUT_LABELS, RolloutSpec
 from rljob_api.spec.scheduling import SchedulingSpec
 from rljob_api.spec.simulation import SimulationSpec
 from rljob_api.spec.teacher import TEACHER
@@ -203,6 +203,12 @@ def _sharded(role: Role) -> Rule:
     )
 
 
+_NEEDS_NO_LABELS = (
+    f"{' || '.join(f'has(self.rollout.reward.{kind})' for kind in WITHOUT_LABELS)} || "
+    "(has(self.rollout.reward.sum) && self.rollout.reward.sum.all(each, "
+    f"{' || '.join(f'has(each.{kind})' for kind in WITHOUT_LABELS)}))"
+)
+
 SPEC: tuple[Rule, ...] = (
     *(_sharing(role) if role in _SHARING_ROLES else _cannot_share(role) for role in Role),
     *(_sharded(role) for role in Role if role in FORWARD_ROLES),
@@ -279,8 +285,7 @@ SPEC: tuple[Rule, ...] = (
         holds=_sets_have_labels,
         sentence="have one whose data.labelKey is null, and the reward of this job compares answers with labels. Give "
         "the key of the label, or rollout.reward.custom.",
-        cel="!has(self.evaluation) || has(self.rollout.reward.custom) || "
-        "(has(self.rollout.reward.sum) && self.rollout.reward.sum.all(each, has(each.custom))) || "
+        cel=f"!has(self.evaluation) || {_NEEDS_NO_LABELS} || "
         "self.evaluation.sets.all(each, has(each.data.labelKey) || has(each.data.reasoningGym))",
     ),
     Rule(
@@ -326,17 +331,20 @@ SPEC: tuple[Rule, ...] = (
         sentence="null leaves the reward of this job, which compares answers with labels, without one. Give the key "
         "of the label, or rollout.reward.custom.",
         cel="has(self.rollout.function) || has(self.data.labelKey) || has(self.data.reasoningGym) || "
-        "has(self.rollout.reward.custom) || "
-        "(has(self.rollout.reward.sum) && self.rollout.reward.sum.all(each, has(each.custom)))",
+        f"{_NEEDS_NO_LABELS}",
     ),
     Rule(
         field="data.applyChatTemplate",
         holds=lambda job: (
-            not job.data.apply_chat_template or job.model.path is not None or job.model.tokenizer_path is not None
+            not job.data.apply_chat_template
+            or job.model.path is not None
+            or job.model.tokenizer_path is not None
+            or (job.data.chat_template is not None and job.data.chat_template.file is not None)
         ),
-        sentence="true needs a tokenizer with a chat template, and that of model.config has none. Set it to false or "
-        "give model.tokenizerPath.",
-        cel="!self.data.applyChatTemplate || has(self.model.path) || has(self.model.tokenizerPath)",
+        sentence="true needs a tokenizer with a chat template, and that of model.config has none. Set it to false, or "
+        "give model.tokenizerPath or data.chatTemplate.file.",
+        cel="!self.data.applyChatTemplate || has(self.model.path) || has(self.model.tokenizerPath) || "
+        "(has(self.data.chatTemplate) && has(self.data.chatTemplate.file))",
     ),
     Rule(
         field="rollout.samplesPerPrompt",

@@ -18,6 +18,13 @@ EVALUATION: tuple[Rule, ...] = (
         sentence="two of them have the same name, which their metrics go by. Give each a name of its own.",
         cel="self.sets.all(one, self.sets.exists_one(other, other.name == one.name))",
     ),
+    Rule(
+        field="sets",
+        holds=lambda evaluation: all(each.data.sources is None for each in evaluation.sets),
+        sentence="have one with data.sources, which are mixed by weights, and a set has each of its prompts once. Give "
+        "each file a set of its own, in data.prompts.",
+        cel="self.sets.all(each, !has(each.data.sources))",
+    ),
 )
 
 

@@ -178,7 +178,8 @@ class ModelSpec(RuledModel):
     rules = MODEL
 
     path: str | None = Field(default=None, min_length=1, max_length=4096)
-    """A Hugging Face checkpoint folder (config.json, safetensors, tokenizer)."""
+    """A Hugging Face checkpoint folder (config.json, safetensors, tokenizer), or its name on the hub, such as
+    `hf:Qwen/Qwen3-0.6B` or `hf:Qwen/Qwen3-0.6B@main`, which must be in the cache of huggingface_hub."""
     config: ModelConfig | None = None
     """A model with random weights."""
     tokenizer_path: str | None = Field(default=None, min_length=1, max_length=4096)

@@ -5,23 +5,48 @@ Anyone may import it. Loads no reward function.
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, field_validator
+from pydantic.alias_generators import to_snake
 
 from rljob_api.base import ApiModel
 from rljob_api.change import fixed
 from rljob_api.rule import Rule, RuledModel
 
+KINDS = (
+    "exactMatch",
+    "characterMatch",
+    "mathVerify",
+    "textOverlap",
+    "choice",
+    "format",
+    "tags",
+    "remote",
+    "judge",
+    "custom",
+)
+"""Fields of a reward, of which it has at most one."""
+
+
+WITHOUT_LABELS = ("format", "tags", "remote", "judge", "custom")
+"""Kinds that may do without."""
+
+
+_HAS_KIND = ", ".join(f"has(self.{kind})" for kind in KINDS)
+
+
+_OF_KINDS = f"{', '.join(KINDS[:-1])} and {KINDS[-1]}"
+
+
 REWARD_OF_SUM: tuple[Rule, ...] = (
     Rule(
         field="custom",
-        holds=lambda reward: (
-            [reward.exact_match, reward.character_match, reward.custom].count(None) >= 2  # of three
-        ),
-        sentence="at most one of exactMatch, characterMatch and custom may be given. Keep one of them.",
-        cel="[has(self.exactMatch), has(self.characterMatch), has(self.custom)].filter(given, given).size() <= 1",
+        holds=lambda reward: len(reward.kinds) <= 1,
+        sentence=f"at most one of {_OF_KINDS} may be given. Keep one of them.",
+        cel=f"[{_HAS_KIND}].filter(given, given).size() <= 1",
     ),
     Rule(
         field="name",
@@ -35,18 +60,25 @@ REWARD_OF_SUM: tuple[Rule, ...] = (
 REWARD: tuple[Rule, ...] = (
     Rule(
         field="custom",
-        holds=lambda reward: (
-            [reward.exact_match, reward.character_match, reward.custom, reward.sum].count(None) >= 3  # of four
-        ),
-        sentence="at most one of exactMatch, characterMatch, custom and sum may be given. Keep one of them.",
-        cel="[has(self.exactMatch), has(self.characterMatch), has(self.custom), has(self.sum)]"
-        ".filter(given, given).size() <= 1",
+        holds=lambda reward: len(reward.kinds) + (reward.sum is not None) <= 1,
+        sentence=f"at most one of {', '.join(KINDS)} and sum may be given. Keep one of them.",
+        cel=f"[{_HAS_KIND}, has(self.sum)].filter(given, given).size() <= 1",
     ),
     Rule(
         field="sum",
         holds=lambda reward: reward.sum is None or len({each.name for each in reward.sum}) == len(reward.sum),
         sentence="has two rewards of one name, and their metrics would be one. Give each a name of its own.",
         cel="!has(self.sum) || self.sum.all(one, self.sum.filter(each, each.name == one.name).size() == 1)",
+    ),
+)
+
+
+JUDGE: tuple[Rule, ...] = (
+    Rule(
+        field="highest",
+        holds=lambda judge: judge.highest > judge.lowest,
+        sentence="{highest} is not above lowest, {lowest}. Give the score of the best answer.",
+        cel="self.highest > self.lowest",
     ),
 )
 
@@ -98,6 +130,99 @@ class CharacterMatchSpec(ApiModel):
     """Reward: the share of places where answer and label have the same character, of the longer one's length."""
 
 
+class MathVerifySpec(ApiModel):
+    """Reward 1.0 when answer and label are the same expression to math-verify (LaTeX or plain), else 0.0.
+
+    Of a label with `####`, as GSM8K has it, what stands behind it counts.
+    """
+
+    timeout_seconds: int = Field(default=5, ge=1, le=600)
+    """Longest time for reading, and for comparing, one answer; beyond it the answer gets 0.0."""
+
+
+class TextOverlapSpec(ApiModel):
+    """Reward: the F1 of the words that answer and label share, as SQuAD counts them. Of several labels the best one."""
+
+
+class ChoiceSpec(ApiModel):
+    r"""Reward 1.0 when the answer's letter is the label's, else 0.0.
+
+    That of the last `\boxed{B}`, else of the last `answer: B` or `answer is (B)`, else that of an answer that is a
+    letter alone.
+    """
+
+
+class FormatSpec(ApiModel):
+    """Reward 1.0 when all of the answer matches a pattern, else 0.0."""
+
+    pattern: str = Field(min_length=1, max_length=4096)
+    """A regular expression of Python, in which a full stop matches line breaks, too."""
+
+    @field_validator("pattern")
+    @classmethod
+    def _is_one(cls, pattern: str) -> str:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(f"it is no regular expression ({error}). Correct it.") from error
+        return pattern
+
+
+class TagsSpec(ApiModel):
+    """Reward: the share of tags that the answer opens and closes once, in their order."""
+
+    names: list[Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", max_length=64)]] = Field(
+        min_length=1, max_length=16
+    )
+    """Without their brackets, e.g. [think, answer]."""
+
+
+class ServerSpec(RuledModel):
+    """A server that scores, and how it is called."""
+
+    url: str = Field(pattern=r"^https?://[^ ]+$", max_length=2048)
+    """Where requests are posted; of a judge what `/chat/completions` is added to, such as `http://judge:8000/v1`."""
+    token_env: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=256)
+    """A variable of the rollout's environment that holds a token, which is sent as `Authorization: Bearer`."""
+    timeout_seconds: int = Field(default=60, ge=1, le=86400)
+    """Longest time for one request."""
+    retries: int = Field(default=3, ge=0, le=100)
+    """Further requests after one that failed: no connection, no answer in time, or a status of 408, 429 or 5xx. Any
+    other status fails the job."""
+    backoff_seconds: float = Field(default=1.0, ge=0, le=3600)
+    """Pause before the first retry; twice as long before each further one."""
+    concurrency: int = Field(default=32, ge=1, le=4096)
+    """Requests of one rollout rank at the same time."""
+
+
+class RemoteSpec(ServerSpec):
+    """Rewards that a server gives to all answers to a prompt by one request."""
+
+
+class JudgeSpec(ServerSpec):
+    """Rewards that a model behind an endpoint like OpenAI's gives, to each answer by a request of its own."""
+
+    rules = JUDGE
+
+    model: str = Field(min_length=1, max_length=256)
+    """Its name there."""
+    rubric: str = Field(min_length=1, max_length=65536)
+    """What the judge is told, with {response} in it, and {prompt} and {label} where it needs them."""
+    lowest: float = Field(default=0.0, ge=-1e6, le=1e6)
+    """The score that is worth 0.0."""
+    highest: float = Field(default=10.0, ge=-1e6, le=1e6)
+    """The score that is worth 1.0."""
+    max_tokens: int = Field(default=512, ge=1, le=1048576)
+    """Longest reply."""
+
+    @field_validator("rubric")
+    @classmethod
+    def _shows_the_answer(cls, rubric: str) -> str:
+        if "{response}" not in rubric:
+            raise ValueError("it has no {response}: the judge would see no answer. Put it where the answer goes.")
+        return rubric
+
+
 class RewardFunctionSpec(ApiModel):
     """A user's reward: a function of the protocol `rljob_workers.rewards.base.RewardFunction`."""
 
@@ -136,8 +261,17 @@ class RewardFailureSpec(RuledModel):
     """With `then: Score`."""
 
 
-class SummedRewardSpec(RuledModel):
-    """One of several rewards: at most one of exactMatch, characterMatch and custom; none of them: as without sum."""
+class OneReward(RuledModel):
+    """What a reward has, alone or in a sum."""
+
+    @property
+    def kinds(self) -> list[str]:
+        """Which of KINDS it has."""
+        return [kind for kind in KINDS if getattr(self, to_snake(kind)) is not None]
+
+
+class SummedRewardSpec(OneReward):
+    """One of several rewards, of at most one kind; of none: as without sum."""
 
     rules = REWARD_OF_SUM
 
@@ -149,6 +283,20 @@ class SummedRewardSpec(RuledModel):
     """The answer must equal the label."""
     character_match: CharacterMatchSpec | None = None
     """Partial credit, character by character."""
+    math_verify: MathVerifySpec | None = None
+    """The answer must be the same expression as the label."""
+    text_overlap: TextOverlapSpec | None = None
+    """Partial credit, word by word."""
+    choice: ChoiceSpec | None = None
+    """The answer must choose the label's letter."""
+    format: FormatSpec | None = None
+    """The answer must match a pattern."""
+    tags: TagsSpec | None = None
+    """The answer must have tags."""
+    remote: RemoteSpec | None = None
+    """A server scores."""
+    judge: JudgeSpec | None = None
+    """A model scores by a rubric."""
     custom: RewardFunctionSpec | None = None
     """A function of yours."""
 
@@ -170,8 +318,8 @@ class ShorterSpec(ApiModel):
     by being short."""
 
 
-class RewardSpec(RuledModel):
-    """At most one of exactMatch, characterMatch, custom and sum.
+class RewardSpec(OneReward):
+    """Of at most one kind, or the sum of several.
 
     None of them: exact match for `prompts`, `score_answer` for `reasoningGym`.
     """
@@ -182,6 +330,20 @@ class RewardSpec(RuledModel):
     """The answer must equal the label."""
     character_match: CharacterMatchSpec | None = None
     """Partial credit, character by character: a model with random weights finds its way from nothing."""
+    math_verify: MathVerifySpec | None = None
+    """The answer must be the same expression as the label."""
+    text_overlap: TextOverlapSpec | None = None
+    """Partial credit, word by word."""
+    choice: ChoiceSpec | None = None
+    """The answer must choose the label's letter."""
+    format: FormatSpec | None = None
+    """The answer must match a pattern."""
+    tags: TagsSpec | None = None
+    """The answer must have tags."""
+    remote: RemoteSpec | None = None
+    """A server scores."""
+    judge: JudgeSpec | None = None
+    """A model scores by a rubric."""
     custom: RewardFunctionSpec | None = None
     """A function of yours."""
     sum: list[SummedRewardSpec] | None = Field(default=None, min_length=1, max_length=16)
@@ -194,8 +356,8 @@ class RewardSpec(RuledModel):
     """Compares the lengths of the answers to one prompt, and adds to their rewards by it; the mean is the metric
     reward/shorter. Null: nothing."""
     on_failure: RewardFailureSpec = RewardFailureSpec()
-    """What becomes of a sample that cannot be scored; no role is restarted for it. Those that come with the product
-    never fail."""
+    """What becomes of a sample that cannot be scored; no role is restarted for it. Of those that come with the
+    product remote and judge alone may fail, and mathVerify for a label that is no expression."""
     max_failed_share: float = Field(default=0.1, ge=0, le=1)
     """More failed samples than this share, after their retries, among the last batchSize x samplesPerPrompt (at least
     256) of one rollout rank fail the job. 1: never."""
@@ -209,8 +371,8 @@ class RewardSpec(RuledModel):
 
     @property
     def compares_with_labels(self) -> bool:
-        """Whether one of them is no function of the user's."""
-        return any(each.custom is None for each in self.sum or (self,))
+        """Whether one of them cannot do without."""
+        return any(not set(each.kinds) & set(WITHOUT_LABELS) for each in self.sum or (self,))
 
 
 class RolloutFunctionSpec(ApiModel):
@@ -231,6 +393,14 @@ class RolloutFunctionSpec(ApiModel):
     prompt with fewer than two others is drawn again."""
     backoff_seconds: float = Field(default=1.0, ge=0, le=3600)
     """Pause before the first retry; twice as long before each further one."""
+
+
+class LongPrompts(StrEnum):
+    """What becomes of prompts with more tokens than are generated for."""
+
+    DROP = "Drop"
+    TRUNCATE = "Truncate"
+    REFUSE = "Refuse"
 
 
 class RolloutSpec(ApiModel):
@@ -259,8 +429,11 @@ class RolloutSpec(ApiModel):
     reward: RewardSpec = RewardSpec()
     """How samples are scored, where the rollout function has not done so."""
     max_prompt_tokens: int | None = Field(default=None, ge=1, le=1048576)
-    """Longer prompts are passed over, and counted: another is drawn in their place. Null: those that leave no room for
-    a response in the model."""
+    """Longer prompts are passed over, and counted: another is drawn in their place (longPrompts). Null: those that
+    leave no room for a response in the model."""
+    long_prompts: LongPrompts = LongPrompts.DROP
+    """What becomes of longer prompts. Drop: as said there. Truncate: their last tokens, as many as there may be, are
+    taken, and they are counted. Refuse: the job fails, and names the first."""
     max_prompt_kills: int = Field(default=3, ge=1, le=100)
     """A prompt that was alone in work when its worker died this often is set aside and another is drawn."""
     max_attempts: int = Field(default=8, ge=1, le=1000)

@@ -99,6 +99,12 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     # ASCII only: the CEL library of this test counts bytes where CEL, and so the API server, counts characters.
     "spec.model.config.tokenizer.alphabet": st.sampled_from(["ab", "0123456789=", None]),
     "spec.data.prompts": st.none(),
+    "spec.data.sources": st.sampled_from(
+        [None, [{"prompts": "a"}], [{"prompts": "a", "weight": 0.5}, {"prompts": "b"}]]
+    ),
+    "spec.data.chatTemplate": st.sampled_from([None, {}, {"file": "t"}]),
+    "spec.data.systemPrompt": st.sampled_from([None, "s"]),
+    "spec.rollout.longPrompts": st.sampled_from(["Drop", "Refuse"]),
     "spec.data.reasoningGym": st.sampled_from([{"dataset": "d"}, None]),
     "spec.data.labelKey": st.sampled_from([None, "answer"]),
     "spec.data.sourceKey": st.sampled_from([None, "kind"]),
@@ -112,12 +118,24 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     | st.fixed_dictionaries({"function": st.just("a:b")}, optional={"timeoutSeconds": st.sampled_from([1, 30, None])}),
     "spec.rollout.reward.exactMatch": st.sampled_from([{}, None]),
     "spec.rollout.reward.characterMatch": st.sampled_from([{}, None]),
+    "spec.rollout.reward.mathVerify": st.sampled_from([{}, None]),
+    "spec.rollout.reward.format": st.sampled_from([{"pattern": "a"}, None]),
+    "spec.rollout.reward.judge": st.none()
+    | st.fixed_dictionaries(
+        {"url": st.just("http://j"), "model": st.just("m"), "rubric": st.just("{response}")},
+        optional={"lowest": st.sampled_from([1, 2]), "highest": st.sampled_from([1, 5])},
+    ),
     "spec.rollout.reward.custom": st.sampled_from([{"function": "a:b"}, None]),
     "spec.rollout.reward.sum": st.none()
     | st.lists(
         st.fixed_dictionaries(
             {"name": st.sampled_from(["a", "b", "std"])},
-            optional={"exactMatch": st.just({}), "custom": st.just({"function": "a:b"}), "weight": st.just(0.5)},
+            optional={
+                "exactMatch": st.just({}),
+                "tags": st.just({"names": ["t"]}),
+                "custom": st.just({"function": "a:b"}),
+                "weight": st.just(0.5),
+            },
         ),
         min_size=1,
         max_size=3,

@@ -207,7 +207,8 @@ def test_tokens_that_were_added_count_too(folder: Path) -> None:
 
 
 FILES = [
-    pytest.param(b"PAR1\x15\x04", "is a Parquet file. Give JSONL, made by python -c", id="Parquet"),
+    pytest.param(b"PAR1\x15\x04", "cannot be read (Parquet ", id="Parquet that is not whole"),
+    pytest.param(b"ARROW1\0\0", "is a single Arrow file. Give the folder", id="Arrow"),
     pytest.param(b"\x1f\x8b\x08", "is compressed with gzip. Give it unpacked: gunzip --keep ", id="gzip"),
     pytest.param(b"[\n{}\n]\n", "is JSON over several lines, not JSONL. Give a JSON object per line: jq", id="a list"),
 ]

@@ -31,7 +31,11 @@ def _problems(folder: Path, changes: dict[str, Any], prompts: str | None = None)
 GOOD_LINE = '{"prompt": "12=", "label": "21"}\n'
 
 PROMPTS = [
-    pytest.param(None, "cannot be read (No such file or directory). Give the path of a JSONL file.", id="no file"),
+    pytest.param(
+        None,
+        "cannot be read (No such file or directory). Give the path of a JSONL or Parquet file.",
+        id="no file",
+    ),
     pytest.param("\n \n", "holds no prompts. Give a file with a JSON object per line.", id="an empty file"),
     pytest.param("[1]\n", "line 1: is not a JSON object. Give a JSON object per line.", id="a line that is a list"),
     pytest.param(
@@ -303,3 +307,16 @@ def test_every_example_names_only_what_is_there(path: Path) -> None:
     if path.name.startswith("qwen3-"):  # its model is fetched by the user who runs it; see test_gpu_examples
         problems = [problem for problem in problems if not problem.startswith("spec.model.path: ")]
     assert problems == []
+
+
+def test_names_of_the_hub_that_are_not_here_are_named_once_with_what_downloads_them(tmp_path: Path) -> None:
+    changes = {"spec.model": {"path": "hf:nobody/nothing"}, "spec.data.prompts": "hf:nobody/rows/train.jsonl"}
+    job = resolve_paths(parse_manifest(yaml.safe_dump(changed(changes)), "job.yaml"), tmp_path)
+    assert [text.split(" is not")[0] for text in preflight(job).problems] == [
+        "spec.model.path: hf:nobody/nothing",
+        "spec.data.prompts: hf:nobody/rows/train.jsonl",
+    ]
+    assert [text.split("download it: ")[1] for text in preflight(job).problems] == [
+        "hf download nobody/nothing.",
+        "hf download nobody/rows --repo-type dataset.",
+    ]

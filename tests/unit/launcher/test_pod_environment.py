@@ -1,5 +1,6 @@
 """From a pod's environment, secret and job to endpoints; what is missing is one sentence."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -101,3 +102,13 @@ def test_a_pod_of_another_role_is_refused() -> None:
     assert of_role(pod, Role.ACTOR, "u") == pod
     with pytest.raises(ValueError, match="pod u was made for role rollout, and it is ordered to be actor-0"):
         of_role(pod, Role.ROLLOUT, "u")
+
+
+def test_a_pod_that_reads_what_its_cache_lacks_names_it_and_others_do_not_mind(root: Path) -> None:
+    described = job().model_dump(mode="json")
+    described["spec"]["model"] = {"path": "hf:nobody/nothing"}
+    (root / "etc/rljob/job/job.json").write_text(json.dumps(described))
+    with pytest.raises(ValueError, match=r"^model\.path: hf:nobody/nothing is not in the cache .* hf download nobody/"):
+        read(root).job_of(Role.ACTOR)
+    assert read(root).job_of(Role.ADVANTAGES).spec.model.path == "hf:nobody/nothing"
+    assert read(root).job().spec.model.path == "hf:nobody/nothing"

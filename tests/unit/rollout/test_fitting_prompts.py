@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_api.names import RolloutId
+from rljob_api.spec.rollout import LongPrompts
 from rljob_workers.data.prompts import Prompt, PromptSource
-from rljob_workers.dcs.membership.counters import PASSED_OVER
+from rljob_workers.dcs.membership.counters import PASSED_OVER, TRUNCATED
 from rljob_workers.rollout.admission import MAX_IN_A_ROW, FittingPrompts, PromptLimit
 from rljob_workers.transfer_queue.errors import TicketLost
 from rljob_workers.transfer_queue.types import Ticket
@@ -98,3 +99,27 @@ def test_data_of_which_nothing_fits_is_named(limit: PromptLimit, sentence: str) 
     with pytest.raises(ValueError, match=sentence):
         FittingPrompts(queue, Lengths([120]), limit, {}).of(list(tickets(1)))
     assert queue.next == MAX_IN_A_ROW
+
+
+def test_truncated_prompts_keep_their_last_tokens_and_are_counted() -> None:
+    class Numbered(Lengths):
+        def at(self, index: int) -> Prompt:
+            prompt = super().at(index)
+            return replace(prompt, token_ids=tuple(range(len(prompt.token_ids))))
+
+    counters: dict[str, float] = {}
+    queue = Cursor(3)
+    limit = PromptLimit.of(5, 100, LongPrompts.TRUNCATE)
+    fitting = FittingPrompts(queue, Numbered([7, 5, 6]), limit, counters).of(list(tickets(3)))
+    assert [each.prompt.token_ids for each in fitting] == [(2, 3, 4, 5, 6), (0, 1, 2, 3, 4), (1, 2, 3, 4, 5)]
+    assert [each.ticket.prompt_index for each in fitting] == [0, 1, 2]
+    assert (queue.next, counters) == (3, {TRUNCATED: 2})
+
+
+def test_a_long_prompt_is_refused_by_name_where_the_job_asks_for_it() -> None:
+    limit = PromptLimit.of(5, 100, LongPrompts.REFUSE)
+    sentence = (
+        r"^rollout\.longPrompts: Refuse, and prompt 1, '', has 6 tokens, which is more than 5 \(rollout\.maxPrompt"
+    )
+    with pytest.raises(ValueError, match=sentence):
+        FittingPrompts(Cursor(2), Lengths([5, 6]), limit, {}).of(list(tickets(2)))

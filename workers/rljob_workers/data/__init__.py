@@ -21,13 +21,20 @@ __all__ = ["Prompt", "PromptSource", "build_prompt_source"]
 def build_prompt_source(spec: DataSpec, tokenizer: PreTrainedTokenizerBase) -> PromptSource:
     """The source that `spec` means; ValueError (a sentence) where it cannot be."""
     from rljob_workers.data.prompts import PromptEncoder
+    from rljob_workers.models.chat_templates import chat_template_of
     from rljob_workers.models.tokenizers import encode_prompt  # transformers: not for a check of a manifest
 
-    encoder = PromptEncoder(spec, partial(encode_prompt, tokenizer))
+    template = chat_template_of(spec.chat_template, tokenizer)
+    encoder = PromptEncoder(spec, partial(encode_prompt, tokenizer, template=template))
     if spec.reasoning_gym is not None:
         from rljob_workers.data.procedural import ReasoningGymPrompts
 
         return ReasoningGymPrompts(spec, encoder)
-    from rljob_workers.data.jsonl import JsonlPrompts
+    from rljob_workers.data.rows import FilePrompts
 
-    return JsonlPrompts(spec, encoder)
+    files = [FilePrompts(spec, file, encoder) for file in spec.files]
+    if spec.sources is None:
+        return files[0]
+    from rljob_workers.data.mixture import MixedPrompts, Mixing
+
+    return MixedPrompts(files, Mixing([each.weight for each in spec.sources], spec.shuffle_seed))

@@ -73,10 +73,11 @@ class EncodedPrompt(NamedTuple):
 
 
 class PromptEncoder:
-    """Knows whether strings are wrapped as a user's message."""
+    """Knows whether strings are wrapped as a user's message, and what the system says before."""
 
     def __init__(self, spec: DataSpec, encode_prompt: EncodePrompt) -> None:
         self._wraps = spec.apply_chat_template
+        self._system = spec.system_prompt
         self._encode_prompt = encode_prompt
 
     def encode(self, prompt: Any, where: str) -> EncodedPrompt:  # noqa: ANN401 - judged here
@@ -86,12 +87,15 @@ class PromptEncoder:
             text: str = prompt
             messages = ({"role": "user", "content": prompt},) if self._wraps else ()
         elif _is_chat(prompt):
-            text, messages = "\n".join(message["content"] for message in prompt), tuple(prompt)
+            text = "\n".join(message["content"] for message in prompt)
+            # Columns of a file have every key in every message; one that is null was not given.
+            messages = tuple({key: value for key, value in each.items() if value is not None} for each in prompt)
         else:
             raise ValueError(
                 f"data.promptKey: the prompt of {where} is neither a string nor a list of chat messages"
                 ' ({"role": ..., "content": ...}, both strings). Write one of them.'
             )
+        messages = self._after_system(messages, where)
         try:
             token_ids = tuple(self._encode_prompt(list(messages) or text))
         except ValueError as error:
@@ -99,6 +103,16 @@ class PromptEncoder:
         if not token_ids:
             raise ValueError(f"data.promptKey: the prompt of {where} has no tokens. Remove the line or write a prompt.")
         return EncodedPrompt(text, token_ids, messages)
+
+    def _after_system(self, messages: tuple[Mapping[str, str], ...], where: str) -> tuple[Mapping[str, str], ...]:
+        if self._system is None or (messages and messages[0]["role"] == "system"):
+            return messages
+        if not messages:
+            raise ValueError(
+                f"data.systemPrompt: the prompt of {where} is a text and no chat, in which a system could say"
+                " something. Set data.applyChatTemplate, or remove systemPrompt."
+            )
+        return ({"role": "system", "content": self._system}, *messages)
 
 
 def _is_chat(prompt: object) -> bool:

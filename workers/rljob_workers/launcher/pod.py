@@ -62,7 +62,7 @@ class Pod:
         self._environment = PodEnvironment.read(os.environ)
         self._pod_uid = required(os.environ, "RLJOB_POD_UID")
         self._role: Role = role_of(os.environ)
-        self._job: RLJob = self._environment.job()
+        self._job: RLJob = self._environment.job_of(self._role)
         self._endpoints = self._environment.endpoints(self._job)
         self._options = options
         self._bodies = bodies

@@ -6,10 +6,10 @@ For data sources, engines and trainers. Never asks a hub. Ids of a made tokenize
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE, WordLevel
@@ -17,9 +17,7 @@ from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBas
 
 from rljob_api.model_files.tokens import symbols_of_bytes
 from rljob_api.spec.model import SPECIAL_TOKENS, ModelSpec, TokenizerConfig, TokenizerKind, alphabet_of
-
-ChatMessages: TypeAlias = Sequence[Mapping[str, str]]
-
+from rljob_workers.models.chat_templates import OWN_TEMPLATE, ChatMessages, ChatTemplate
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ message['content'] }}{% if not loop.last %}{{ eos_token }}{% endif %}{% endfor %}"
@@ -57,12 +55,14 @@ def make_tokenizer(config: TokenizerConfig) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str | ChatMessages) -> list[int]:
-    """Token ids of a text, or of chat messages in the tokenizer's template with the generation prompt.
+def encode_prompt(
+    tokenizer: PreTrainedTokenizerBase, prompt: str | ChatMessages, template: ChatTemplate = OWN_TEMPLATE
+) -> list[int]:
+    """Token ids of a text, or of chat messages in the template with the generation prompt.
 
     ValueError names the first character that a Character tokenizer does not know, the prompt and the alphabet.
     """
-    text = prompt if isinstance(prompt, str) else _render(tokenizer, prompt)
+    text = prompt if isinstance(prompt, str) else template.render(tokenizer, prompt)
     known = _known_characters(tokenizer)
     unknown = (
         next((char for char in _without_special_tokens(tokenizer, text) if char not in known), None) if known else None
@@ -171,19 +171,6 @@ def _byte_level() -> Tokenizer:
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
     return backend
-
-
-def _render(tokenizer: PreTrainedTokenizerBase, messages: ChatMessages) -> str:
-    if tokenizer.chat_template is None:
-        raise ValueError(
-            "data.promptKey: the prompt is a list of chat messages, but the tokenizer has no chat template."
-            " Use string prompts, or a tokenizer with a chat template."
-        )
-    return str(
-        tokenizer.apply_chat_template(
-            [dict(message) for message in messages], tokenize=False, add_generation_prompt=True
-        )
-    )
 
 
 def _known_characters(tokenizer: PreTrainedTokenizerBase) -> frozenset[str]:

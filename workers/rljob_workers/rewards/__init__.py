@@ -21,6 +21,8 @@ from rljob_workers.rewards.base import (
 )
 from rljob_workers.rewards.builtin import CharacterMatch, ExactMatch, TaskScore, TaskScorer
 from rljob_workers.rewards.custom import CustomReward
+from rljob_workers.rewards.math_answers import MathVerify
+from rljob_workers.rewards.texts import TextReward, choice, has_tags, matches, text_overlap
 from rljob_workers.rewards.weighted_sum import Summand, WeightedSum
 
 if TYPE_CHECKING:
@@ -54,11 +56,16 @@ def build_reward(spec: RewardSpec, data: DataSpec, source: PromptSource) -> Rewa
 
 
 def _single(spec: RewardSpec | SummedRewardSpec, field: str, data: DataSpec, source: PromptSource) -> Reward:
+    part = spec.name if isinstance(spec, SummedRewardSpec) else None
     if spec.custom is not None:
-        part = spec.name if isinstance(spec, SummedRewardSpec) else None
-        return CustomReward.from_spec(spec.custom, f"{field}.custom", part)
-    has_own = spec.exact_match is not None or spec.character_match is not None
-    if not has_own and data.reasoning_gym is not None:
+        return CustomReward.from_spec(spec.custom, f"{field}.custom", part, data.label_key)
+    if (served := _of_server(spec, field, part)) is not None:
+        return served
+    if spec.format is not None:
+        return TextReward(matches(spec.format.pattern, f"{field}.format"))
+    if spec.tags is not None:
+        return TextReward(has_tags(spec.tags.names))
+    if not spec.kinds and data.reasoning_gym is not None:
         if not isinstance(source, TaskScorer):
             raise ValueError(
                 f"rollout.reward: {type(source).__name__} cannot score answers, which data.reasoningGym without a"
@@ -66,7 +73,26 @@ def _single(spec: RewardSpec | SummedRewardSpec, field: str, data: DataSpec, sou
             )
         return TaskScore(source)
     _need_labels(data)
+    if spec.math_verify is not None:
+        return MathVerify(spec.math_verify.timeout_seconds, f"{field}.mathVerify")
+    if spec.text_overlap is not None:
+        return TextReward(text_overlap)
+    if spec.choice is not None:
+        return TextReward(choice)
     return ExactMatch() if spec.character_match is None else CharacterMatch()
+
+
+def _of_server(spec: RewardSpec | SummedRewardSpec, field: str, part: str | None) -> Reward | None:
+    if spec.remote is None and spec.judge is None:
+        return None
+    from rljob_workers.rewards.servers import JudgedScore, RemoteScores  # aiohttp: not for other rewards
+
+    if spec.remote is not None:
+        scores = RemoteScores(spec.remote, f"{field}.remote")
+        return CustomReward.of_server(scores, spec.remote.url, f"{field}.remote", part)
+    assert spec.judge is not None
+    judged = JudgedScore(spec.judge, f"{field}.judge")
+    return CustomReward.of_server(judged, spec.judge.url, f"{field}.judge", part, per_sample=True)
 
 
 def _need_labels(data: DataSpec) -> None:

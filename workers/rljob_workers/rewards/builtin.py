@@ -21,7 +21,7 @@ class ExactMatch(Reward):
 
     def score_groups(self, groups: Sequence[Sequence[Answer]]) -> list[list[float]]:
         """Raises ValueError for a prompt without a label."""
-        return [[float(answer.response.strip() == _expected(answer)) for answer in group] for group in groups]
+        return [[float(answer.response.strip() == expected_label(answer)) for answer in group] for group in groups]
 
 
 class CharacterMatch(Reward):
@@ -29,7 +29,7 @@ class CharacterMatch(Reward):
 
     def score_groups(self, groups: Sequence[Sequence[Answer]]) -> list[list[float]]:
         """Raises ValueError for a prompt without a label."""
-        return [[_agreement(answer.response.strip(), _expected(answer)) for answer in group] for group in groups]
+        return [[_agreement(answer.response.strip(), expected_label(answer)) for answer in group] for group in groups]
 
 
 def _agreement(answer: str, label: str) -> float:
@@ -39,7 +39,7 @@ def _agreement(answer: str, label: str) -> float:
     return agreeing / max(len(answer), len(label))
 
 
-def _expected(answer: Answer) -> str:
+def expected_label(answer: Answer) -> str:
     """The label as text; a task entry of reasoning_gym has it under `answer`."""
     label = answer.label
     if isinstance(label, dict) and "answer" in label:

@@ -22,6 +22,7 @@ from rljob_workers.rewards.base import (
     Score,
     named_prompt,
 )
+from rljob_workers.rewards.keywords import KEYWORD, of_answers, takes_keywords
 from rljob_workers.rewards.metrics import MetricNames, as_float, checked_metrics, is_reward
 from rljob_workers.rewards.runners import Call, Clock, LoopRunner, Runner, ThreadRunner
 from rljob_workers.user_functions import Signature, is_async, load, user_place
@@ -35,10 +36,10 @@ if TYPE_CHECKING:
 _FIELD = "rollout.reward.custom"
 
 
-OF_GROUP = Signature(1, "the answers of one group", "def reward(answers): return [...]")
+OF_GROUP = Signature(1, "the answers of one group", "def reward(answers): return [...]", or_keyword=KEYWORD)
 
 
-OF_SAMPLE = Signature(1, "one answer", "def reward(answer): return 1.0")
+OF_SAMPLE = Signature(1, "one answer", "def reward(answer): return 1.0", or_keyword=KEYWORD)
 
 
 def load_function(spec: RewardFunctionSpec, field: str = _FIELD) -> RewardFunction | SampleReward:
@@ -53,6 +54,9 @@ MAX_HANGING = 1000
 stays: a job that leaves more of them behind would end by the limits of its machine, without a name."""
 
 
+_OWN_LIMIT_SECONDS = 1e6
+
+
 class CustomReward(Reward):
     """Calls a user's function; the messages name function and prompt."""
 
@@ -65,10 +69,14 @@ class CustomReward(Reward):
         field: str = _FIELD,
         per_sample: bool = False,
         clock: Clock = time.monotonic,
+        named_by: str = "function",
     ) -> None:
-        """`runner` takes groups and gives a result for each of their answers, with `per_sample` groups of one."""
+        """`runner` takes groups and gives a result for each of their answers, with `per_sample` groups of one.
+
+        `named_by`: which part of `field` has the name.
+        """
         self._field = field
-        self._where = f"{field}.function: {name}"
+        self._where = f"{field}.{named_by}: {name}"
         self._runner = runner
         self._timeout_seconds = timeout_seconds
         self._per_sample = per_sample
@@ -76,14 +84,30 @@ class CustomReward(Reward):
         self._metrics = MetricNames(self._where)
 
     @classmethod
-    def from_spec(cls, spec: RewardFunctionSpec, field: str = _FIELD, part: str | None = None) -> CustomReward:
-        """Loads the function of `field`; ValueError where that does not work. `part`: which reward of a sum it is."""
+    def from_spec(
+        cls, spec: RewardFunctionSpec, field: str = _FIELD, part: str | None = None, label_key: str | None = None
+    ) -> CustomReward:
+        """Loads the function of `field`; ValueError where that does not work.
+
+        `part`: which reward of a sum it is; `label_key`: the column of labels.
+        """
         function = load_function(spec, field)
-        if spec.per_sample:
+        if takes_keywords(function):
+            function = of_answers(function, label_key)
+        elif spec.per_sample:
             function = _of_groups_of_one(cast("SampleReward", function))
         runner = _runner_of(cast("RewardFunction", function))
         name = spec.function if part is None else f"{spec.function} ({part})"
         return cls(name, runner, spec.timeout_seconds, field=field, per_sample=spec.per_sample)
+
+    @classmethod
+    def of_server(
+        cls, function: RewardFunction, url: str, field: str, part: str | None = None, *, per_sample: bool = False
+    ) -> CustomReward:
+        """Of an async function that bounds its own time."""
+        name = url if part is None else f"{url} ({part})"
+        runner = _runner_of(function)
+        return cls(name, runner, _OWN_LIMIT_SECONDS, field=field, per_sample=per_sample, named_by="url")
 
     def score_groups(self, groups: Sequence[Sequence[Answer]]) -> list[list[Outcome]]:
         """Scores all groups (or answers) side by side; one that another try would not help ends all of this call."""

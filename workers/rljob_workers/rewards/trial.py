@@ -16,13 +16,12 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from rljob_api.rule import WITHOUT_RULES
 from rljob_api.spec import RLJobSpec
-from rljob_workers.data.jsonl import other_columns
 from rljob_workers.data.prompts import Prompt, PromptEncoder, PromptSource
+from rljob_workers.data.rows import label_of, open_rows, other_columns, prompt_of
 from rljob_workers.rewards import Answer, Reward, RewardError, RewardMissing, Score, build_reward
 from rljob_workers.rewards.base import Outcome
 from rljob_workers.rewards.length import shaped_by_length
@@ -70,12 +69,11 @@ class _Tasks(PromptSource):
         return float(self.dataset.score_answer(answer, entry))
 
 
-class _Lines(PromptSource):
-    """The rows of a file, without a tokenizer and in their order."""
+class _FileRows(PromptSource):
+    """The rows of all files, without a tokenizer and in their order."""
 
     def __init__(self, spec: RLJobSpec) -> None:
-        assert spec.data.prompts is not None
-        self._data, self._path = spec.data, Path(spec.data.prompts)
+        self._data = spec.data
         self._encoder = PromptEncoder(spec.data, lambda _: (0,))
 
     def __len__(self) -> int:
@@ -86,20 +84,20 @@ class _Lines(PromptSource):
         raise NotImplementedError(f"row {index} of a trial")
 
     def rows(self) -> Iterator[_Row]:
-        with self._path.open("rb") as lines:
-            for number, line in enumerate(lines, start=1):
-                if line.strip():
-                    entry, where = json.loads(line), f"{self._path} line {number}"
-                    text, _, messages = self._encoder.encode(entry[self._data.prompt_key], where)
-                    row = other_columns(self._data, entry)
-                    yield _Row(number, text, entry.get(self._data.label_key), messages, row)
+        for file in self._data.files:
+            rows = open_rows(file)
+            for index in range(len(rows)):
+                entry, number = rows.row(index), rows.number(index)
+                where = f"{file.path} {rows.unit} {number}"
+                text, _, messages = self._encoder.encode(prompt_of(entry, file.prompt_key, where), where)
+                yield _Row(number, text, label_of(entry, file.label_key), messages, other_columns(file, entry))
 
 
 def try_reward(spec: RLJobSpec, count: int) -> dict[str, Any]:
     """What came of it."""
     tried: list[dict[str, Any]] = []
     try:
-        source = _Lines(spec) if spec.data.reasoning_gym is None else _Tasks(spec)
+        source = _FileRows(spec) if spec.data.reasoning_gym is None else _Tasks(spec)
         reward = shaped_by_length(build_reward(spec.rollout.reward, spec.data, source), spec.rollout)
         rows = list(islice(_rows_of(source), count))
         for row in rows:
@@ -107,13 +105,11 @@ def try_reward(spec: RLJobSpec, count: int) -> dict[str, Any]:
             tried.append({"row": row.number, "prompt": row.text, "answers": _scored(reward, row, answers)})
     except (RewardError, ValueError) as error:
         return {"problem": str(error), "rows": tried}
-    except KeyError as error:
-        return {"problem": f"data.promptKey: a row has no {error}. Correct data.promptKey.", "rows": tried}
     return {"problem": None, "rows": tried}
 
 
-def _rows_of(source: _Lines | _Tasks) -> Iterator[_Row]:
-    if isinstance(source, _Lines):
+def _rows_of(source: _FileRows | _Tasks) -> Iterator[_Row]:
+    if isinstance(source, _FileRows):
         return source.rows()
     prompts = (source.at(index) for index in range(len(source)))
     return (_Row(prompt.index, prompt.text, prompt.label) for prompt in prompts)

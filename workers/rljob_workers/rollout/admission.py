@@ -1,19 +1,21 @@
 """Admission: how many tickets a rollout rank claims now, and which of their prompts are short enough.
 
 Asked by the rollout loop in every turn; the queue's gate withholds tickets of its own accord beside this. A prompt that
-is too long is passed over and counted, and another is drawn: that is no attempt of its group.
+is too long is passed over and counted, and another is drawn: that is no attempt of its group. Or, as the job says, its
+last tokens are taken, or it ends the job.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Protocol
 
+from rljob_api.spec.rollout import LongPrompts
 from rljob_workers.data.prompts import Prompt, PromptSource
-from rljob_workers.dcs.membership.counters import PASSED_OVER
+from rljob_workers.dcs.membership.counters import PASSED_OVER, TRUNCATED
 from rljob_workers.transfer_queue.errors import TicketLost
 from rljob_workers.transfer_queue.types import Ticket
 
@@ -107,14 +109,17 @@ class PromptLimit:
     field: str
     """The field of the manifest to change."""
     cure: str
+    then: LongPrompts = LongPrompts.DROP
+    """What becomes of longer ones."""
 
     @classmethod
-    def of(cls, max_prompt_tokens: int | None, positions: int) -> PromptLimit:
+    def of(cls, max_prompt_tokens: int | None, positions: int, then: LongPrompts = LongPrompts.DROP) -> PromptLimit:
         """Of a job and its engine's positions, one of which is for the response."""
         if max_prompt_tokens is not None and max_prompt_tokens < positions:
-            return cls(max_prompt_tokens, "rollout.maxPromptTokens", "Raise maxPromptTokens, or use shorter prompts.")
+            cure = "Raise maxPromptTokens, or use shorter prompts."
+            return cls(max_prompt_tokens, "rollout.maxPromptTokens", cure, then)
         cure = f"The model has {positions} positions for prompt and response: use shorter prompts, or a longer model."
-        return cls(positions - 1, "data.prompts", cure)
+        return cls(positions - 1, "data.prompts", cure, then)
 
 
 class PassingOver(Protocol):
@@ -155,6 +160,9 @@ class FittingPrompts:
 
     def _exchanged(self, ticket: Ticket) -> PromptedTicket | None:
         while len((prompt := self._source.at(ticket.prompt_index)).token_ids) > self._limit.tokens:
+            if self._limit.then is LongPrompts.TRUNCATE:
+                self._counters[TRUNCATED] = self._counters.get(TRUNCATED, 0) + 1
+                return PromptedTicket(ticket, replace(prompt, token_ids=prompt.token_ids[-self._limit.tokens :]))
             self._count(prompt)
             try:
                 ticket = self._queue.pass_over(ticket)
@@ -165,6 +173,11 @@ class FittingPrompts:
 
     def _count(self, prompt: Prompt) -> None:
         limit, length = self._limit, len(prompt.token_ids)
+        if limit.then is LongPrompts.REFUSE:
+            raise ValueError(
+                f"rollout.longPrompts: Refuse, and prompt {prompt.index}, {prompt.text[:80]!r}, has {length} tokens,"
+                f" which is more than {limit.tokens} ({limit.field}). {limit.cure}"
+            )
         self._in_a_row += 1
         if self._in_a_row >= MAX_IN_A_ROW:
             raise ValueError(

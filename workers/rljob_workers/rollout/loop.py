@@ -319,7 +319,7 @@ def run_rollout(rank: RankParts) -> None:
 
 def _serve_tickets(rank: RankParts, engine: RankEngine, found: IdleEngine) -> None:
     spec = rank.spec
-    with rank.loading("opening data and reward", spec.data.prompts):
+    with rank.loading("opening data and reward", *(file.path for file in spec.data.files)):
         tokenizer = build_tokenizer(spec.model)
         source = build_prompt_source(spec.data, tokenizer)
         reward: Reward = FunctionsOwnReward()
@@ -345,7 +345,7 @@ def _serve_tickets(rank: RankParts, engine: RankEngine, found: IdleEngine) -> No
         concurrency=spec.rollout.concurrency or found.capacity,
         prompts_per_request=engine.client.prompts_per_request,
     )
-    limit = PromptLimit.of(spec.rollout.max_prompt_tokens, found.max_tokens)
+    limit = PromptLimit.of(spec.rollout.max_prompt_tokens, found.max_tokens, spec.rollout.long_prompts)
     fitting = FittingPrompts(rank.queue, source, limit, rank.session.counters)
     with closing(build_receiver(rank.context, rank.session)) as receiver:
         proof = WeightProof(

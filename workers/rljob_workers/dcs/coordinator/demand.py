@@ -14,7 +14,13 @@ from rljob_api.roles import LEADING_ROLE, TICKET_ROLE
 from rljob_api.wire.launchers import EngineProcess, EngineState
 from rljob_api.wire.observation import DemandObservation
 from rljob_api.wire.ranks import Beat
-from rljob_workers.dcs.membership.counters import LOOP_SECONDS, PASSED_OVER, STARVED_SECONDS, WITHHELD_SECONDS
+from rljob_workers.dcs.membership.counters import (
+    LOOP_SECONDS,
+    PASSED_OVER,
+    STARVED_SECONDS,
+    TRUNCATED,
+    WITHHELD_SECONDS,
+)
 from rljob_workers.telemetry.exposition import Family, Sample
 
 
@@ -76,6 +82,7 @@ _SUMMED: dict[tuple[Role, str], str] = {
     (TICKET_ROLE, LOOP_SECONDS): "rollout_seconds",
     (TICKET_ROLE, WITHHELD_SECONDS): "withheld_seconds",
     (TICKET_ROLE, PASSED_OVER): PASSED_OVER,
+    (TICKET_ROLE, TRUNCATED): TRUNCATED,
 }
 """Role and counter of its ranks -> the sum over all incarnations."""
 
@@ -130,9 +137,10 @@ class Demand:
         self.at_step = DemandObservation(since=self._since, at=self._wall(), step=step, **sums)
 
     @property
-    def prompts_passed_over(self) -> float:
-        """Prompts that were too long, over all rollouts and their incarnations."""
-        return self._sums[PASSED_OVER]
+    def long_prompts(self) -> dict[str, float]:
+        """Prompts that were too long, over all rollouts and their incarnations, by the metric that counts them."""
+        truncated = {TRUNCATED: self._sums[TRUNCATED]} if self._sums[TRUNCATED] else {}
+        return {PASSED_OVER: self._sums[PASSED_OVER], **truncated}
 
     def epoch_opened(self) -> None:
         """Steps are counted from the restored one on, by new incarnations."""

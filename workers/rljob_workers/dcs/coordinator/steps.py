@@ -16,7 +16,6 @@ from rljob_workers.dcs.coordinator.context import CoordinatorContext, bad_reques
 from rljob_workers.dcs.coordinator.epochs import Epochs
 from rljob_workers.dcs.coordinator.rank_incarnations import RankIncarnations
 from rljob_workers.dcs.coordinator.records import STEP_PARTS
-from rljob_workers.dcs.membership.counters import PASSED_OVER
 
 
 def joined(parts: Mapping[Role, StepReport]) -> StepReport:
@@ -58,8 +57,7 @@ class Steps:
 
     def _complete(self, report: StepReport) -> None:
         epoch = report.incarnation.epoch
-        passed_over = {PASSED_OVER: self._ranks.demand.prompts_passed_over}
-        report = report.model_copy(update={"metrics": {**report.metrics, **passed_over}})
+        report = report.model_copy(update={"metrics": {**report.metrics, **self._ranks.demand.long_prompts}})
         message = f"Step {report.step} was trained: reward {report.reward:.4f}, loss {report.loss:.4f}."
         event = self._context.event(EventKind.STEP_TRAINED, epoch, message).model_copy(update={"step": report})
         parts = self._context.store.rows(STEP_PARTS).items()

@@ -14,7 +14,7 @@ STARVED_SECONDS = "starved_seconds"
 WITHHELD_SECONDS = "withheld_seconds"
 
 
-PASSED_OVER = "prompts_passed_over"
+PASSED_OVER, TRUNCATED = "prompts_passed_over", "prompts_truncated"
 
 
 FUNCTION_RETRIES, SAMPLES_LOST = "rollout_function_retries", "samples_lost"
@@ -31,6 +31,7 @@ COUNTERS: dict[str, str] = {
     "groups_lost": "Groups that were refused since their ticket had been given to another.",
     "groups_redrawn": "Groups with fewer than two scored samples, drawn again.",
     PASSED_OVER: "Prompts that were too long.",
+    TRUNCATED: "Prompts of which the last tokens were taken, since they were too long.",
     "queue_claims": "Claims that brought rows.",
     "queue_rows": "Rows that a rank has claimed.",
     "queue_got_bytes": "Bytes of values read from the queue.",
@@ -51,6 +52,7 @@ _OF_TICKETS = (
     "groups_lost",
     "groups_redrawn",
     PASSED_OVER,
+    TRUNCATED,
     "reward_retries",
     "samples_unscored",
     FUNCTION_RETRIES,

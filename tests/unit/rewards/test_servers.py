@@ -1,0 +1,212 @@
+"""Rewards from real servers over HTTP: one that fails for a tenth of its calls, one that is slow, one that refuses."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from rljob_api.spec.data import DataSpec
+from rljob_api.spec.rollout import RewardSpec
+from rljob_workers.rewards import Answer, RewardFailed, RewardMissing, RewardRefused, Score, build_reward
+from tests.unit.rewards.test_builtin import NoSource
+
+Reply = tuple[int, Any]
+
+
+class Served:
+    """What a server has seen."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.calls = 0
+        self.failed = 0
+        self.most = 0
+        self.headers: dict[str, str] = {}
+        self.now = 0
+        self.lock = threading.Lock()
+
+
+@contextmanager
+def serving(answer: Callable[[str, Any, int], Reply]) -> Iterator[Served]:
+    """`answer` gets path, body and the number of the call."""
+    seen = Served()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            with seen.lock:
+                seen.calls += 1
+                number = seen.calls
+                seen.now += 1
+                seen.most = max(seen.most, seen.now)
+            seen.headers = dict(self.headers)
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            status, reply = answer(self.path, body, number)
+            with seen.lock:
+                seen.now -= 1
+                seen.failed += status != 200
+            text = reply.encode() if isinstance(reply, str) else json.dumps(reply).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Nothing."""
+
+    class Server(ThreadingHTTPServer):
+        request_queue_size = 128
+
+    server = Server(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    seen.url = f"http://127.0.0.1:{server.server_port}"
+    try:
+        yield seen
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def built(kind: str, **fields: Any) -> Any:
+    spec = RewardSpec.model_validate({kind: {"backoffSeconds": 0.01, **fields}})
+    return build_reward(spec, DataSpec(prompts="p.jsonl", label_key=None), NoSource())
+
+
+def group(*responses: str, number: int = 0) -> list[Answer]:
+    return [Answer("p", text, "12", number, place, row={"level": 3}) for place, text in enumerate(responses)]
+
+
+def of_lengths(path: str, body: Any, number: int) -> Reply:
+    return 200, {"scores": [len(each["response"]) for each in body["answers"]]}
+
+
+def test_a_server_that_fails_for_a_tenth_of_its_calls_costs_retries_and_no_scores() -> None:
+    def flaky(path: str, body: Any, number: int) -> Reply:
+        return (503, "busy") if number % 10 == 0 else of_lengths(path, body, number)
+
+    with serving(flaky) as server:
+        reward = built("remote", url=server.url)
+        groups = [group("a" * n, "b", number=n) for n in range(100)]
+        assert reward.score_groups(groups) == [[float(n), 1.0] for n in range(100)]
+        reward.close()
+    assert server.failed >= 10
+    assert server.calls == 100 + server.failed
+
+
+def test_no_more_requests_run_at_the_same_time_than_the_job_allows() -> None:
+    release = threading.Event()
+
+    def held(path: str, body: Any, number: int) -> Reply:
+        if number == 3:
+            release.set()
+        release.wait(30)
+        return of_lengths(path, body, number)
+
+    with serving(held) as server:
+        reward = built("remote", url=server.url, concurrency=3)
+        assert len(reward.score_groups([group("a", number=n) for n in range(20)])) == 20
+        reward.close()
+    assert server.most == 3
+
+
+def test_scores_may_have_metrics_and_be_missing() -> None:
+    scores = [1.0, {"reward": 0.5, "metrics": {"sure": 0.25}}, None]
+    with serving(lambda path, body, number: (200, {"scores": scores})) as server:
+        reward = built("remote", url=server.url)
+        ((one, two, three),) = reward.score_groups([group("a", "b", "c")])
+        reward.close()
+    assert (one, two) == (1.0, Score(0.5, {"sure": 0.25}))
+    assert isinstance(three, RewardMissing)
+
+
+def test_a_server_that_never_works_fails_by_its_name() -> None:
+    with serving(lambda path, body, number: (500, "out of memory")) as server:
+        reward = built("remote", url=server.url, retries=2)
+        ((failed,),) = reward.score_groups([group("a")])
+        reward.close()
+    assert isinstance(failed, RewardFailed)
+    assert str(failed) == (
+        f"rollout.reward.remote.url: {server.url} raised ServerFailed on the prompt 'p' (group 0): {server.url} failed"
+        " 3 times, the last time with status 500: out of memory"
+    )
+    assert server.calls == 3
+
+
+def test_a_server_that_hangs_is_given_up_after_its_time() -> None:
+    over = threading.Event()
+
+    def hangs(path: str, body: Any, number: int) -> Reply:
+        over.wait(60)
+        return 200, {}
+
+    with serving(hangs) as server:
+        reward = built("remote", url=server.url, retries=0, timeoutSeconds=1)
+        ((failed,),) = reward.score_groups([group("a")])
+        over.set()
+        reward.close()
+    assert isinstance(failed, RewardFailed)
+    assert str(failed).endswith("failed 1 times, the last time with no answer within 1 s")
+
+
+@pytest.mark.parametrize(
+    ("reply", "sentence"),
+    [
+        pytest.param((401, "who are you"), "answers with status 401: who are you", id="refused"),
+        pytest.param((200, "<html>"), "answers with no JSON: <html>", id="no JSON"),
+        pytest.param((200, {"rewards": [1]}), "which has no list of scores", id="no scores"),
+        pytest.param((200, {"scores": [1]}), "returned 1 values for the 2 answers", id="too few"),
+        pytest.param((200, {"scores": ["a", 1]}), "returned 'a' for answer 0", id="a text"),
+    ],
+)
+def test_what_another_try_would_not_mend_is_refused(reply: Reply, sentence: str) -> None:
+    with serving(lambda path, body, number: reply) as server:
+        reward = built("remote", url=server.url)
+        with pytest.raises(RewardRefused, match=rf"^rollout\.reward\.remote\.url: {server.url} .*{sentence}"):
+            reward.score_groups([group("a", "b")])
+        reward.close()
+    assert server.calls == 1
+
+
+def test_a_judge_scores_by_the_rubric() -> None:
+    seen: list[Any] = []
+
+    def judge(path: str, body: Any, number: int) -> Reply:
+        seen.append((path, body["model"], body["messages"][0]["content"]))
+        answer = body["messages"][0]["content"].split("Answer: ")[1].split("\n")[0]
+        text = {"good": "Fine.\nScore: 8", "odd": "score = 99", "mute": "no idea"}[answer.split()[0]]
+        return 200, {"choices": [{"message": {"role": "assistant", "content": text}}]}
+
+    with serving(judge) as server:
+        reward = built(
+            "judge",
+            url=f"{server.url}/v1/",
+            model="judge-7b",
+            rubric="Question: {prompt}\nAnswer: {response}\nGrade it.",
+            lowest=4,
+            highest=12,
+        )
+        ((good, odd, mute),) = reward.score_groups([group("good {label}", "odd", "mute")])
+        reward.close()
+    assert good == pytest.approx(0.5)
+    assert isinstance(odd, RewardMissing)
+    assert isinstance(mute, RewardMissing)
+    asked = (
+        "Question: p\nAnswer: good {label}\nGrade it.\n\nEnd with a line `Score: N`, where N is a number from 4 to 12."
+    )
+    assert ("/v1/chat/completions", "judge-7b", asked) in seen
+
+
+def test_a_token_is_sent_and_one_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=r"^rollout\.reward\.remote\.tokenEnv: NO_TOKEN is not set where rollouts run"):
+        built("remote", url="http://nowhere", tokenEnv="NO_TOKEN")
+    monkeypatch.setenv("REWARD_TOKEN", "secret")
+    with serving(of_lengths) as server:
+        reward = built("remote", url=server.url, tokenEnv="REWARD_TOKEN")
+        assert reward.score_groups([group("ab")]) == [[2.0]]
+        reward.close()
+    assert server.headers["Authorization"] == "Bearer secret"

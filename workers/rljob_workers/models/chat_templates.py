@@ -1,0 +1,118 @@
+"""Chat templates: what makes one text of messages, by the tokenizer's own apply_chat_template.
+
+For data sources. A variable that the template never reads is refused: mostly it is a typing error, and it would change
+nothing without a sign of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import jinja2
+from jinja2 import meta, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from rljob_api.spec.data import ChatTemplateSpec
+
+
+class _Generation(Extension):
+    """The tag `generation` of transformers, which marks what an assistant has said."""
+
+    tags = {"generation"}  # noqa: RUF012 - as jinja2 has it
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        """What is in it."""
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+ChatMessages: TypeAlias = Sequence[Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTemplate:
+    """A template and what it is given beside the messages."""
+
+    text: str | None = None
+    """Jinja; None: the tokenizer's own."""
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    tools: Sequence[Mapping[str, Any]] = ()
+
+    def render(self, tokenizer: PreTrainedTokenizerBase, messages: ChatMessages) -> str:
+        """With the generation prompt. ValueError where there is no template, and where it refuses the messages."""
+        if self.text is None and tokenizer.chat_template is None:
+            raise ValueError(
+                "data.promptKey: the prompt is a list of chat messages, but the tokenizer has no chat template."
+                " Use string prompts, a tokenizer with a chat template, or data.chatTemplate.file."
+            )
+        try:
+            return str(
+                tokenizer.apply_chat_template(
+                    [dict(message) for message in messages],
+                    tools=[dict(tool) for tool in self.tools] or None,
+                    chat_template=self.text,
+                    tokenize=False,
+                    add_generation_prompt=True,
+                    **self.kwargs,
+                )
+            )
+        except jinja2.TemplateError as error:
+            raise ValueError(
+                f"data.chatTemplate: the template refuses the messages ({error}). Correct them or the template."
+            ) from error
+
+
+OWN_TEMPLATE = ChatTemplate()
+"""The tokenizer's, and nothing but the messages."""
+
+
+def chat_template_of(spec: ChatTemplateSpec | None, tokenizer: PreTrainedTokenizerBase) -> ChatTemplate:
+    """What a job gives. ValueError for a file that cannot be read, and for variables that the template never reads."""
+    if spec is None:
+        return OWN_TEMPLATE
+    template = ChatTemplate(_text_of(spec.file), spec.kwargs, spec.tools)
+    read = _variables(template, tokenizer)
+    given = {f"chatTemplate.kwargs: {name}": name for name in spec.kwargs}
+    if spec.tools:
+        given["chatTemplate.tools"] = "tools"
+    for what, name in given.items():
+        if name not in read:
+            raise ValueError(
+                f"data.{what} is nothing that the chat template reads; its variables are {', '.join(sorted(read))}."
+                " Correct the name or remove it."
+            )
+    return template
+
+
+def _text_of(file: str | None) -> str | None:
+    if file is None:
+        return None
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise ValueError(
+            f"data.chatTemplate.file: {file} cannot be read ({reason}). Relative paths are relative to the manifest."
+        ) from error
+
+
+def _variables(template: ChatTemplate, tokenizer: PreTrainedTokenizerBase) -> set[str]:
+    if template.text is None and tokenizer.chat_template is None:
+        raise ValueError(
+            "data.chatTemplate: the tokenizer has no chat template. Give data.chatTemplate.file, or another tokenizer."
+        )
+    text = template.text or tokenizer.get_chat_template(tools=[dict(tool) for tool in template.tools] or None)
+    environment = jinja2.Environment(extensions=[loopcontrols, _Generation])  # noqa: S701 - parsed, and never rendered
+    try:
+        return meta.find_undeclared_variables(environment.parse(text))
+    except jinja2.TemplateSyntaxError as error:
+        raise ValueError(
+            f"data.chatTemplate: line {error.lineno} of the template is no Jinja ({error.message}). Correct it."
+        ) from error

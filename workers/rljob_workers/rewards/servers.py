@@ -1,0 +1,173 @@
+"""Rewards from servers: a request with a time limit, further tries, and a bound on how many run at the same time.
+
+`remote` posts the answers to one prompt, `judge` asks a model about one answer. Both are async functions for
+`CustomReward`, which has the event loop, the checks of scores and the sentences.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+
+from rljob_workers.rewards.base import Answer, Given, Score
+
+if TYPE_CHECKING:
+    from rljob_api.spec.rollout import JudgeSpec, RemoteSpec, ServerSpec
+
+_PASSING = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
+"""Statuses below 500 after which a further try may help."""
+
+_SHOWN = 200
+"""Characters of a server's answer in a sentence."""
+
+
+class ServerFailed(Exception):
+    """No try has brought an answer."""
+
+
+class _TryAgain(Exception):
+    """This one has not."""
+
+
+class Server:
+    """What is posted to one URL; for the tasks of one event loop."""
+
+    def __init__(self, spec: ServerSpec, url: str, field: str) -> None:
+        """Raises ValueError for a token's variable that is not set."""
+        self._spec = spec
+        self._url = url
+        self._headers = _headers(spec, field)
+        self._turns = asyncio.Semaphore(spec.concurrency)
+
+    async def post(self, body: Any) -> Any:  # noqa: ANN401 - JSON
+        """The answer's JSON. Raises ServerFailed where no try brought one, ValueError where no further one would."""
+        encoded = json.dumps(body, default=str).encode()
+        for number in range(self._spec.retries + 1):
+            if number:
+                await asyncio.sleep(self._spec.backoff_seconds * 2 ** (number - 1))
+            try:
+                async with self._turns:
+                    return await self._try(encoded)
+            except _TryAgain as error:
+                last = error
+        raise ServerFailed(f"{self._url} failed {self._spec.retries + 1} times, the last time with {last}")
+
+    async def _try(self, body: bytes) -> Any:  # noqa: ANN401 - JSON
+        limit = aiohttp.ClientTimeout(total=self._spec.timeout_seconds)
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=limit, headers=self._headers) as session,
+                session.post(self._url, data=body) as response,
+            ):
+                text = await response.text()
+                status = response.status
+        except TimeoutError as error:
+            raise _TryAgain(f"no answer within {self._spec.timeout_seconds} s") from error
+        except aiohttp.ClientError as error:
+            raise _TryAgain(f"{type(error).__name__}: {error}") from error
+        if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _PASSING:
+            raise _TryAgain(f"status {status}: {text[:_SHOWN]}")
+        if status != HTTPStatus.OK:
+            raise ValueError(f"{self._url} answers with status {status}: {text[:_SHOWN]}")
+        try:
+            return json.loads(text)
+        except ValueError:
+            raise ValueError(f"{self._url} answers with no JSON: {text[:_SHOWN]}") from None
+
+
+def _headers(spec: ServerSpec, field: str) -> dict[str, str]:
+    headers = {"Content-Type": "application/json"}
+    if spec.token_env is None:
+        return headers
+    token = os.environ.get(spec.token_env)
+    if not token:
+        raise ValueError(
+            f"{field}.tokenEnv: {spec.token_env} is not set where rollouts run. Set it, or remove tokenEnv."
+        )
+    return {**headers, "Authorization": f"Bearer {token}"}
+
+
+class RemoteScores:
+    """A server's scores of the answers to one prompt.
+
+    Request: {"answers": [{"prompt", "response", "label", "messages", "row", "finishReason", "tokens"}]}, an entry for
+    each. Answer: {"scores": [...]}, each a number, null, or {"reward": number, "metrics": {name: number}}.
+    """
+
+    def __init__(self, spec: RemoteSpec, field: str) -> None:
+        self._server = Server(spec, spec.url, field)
+
+    async def __call__(self, answers: Sequence[Answer], /) -> Sequence[Given]:
+        """See `Server.post`."""
+        reply = await self._server.post({"answers": [_described(answer) for answer in answers]})
+        scores = reply.get("scores") if isinstance(reply, dict) else None
+        if not isinstance(scores, list):
+            raise ValueError(f"the server answers with {json.dumps(reply)[:_SHOWN]}, which has no list of scores.")
+        return [_given(score) for score in scores]
+
+
+def _described(answer: Answer) -> dict[str, Any]:
+    return {
+        "prompt": answer.prompt,
+        "response": answer.response,
+        "label": answer.label,
+        "messages": [dict(message) for message in answer.messages],
+        "row": dict(answer.row),
+        "finishReason": answer.finish_reason,
+        "tokens": len(answer.token_ids),
+    }
+
+
+def _given(score: Any) -> Given:  # noqa: ANN401 - JSON; what is no score is refused by who called
+    if isinstance(score, dict) and "reward" in score:
+        return Score(score["reward"], score.get("metrics", {}))
+    given: Given = score
+    return given
+
+
+_SCORE = re.compile(r"score\W{0,5}(-?\d+(?:\.\d+)?)", re.IGNORECASE)
+
+
+class JudgedScore:
+    """A judge's score of one answer, from 0.0 to 1.0; None where its reply has none on the scale."""
+
+    def __init__(self, spec: JudgeSpec, field: str) -> None:
+        self._spec = spec
+        self._server = Server(spec, f"{spec.url.rstrip('/')}/chat/completions", field)
+
+    async def __call__(self, answers: Sequence[Answer], /) -> Sequence[Given]:
+        """Of one answer at a time."""
+        return list(await asyncio.gather(*(self._score(answer) for answer in answers)))
+
+    async def _score(self, answer: Answer) -> Given:
+        reply = await self._server.post(
+            {
+                "model": self._spec.model,
+                "messages": [{"role": "user", "content": self._question(answer)}],
+                "temperature": 0,
+                "max_tokens": self._spec.max_tokens,
+            }
+        )
+        try:
+            text = str(reply["choices"][0]["message"]["content"])
+        except (KeyError, IndexError, TypeError):
+            raise ValueError(f"the judge answers with {json.dumps(reply)[:_SHOWN]}, which is no completion.") from None
+        found = _SCORE.findall(text)
+        lowest, highest = self._spec.lowest, self._spec.highest
+        if not found or not lowest <= float(found[-1]) <= highest:
+            return None
+        return (float(found[-1]) - lowest) / (highest - lowest)
+
+    def _question(self, answer: Answer) -> str:
+        # Each part is put in once, so that a response with {label} in it is shown nothing.
+        parts = {"prompt": answer.prompt, "response": answer.response, "label": str(answer.label)}
+        question = re.sub(r"\{(prompt|response|label)\}", lambda found: parts[found[1]], self._spec.rubric)
+        lowest, highest = self._spec.lowest, self._spec.highest
+        return f"{question}\n\nEnd with a line `Score: N`, where N is a number from {lowest:g} to {highest:g}."
