@@ -27,10 +27,10 @@ from rljob_api.model_files.families import (
     needs_proof,
     retained_proof,
 )
-from rljob_api.model_files.parallel_layout import layout_problem
+from rljob_api.model_files.parallel_layout import experts_problem, layout_problem
 from rljob_api.model_files.tokens import embedding_rows
 from rljob_api.names import EngineKind
-from rljob_api.roles import field_name
+from rljob_api.roles import TRAITS, field_name
 from rljob_api.spec.roles import BACKENDS, CriticSpec, ModelRoleSpec, ReferenceSpec
 from rljob_cli.checks.findings import Finding, problem, unchecked, warning
 
@@ -225,6 +225,9 @@ def layout_findings(spec: RLJobSpec, role: Role, described: Mapping[str, Any]) -
     if wrong is not None:
         field = f"spec.roles.{field_name(role)}"
         yield problem(f"{field}.{wrong}", *_BACKEND, field, "spec.model.path")
+    unbalanced = experts_problem(described) if spec.training.experts is not None and TRAITS[role].saves else None
+    if unbalanced is not None:
+        yield problem(f"spec.{unbalanced}", *_BACKEND, "spec.training.experts", "spec.model.path")
 
 
 def decoder_problem(described: Mapping[str, Any]) -> str | None:

@@ -63,6 +63,16 @@ def layout_problem(described: Mapping[str, Any], parallelism: ParallelismSpec) -
         )
 
 
+def experts_problem(described: Mapping[str, Any]) -> str | None:
+    """Why `training.experts` is not for the model of this config.json; None where it has experts. Of `training`."""
+    if described.get("model_type") == _WITH_EXPERTS:
+        return None
+    return (
+        f"training.experts: needs a model with experts, and that of its config.json ({described.get('model_type')})"
+        " has none. Leave experts out."
+    )
+
+
 def _not_computed(described: Mapping[str, Any]) -> str | None:
     """What it has that is not computed, and what is, as part of a sentence."""
     family = described.get("model_type")

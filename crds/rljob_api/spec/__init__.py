@@ -20,6 +20,7 @@ from rljob_api.spec.advantages import ADVANTAGES
 from rljob_api.spec.algorithm import AlgorithmSpec, ProximalPolicy
 from rljob_api.spec.checkpoint import CheckpointSpec
 from rljob_api.spec.data import DataSpec
+from rljob_api.spec.experts import EXPERTS
 from rljob_api.spec.infrastructure import InfrastructureSpec
 from rljob_api.spec.laid_out_roles import LAYOUTS
 from rljob_api.spec.model import ModelSpec, Seed
@@ -251,6 +252,7 @@ SPEC: tuple[Rule, ...] = (
     *CRITIC,
     *TEACHER,
     *LAYOUTS,
+    *EXPERTS,
     Rule(
         field="algorithm.proximal",
         holds=_has_no_idle_forward,

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from rljob_api.change import fixed
 from rljob_api.rule import Rule, RuledModel
+from rljob_api.spec.experts import ExpertsSpec
 
 OPTIMIZER: tuple[Rule, ...] = (
     Rule(
@@ -111,6 +112,8 @@ class TrainingSpec(RuledModel):
     """Whether a layer's activations are computed again in the backward pass instead of being kept, which a large model
     needs and which costs about a third more time. Null: with the backend Fsdp. Megatron keeps them where this is null,
     since parallelism may leave room for them, and Flat always."""
+    experts: ExpertsSpec | None = None
+    """How experts are balanced in training, with the backend Megatron and a model that has some. Null: by nothing."""
     claim_policy: ClaimPolicy = ClaimPolicy.BALANCED
     """How a slice is dealt to the ranks of the actor, and to those of the critic. Balanced: token sums as near as can
     be found. Group: whole prompt groups, which share their prompt's forward pass. Fifo: as the rows came."""

@@ -28,6 +28,7 @@ from rljob_workers.trainers.flat_model import FlatModel
 from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_sharded
 from rljob_workers.trainers.fsdp.sharded_trainer import FsdpModel
 from rljob_workers.trainers.megatron import cpu
+from rljob_workers.trainers.megatron.balance import Balance
 from rljob_workers.trainers.megatron.decoder import Decoder, DecoderOptions
 from rljob_workers.trainers.megatron.groups import mesh_of
 from rljob_workers.trainers.megatron.megatron_model import MegatronModel
@@ -50,6 +51,9 @@ from tests.integration.trainers.worlds import as_rank
 from tests.unit.trainers.megatron.decoders import DECODERS
 from tests.unit.trainers.rows import make_spec
 
+AUX, Z = 0.5, 0.1
+"""Coefficients of balanced experts, large enough to be seen in a step."""
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -66,6 +70,9 @@ class Run:
     """The folder of a run that ended before `first`; empty: version 0."""
     objective: str = "policy"
     dtype: str = "float32"
+    balanced: str = ""
+    """Of experts: "by row" or "by pass"; empty: nothing balances them."""
+    rows_of_pass: int = 2
     left_out: str = ""
     """Of what makes Megatron run on a CPU."""
 
@@ -90,7 +97,7 @@ def begin_and_train(run: Run, base: Path, group: DataParallelGroup, device_mesh:
     mesh = mesh_of(parallelism, group) if run.backend == "Megatron" else data_parallel(group)
     config = TrainerConfig(
         dtype=getattr(torch, run.dtype),
-        limits=MicroBatchLimits(2, 40),
+        limits=MicroBatchLimits(run.rows_of_pass, 400 if run.balanced else 40),
         temperature=TEMPERATURE,
         objective=OBJECTIVES[run.objective],
         optimizer=OPTIMIZER,
@@ -140,7 +147,8 @@ def refusal(trainer: Trainer, wrong: Path) -> str:
 def _megatron(
     run: Run, parallelism: ParallelismSpec, config: TrainerConfig, mesh: Mesh, num_totals: int
 ) -> TrainableModel:
-    options = DecoderOptions(parallelism, config.dtype, recomputes=parallelism.pipeline > 1)
+    balance = Balance(run.balanced == "by row", AUX, Z) if run.balanced else Balance()
+    options = DecoderOptions(parallelism, config.dtype, balance=balance, recomputes=parallelism.pipeline > 1)
     decoder = Decoder(model_config(DECODERS[run.model]), options, mesh.gang)
     return MegatronModel(decoder, OPTIMIZER, mesh, num_totals=num_totals)
 

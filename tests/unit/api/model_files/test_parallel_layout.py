@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rljob_api.model_files.parallel_layout import MEGATRON_FAMILIES, layout_problem
+from rljob_api.model_files.parallel_layout import MEGATRON_FAMILIES, experts_problem, layout_problem
 from rljob_api.spec.parallelism import WHOLE, ParallelismSpec
 
 DENSE: dict[str, Any] = {
@@ -179,3 +179,10 @@ def test_what_is_not_computed_is_refused_by_name(fields: dict[str, Any], reason:
 
 def test_every_family_of_the_table_is_taken() -> None:
     assert all(layout_problem({**EXPERTS, "model_type": family}, WHOLE) is None for family in MEGATRON_FAMILIES)
+
+
+def test_experts_are_balanced_where_there_are_some() -> None:
+    assert experts_problem(EXPERTS) is None
+    assert experts_problem(DENSE) == (
+        "training.experts: needs a model with experts, and that of its config.json (qwen3) has none. Leave experts out."
+    )

@@ -173,6 +173,11 @@ def _layer(sizes: DecoderSizes, layers: Layers, *, has_qk_norm: bool) -> tuple[A
         num_experts=sizes.experts or None, moe_grouped_gemm=False, qk_layernorm=has_qk_norm, normalization="RMSNorm"
     )
     layer, attention = spec.submodules, spec.submodules.self_attention.submodules
+    if sizes.experts:
+        from rljob_workers.trainers.megatron.routers import CountedLayer, CountingRouter
+
+        spec.module = CountedLayer
+        layer.mlp.submodules.router = CountingRouter
     attention.core_attention = PackedAttention
     layer.input_layernorm = layer.pre_mlp_layernorm = Norm
     if has_qk_norm:

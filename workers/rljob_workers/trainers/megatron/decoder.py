@@ -14,6 +14,7 @@ from torch.nn import functional
 from rljob_workers.algorithms.log_probs import VocabularyPart, chunked_log_probs
 from rljob_workers.algorithms.objective import Output, Outputs
 from rljob_workers.devices import own_device
+from rljob_workers.trainers.megatron.balance import NOT_BALANCED, Balance
 from rljob_workers.trainers.megatron.building import build_chunks, first_layers, head_weight, transformer_config
 from rljob_workers.trainers.megatron.groups import Place, start_groups
 from rljob_workers.trainers.megatron.inputs import Context, PackedInputs
@@ -41,6 +42,8 @@ class DecoderOptions:
     """Of logits, where it is wider; None: as that."""
     has_value_head: bool = False
     """Whether it gives values: a critic's."""
+    balance: Balance = NOT_BALANCED
+    """Of its experts, where it has some and is trained."""
     recomputes: bool = False
     """Whether a layer's activations are computed again in the backward pass instead of being retained."""
     timeout_seconds: float = 60.0
