@@ -27,7 +27,7 @@ from rljob_api.model_files.families import (
     needs_proof,
     retained_proof,
 )
-from rljob_api.model_files.parallel_layout import experts_problem, layout_problem
+from rljob_api.model_files.parallel_layout import experts_problem, layout_problem, recomputed_problem
 from rljob_api.model_files.tokens import embedding_rows
 from rljob_api.names import EngineKind
 from rljob_api.roles import TRAITS, field_name
@@ -225,9 +225,14 @@ def layout_findings(spec: RLJobSpec, role: Role, described: Mapping[str, Any]) -
     if wrong is not None:
         field = f"spec.roles.{field_name(role)}"
         yield problem(f"{field}.{wrong}", *_BACKEND, field, "spec.model.path")
-    unbalanced = experts_problem(described) if spec.training.experts is not None and TRAITS[role].saves else None
-    if unbalanced is not None:
+    if not TRAITS[role].saves:
+        return
+    training = spec.training
+    if training.experts is not None and (unbalanced := experts_problem(described)) is not None:
         yield problem(f"spec.{unbalanced}", *_BACKEND, "spec.training.experts", "spec.model.path")
+    absent = recomputed_problem(described, training.recompute_modules or ())
+    if absent is not None:
+        yield problem(f"spec.{absent}", *_BACKEND, "spec.training.recomputeModules", "spec.model.path")
 
 
 def decoder_problem(described: Mapping[str, Any]) -> str | None:

@@ -6,10 +6,11 @@ rules in `rljob_api.spec.laid_out_roles` say the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from rljob_api.spec.parallelism import ParallelismSpec
+from rljob_api.spec.training import RecomputedModule
 
 MEGATRON_FAMILIES: Mapping[str, str] = {
     "qwen2": "Qwen2 and Qwen2.5",
@@ -70,6 +71,20 @@ def experts_problem(described: Mapping[str, Any]) -> str | None:
     return (
         f"training.experts: needs a model with experts, and that of its config.json ({described.get('model_type')})"
         " has none. Leave experts out."
+    )
+
+
+def recomputed_problem(described: Mapping[str, Any], modules: Collection[RecomputedModule]) -> str | None:
+    """Which of `training.recomputeModules` no layer of this config.json has; None where each is there."""
+    has_experts = described.get("model_type") == _WITH_EXPERTS
+    absent, other = RecomputedModule.MLP, RecomputedModule.MOE
+    if not has_experts:
+        absent, other = other, absent
+    if absent not in modules:
+        return None
+    return (
+        f"training.recomputeModules: has {absent}, and the layers of its config.json have"
+        f" {'experts' if has_experts else 'no experts'}. Give {other} in its place."
     )
 
 

@@ -44,7 +44,7 @@ from rljob_api.spec.scheduling import SchedulingSpec
 from rljob_api.spec.simulation import SimulationSpec
 from rljob_api.spec.teacher import TEACHER
 from rljob_api.spec.trained_roles import CRITIC, ENGINE_IS_SIM, NO_GPUS, RANKS
-from rljob_api.spec.training import TrainingSpec
+from rljob_api.spec.training import RecomputedModule, TrainingSpec
 from rljob_api.spec.weights import WeightSyncSpec
 
 if TYPE_CHECKING:
@@ -247,6 +247,22 @@ SPEC: tuple[Rule, ...] = (
         "roles.actor.backend to one of them or leave activationCheckpointing out.",
         cel="!has(self.training.activationCheckpointing) || !self.training.activationCheckpointing || "
         f"{_IS_FSDP} || (has({_ACTOR}.backend) && {_ACTOR}.backend == 'Megatron')",
+    ),
+    Rule(
+        field="training.recomputeModules",
+        holds=lambda job: job.training.recompute_modules is None or job.backend_traits.recomputes_parts,
+        sentence="needs the backend Megatron, and this job has another, which computes whole layers again or nothing. "
+        "Set roles.actor.backend to Megatron or leave recomputeModules out.",
+        cel=f"!has(self.training.recomputeModules) || (has({_ACTOR}.backend) && {_ACTOR}.backend == 'Megatron')",
+    ),
+    Rule(
+        field="training.recomputeModules",
+        holds=lambda job: (
+            job.model.config is None or RecomputedModule.MOE not in (job.training.recompute_modules or ())
+        ),
+        sentence="has Moe, and the layers of model.config have no experts. Give Mlp in its place.",
+        cel="!has(self.training.recomputeModules) || !has(self.model.config) || "
+        "!('Moe' in self.training.recomputeModules)",
     ),
     *RANKS,
     *CRITIC,

@@ -8,7 +8,7 @@ trained on.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from rljob_api.spec.model import ModelSpec
 from rljob_api.spec.parallelism import ParallelismSpec
+from rljob_api.spec.training import RecomputedModule
 from rljob_workers.algorithms.objective import Output
 from rljob_workers.models.blob import write_blob
 from rljob_workers.models.building import build_config, model_config
@@ -73,6 +74,7 @@ class Run:
     balanced: str = ""
     """Of experts: "by row" or "by pass"; empty: nothing balances them."""
     rows_of_pass: int = 2
+    recomputed: Sequence[str] = ()
     left_out: str = ""
     """Of what makes Megatron run on a CPU."""
 
@@ -122,7 +124,9 @@ def begin_and_train(run: Run, base: Path, group: DataParallelGroup, device_mesh:
         refused = {wrong.name: refusal(trainer, wrong) for wrong in base.glob(f"{run.model}-wrong-*")}
         (work / f"refused-{group.rank}.json").write_text(json.dumps(refused))
         write_blob(work / f"loaded-{group.rank}.safetensors", trainer.stage_weights())
+    WITHOUT_GRAPH.clear()
     results = [train_step(trainer, mesh, rows_of_step(step)) for step in range(run.first, run.last)]
+    (work / f"again-{group.rank}.json").write_text(json.dumps(sorted(WITHOUT_GRAPH)))
     save_part(trainer, group.rank, work / "saved")
     probe = rows_of_step(PROBE)
     outputs = (Output.LOG_PROBS, Output.ENTROPY) if run.backend == "Megatron" else (Output.LOG_PROBS,)
@@ -133,6 +137,15 @@ def begin_and_train(run: Run, base: Path, group: DataParallelGroup, device_mesh:
     write_blob(work / f"weights-{group.rank}.safetensors", trainer.stage_weights())
     (work / f"results-{group.rank}.json").write_text(json.dumps(results))
     group.add_up(torch.zeros(1), "what all ranks have written")  # the next run may go on with it
+
+
+WITHOUT_GRAPH: set[str] = set()
+"""Classes of modules that were called without a graph."""
+
+
+def note_without_graph(module: torch.nn.Module, inputs: object, found: object) -> None:
+    if not torch.is_grad_enabled():
+        WITHOUT_GRAPH.add(type(module).__name__)
 
 
 def refusal(trainer: Trainer, wrong: Path) -> str:
@@ -148,8 +161,16 @@ def _megatron(
     run: Run, parallelism: ParallelismSpec, config: TrainerConfig, mesh: Mesh, num_totals: int
 ) -> TrainableModel:
     balance = Balance(run.balanced == "by row", AUX, Z) if run.balanced else Balance()
-    options = DecoderOptions(parallelism, config.dtype, balance=balance, recomputes=parallelism.pipeline > 1)
+    options = DecoderOptions(
+        parallelism,
+        config.dtype,
+        balance=balance,
+        recomputes=parallelism.pipeline > 1 and not run.recomputed,
+        recomputed=[RecomputedModule(one) for one in run.recomputed],
+    )
     decoder = Decoder(model_config(DECODERS[run.model]), options, mesh.gang)
+    for module in (module for chunk in decoder.chunks for module in chunk.modules()):
+        module.register_forward_hook(note_without_graph)
     return MegatronModel(decoder, OPTIMIZER, mesh, num_totals=num_totals)
 
 

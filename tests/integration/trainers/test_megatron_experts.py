@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import cache, partial
 
@@ -66,6 +67,13 @@ FIRST = [
     ("TP2 EP2 SP", False, 11, "tokens that are cut over ranks"),
     ("PP2", True, 2, "stages, whose layers are computed again"),
 ]
+AGAIN = Run(
+    "PP2, parts computed again", MODEL, 0, STEPS, ALL["PP2"].parallelism, balanced="by row",
+    recomputed=("CoreAttn", "Moe"),
+)  # fmt: skip
+DENSE_AGAIN = Run(
+    "PP2, parts of a dense model", "qwen3", 0, STEPS, ALL["PP2"].parallelism, recomputed=("CoreAttn", "Mlp")
+)
 OTHERS = [
     ("1", True, 11, "rows of one pass"),
     ("EP2", False, 2, "experts of two ranks, by pass"),
@@ -101,10 +109,13 @@ def plain(bench: Bench) -> Plain:
 
 
 def assert_trains_like_a_plain_loop(bench: Bench, plain: Plain, layout: str, *, by_row: bool, rows: int) -> None:
-    run, world = run_of(layout, by_row=by_row, rows=rows), ALL[layout].world
-    own = ALL[layout].parallelism
+    own, world = ALL[layout].parallelism, ALL[layout].world
     shared = own.get("tensor", 1) * own.get("pipeline", 1) * own.get("context", 1)
-    trained, seen = plain(singly if by_row else passes(world // shared, rows))
+    groups = singly if by_row else passes(world // shared, rows)
+    assert_trains_like(bench, *plain(groups), run_of(layout, by_row=by_row, rows=rows), world)
+
+
+def assert_trains_like(bench: Bench, trained: Trained, seen: list[Seen], run: Run, world: int) -> None:
     for number, (step, expected, of_experts) in enumerate(
         zip(bench.results(run, world), trained.results, seen, strict=True)
     ):
@@ -133,9 +144,8 @@ def assert_trains_like_a_plain_loop(bench: Bench, plain: Plain, layout: str, *, 
 @pytest.fixture(scope="module")
 def first(bench: Bench) -> Bench:
     for world in (1, 2):
-        bench.run(
-            world, *(run_of(one, by_row=own, rows=rows) for one, own, rows, _ in FIRST if ALL[one].world == world)
-        )
+        runs = [run_of(one, by_row=own, rows=rows) for one, own, rows, _ in FIRST if ALL[one].world == world]
+        bench.run(world, *runs, *([AGAIN, DENSE_AGAIN] if world == 2 else []))
     return bench
 
 
@@ -144,6 +154,25 @@ def test_balanced_experts_train_like_a_plain_loop(
     layout: str, by_row: bool, rows: int, first: Bench, plain: Plain
 ) -> None:
     assert_trains_like_a_plain_loop(first, plain, layout, by_row=by_row, rows=rows)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_parts_that_are_computed_again_change_nothing(rank: int, first: Bench, plain: Plain) -> None:
+    assert_trains_like(first, *plain(singly), AGAIN, 2)
+    again = json.loads((first.folder / AGAIN.folder / f"again-{rank}.json").read_text())
+    assert {"CountingRouter", "PackedAttention"} <= set(again)
+    assert "SelfAttention" not in again
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_parts_of_a_dense_model_that_are_computed_again_change_nothing(rank: int, first: Bench) -> None:
+    trained = first.plain("qwen3", "policy", STEPS)
+    for key, weight in trained.weights.items():
+        found = first.weights(DENSE_AGAIN, 2)[key]
+        assert_moved_alike(found, weight, trained.before[key], WEIGHTS_BOUND, key)
+    again = json.loads((first.folder / DENSE_AGAIN.folder / f"again-{rank}.json").read_text())
+    assert {"MLP", "PackedAttention"} <= set(again)
+    assert not {"SelfAttention", "Norm"} & set(again)
 
 
 @pytest.mark.long

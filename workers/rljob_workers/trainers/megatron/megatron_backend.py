@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rljob_api.model_files.parallel_layout import experts_problem, layout_problem
+from rljob_api.model_files.parallel_layout import experts_problem, layout_problem, recomputed_problem
 from rljob_api.roles import LEADING_ROLE, TRAITS, VALUE_ROLE, field_name
 from rljob_api.spec.experts import Balancing
 from rljob_api.spec.restart import collective_seconds
@@ -96,10 +96,12 @@ def _decoder(
     problem = layout_problem(described, parallelism)
     if problem is not None:
         raise ValueError(f"roles.{field_name(role)}.{problem}")
-    experts = spec.training.experts if TRAITS[role].saves else None
-    unbalanced = None if experts is None else experts_problem(described)
-    if unbalanced is not None:
-        raise ValueError(unbalanced)
+    trains = TRAITS[role].saves
+    experts = spec.training.experts if trains else None
+    recomputed = spec.training.recompute_modules or [] if trains else []
+    problem = (experts_problem(described) if experts else None) or recomputed_problem(described, recomputed)
+    if problem is not None:
+        raise ValueError(problem)
     options = DecoderOptions(
         parallelism,
         dtype=torch_dtype(spec.model.dtype),
@@ -107,6 +109,7 @@ def _decoder(
         has_value_head=role is VALUE_ROLE,
         balance=_balance(experts),
         recomputes=bool(spec.training.activation_checkpointing),
+        recomputed=recomputed,
         timeout_seconds=collective_seconds(spec.restart_policy),
     )
     return Decoder(model_config(described), options, gang)

@@ -8,15 +8,17 @@ Imports Megatron: for `building`, once a model has experts.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from megatron.core import tensor_parallel
 from megatron.core.transformer.moe.router import TopKRouter
 from megatron.core.transformer.transformer_layer import TransformerLayer
 from torch import distributed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from rljob_workers.trainers.megatron.balance import RoutedTokens
 
@@ -75,10 +77,32 @@ class CountingRouter(TopKRouter):  # type: ignore[misc] # of an untyped library
 class CountedLayer(TransformerLayer):  # type: ignore[misc] # of an untyped library
     """Tells its router of which pass it is."""
 
+    def __init__(self, *args: Any, **settings: Any) -> None:  # noqa: ANN401 -- of an untyped library
+        super().__init__(*args, **settings)
+        if self.mlp.moe_layer_recompute:
+            # By itself it would be computed again as of whatever pass is in work by then.
+            self.mlp.moe_layer_recompute = False
+            self.mlp.forward = partial(_computed_again, self.mlp.router, self.mlp.forward)
+
     def forward(self, *args: Any, **settings: Any) -> Any:  # noqa: ANN401 -- of an untyped library
         """Megatron's."""
         self.mlp.router.passing = getattr(settings.get("packed_seq_params"), "routed", None)
         return super().forward(*args, **settings)
+
+
+def _computed_again(
+    router: CountingRouter,
+    forward: Callable[[torch.Tensor], Any],
+    hidden: torch.Tensor,
+    padding_mask: None = None,  # noqa: ARG001 -- Megatron's
+) -> Any:  # noqa: ANN401 -- of an untyped library
+    passing = router.passing
+
+    def run(again: torch.Tensor) -> Any:  # noqa: ANN401 -- of an untyped library
+        router.passing = passing
+        return forward(again)
+
+    return tensor_parallel.checkpoint(run, False, hidden)
 
 
 def routers_of(chunks: Iterable[torch.nn.Module]) -> list[CountingRouter]:
