@@ -75,6 +75,7 @@ class Run:
     """Of experts: "by row" or "by pass"; empty: nothing balances them."""
     rows_of_pass: int = 2
     recomputed: Sequence[str] = ()
+    bucket: int | None = None
     left_out: str = ""
     """Of what makes Megatron run on a CPU."""
 
@@ -166,6 +167,7 @@ def _megatron(
         config.dtype,
         balance=balance,
         recomputes=parallelism.pipeline > 1 and not run.recomputed,
+        bucket=run.bucket,
         recomputed=[RecomputedModule(one) for one in run.recomputed],
     )
     decoder = Decoder(model_config(DECODERS[run.model]), options, mesh.gang)
@@ -204,12 +206,25 @@ def _flat(run: Run, base: Path, config: TrainerConfig, group: DataParallelGroup,
 
 def train_step(trainer: Trainer, mesh: Mesh, rows: TrainRows) -> dict[str, float]:
     """In two slices, as rows come, of which the last of several data-parallel ranks has none of the second."""
-    for part in slices_of(rows, mesh):
+    for number, part in enumerate(slices_of(rows, mesh)):
         agreed = agree(mesh.gang, RankVote(True, False, trainer.num_micro_batches(part)), "a slice")
-        trainer.accumulate(part, num_micro_batches=agreed.num_micro_batches)
+        trainer.accumulate(part, num_micro_batches=agreed.num_micro_batches, ends_step=number == 1)
+    early = under_way(trainer._model) if isinstance(trainer, ModelTrainer) else 0
     result = trainer.optimizer_step()
     assert result.skipped is None, result.skipped
-    return {"loss": result.loss, "norm": result.grad_norm, **result.metrics}
+    return {"loss": result.loss, "norm": result.grad_norm, "early": early, **result.metrics}
+
+
+def under_way(model: TrainableModel) -> int:
+    """1 where every bucket of gradients is being exchanged, else 0: stages have unlike many."""
+    if not isinstance(model, MegatronModel):
+        return 0
+    groups = [
+        group
+        for chunk in model._optimizer.chunks
+        for group in (*chunk.bucket_groups, *chunk.expert_parallel_bucket_groups)
+    ]
+    return int(all(group.grad_reduce_handle is not None for group in groups))
 
 
 def slices_of(rows: TrainRows, mesh: Mesh) -> Iterator[TrainRows]:

@@ -113,6 +113,10 @@ class TrainableModel(ScoringModel):
             loss = loss_of(part, self.forward(tokens, response_lengths, part, temperature))
             loss.backward()  # type: ignore[no-untyped-call]
 
+    def passes(self, *, are_last: bool) -> AbstractContextManager[None]:  # noqa: ARG002 -- for models that exchange early
+        """Around `train`. `are_last`: the step ends with it, so that gradients are whole once they are computed."""
+        return nullcontext()
+
     @abstractmethod
     def add_up(self, step: int) -> Sequence[float]:
         """Adds up gradients and totals over data parallelism; the totals of all of it. A collective, of step `step`."""
@@ -230,7 +234,12 @@ class ModelTrainer(ModelForward, Trainer):
         return len(self._cut(rows.tokens, rows.response_lengths, 0))
 
     def accumulate(
-        self, rows: TrainRows, progress: Callable[[], None] = no_progress, *, num_micro_batches: int = 0
+        self,
+        rows: TrainRows,
+        progress: Callable[[], None] = no_progress,
+        *,
+        num_micro_batches: int = 0,
+        ends_step: bool = False,
     ) -> None:
         """Forward and backward, micro-batch by micro-batch; the gradient of the loss sum is added up."""
         self._refuse_missing(rows)
@@ -239,8 +248,11 @@ class ModelTrainer(ModelForward, Trainer):
         self._sums.add_weights(self._model.totals, weights, whole)
         loss_of = partial(self._loss_of, rows, weights.weights)
         normaliser_of = partial(self._normaliser_of, rows)
-        for parts, meeting in self._sections(self._cut(rows.tokens, rows.response_lengths, num_micro_batches)):
-            with meeting:
+        passes = self._cut(rows.tokens, rows.response_lengths, num_micro_batches)
+        done = 0
+        for parts, meeting in self._sections(passes):
+            done += len(parts)
+            with meeting, self._model.passes(are_last=ends_step and done == len(passes)):
                 temperature = self._config.temperature
                 self._model.train(rows.tokens, rows.response_lengths, parts, temperature, loss_of, normaliser_of)
             progress()

@@ -49,6 +49,8 @@ class DecoderOptions:
     """Whether a layer's activations are computed again in the backward pass instead of being retained."""
     recomputed: Sequence[RecomputedModule] = ()
     """Parts of a layer of which the same holds, where it does not of all."""
+    bucket: int | None = None
+    """Elements of gradients that are exchanged at once, beside the last backward pass; None: all of them after it."""
     timeout_seconds: float = 60.0
     """For which a rank waits for another within a collective."""
 

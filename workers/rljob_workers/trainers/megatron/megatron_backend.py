@@ -9,6 +9,7 @@ from rljob_api.roles import LEADING_ROLE, TRAITS, VALUE_ROLE, field_name
 from rljob_api.spec.experts import Balancing
 from rljob_api.spec.restart import collective_seconds
 from rljob_api.spec.roles import TrainerBackend
+from rljob_workers.devices import own_device
 from rljob_workers.models.building import described_config, model_config, torch_dtype
 from rljob_workers.trainers.allocator import keep_freed_memory
 from rljob_workers.trainers.backend import Backend, CriticBuilder
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from rljob_api.names import Role
     from rljob_api.spec import RLJobSpec
     from rljob_api.spec.experts import ExpertsSpec
+    from rljob_api.spec.parallelism import ParallelismSpec
     from rljob_workers.trainers.base import ForwardModel, Trainer
     from rljob_workers.trainers.data_parallel import DataParallelGroup
     from rljob_workers.trainers.mesh import Mesh
@@ -85,6 +87,15 @@ def _balance(experts: ExpertsSpec | None) -> Balance:
     )
 
 
+_BUCKET = 40_000_000
+"""Megatron's own."""
+
+
+def _exchanges_early(parallelism: ParallelismSpec, gang: DataParallelGroup) -> bool:
+    """Where ranks have gradients of the same weights, and a device goes on computing while they are exchanged."""
+    return own_device().type == "cuda" and gang.world > parallelism.tensor * parallelism.pipeline
+
+
 def _decoder(
     spec: RLJobSpec,
     tokenizer: PreTrainedTokenizerBase,
@@ -110,6 +121,7 @@ def _decoder(
         balance=_balance(experts),
         recomputes=bool(spec.training.activation_checkpointing),
         recomputed=recomputed,
+        bucket=_BUCKET if trains and _exchanges_early(parallelism, gang) else None,
         timeout_seconds=collective_seconds(spec.restart_policy),
     )
     return Decoder(model_config(described), options, gang)

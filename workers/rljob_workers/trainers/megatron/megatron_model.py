@@ -21,6 +21,7 @@ from rljob_workers.trainers.model_trainer import Meeting, ScoringModel, Trainabl
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from rljob_workers.algorithms.metric_totals import Totals
@@ -100,6 +101,10 @@ class MegatronModel(MegatronScoring, TrainableModel):
         """As the base; the optimizer's own copies follow."""
         super().load(source)
         self._optimizer.load()
+
+    def passes(self, *, are_last: bool) -> AbstractContextManager[None]:
+        """Gradients are exchanged beside the last of them, where the options say so."""
+        return self._optimizer.passes(are_last=are_last)
 
     def train(
         self,

@@ -14,6 +14,7 @@ import torch
 from torch import distributed
 
 from rljob_workers.trainers.megatron.balance import RoutedTokens, routed_tokens
+from rljob_workers.trainers.megatron.building import head_weight
 from rljob_workers.trainers.megatron.decoder import Decoder
 from rljob_workers.trainers.megatron.inputs import PackedInputs, packed_inputs
 from rljob_workers.trainers.megatron.passes import num_micro_batches
@@ -156,8 +157,10 @@ class Schedule:
             found.append(outputs.detach())
             if loss_of is not None:
                 of_rows = loss_of(part, self._decoder.named(outputs))
-        loss = hidden.float().sum() * 0.0 if of_rows is None or not inputs.num_responses else of_rows
-        return loss, torch.zeros([], dtype=torch.int), {}
+        if of_rows is None or not inputs.num_responses:
+            # The head too: gradients are exchanged once each parameter has one.
+            of_rows = (hidden.float().sum() + head_weight(_unwrapped(chunk)).flatten()[:1].float().sum()) * 0.0
+        return of_rows, torch.zeros([], dtype=torch.int), {}
 
     def _on_all_stages(self, found: Sequence[torch.Tensor], parts: Sequence[RowRange]) -> list[Outputs]:
         if self._decoder.options.parallelism.pipeline == 1:
