@@ -136,5 +136,5 @@ def test_every_figure_has_a_row_of_the_page_and_losses_only_where_they_are_added
     assert not {"experts/aux_loss", "experts/z_loss"} & load_totals(SEEN, 4.0, Balance()).keys()
 
 
-def test_a_step_without_a_token_says_nothing() -> None:
+def test_a_step_without_a_token_has_no_figures() -> None:
     assert load_totals(torch.zeros(2, 6, dtype=torch.float64), 1.0, BY_ROW) == {}
