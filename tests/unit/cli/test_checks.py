@@ -115,7 +115,7 @@ PROBLEMS = [
     pytest.param(
         SIZES,
         {**SERVED, "spec.roles.actor": {"backend": "Megatron"}, "spec.training.experts": {"auxLossCoefficient": 0.1}},
-        "spec.training.experts: needs a model with experts, and that of its config.json (qwen3) has none. Leave experts"
+        "spec.training.experts: needs a model with experts, and that of its config.json (llama) has none. Leave experts"
         " out.",
         id="no experts to balance",
     ),
