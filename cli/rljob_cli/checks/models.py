@@ -28,10 +28,10 @@ from rljob_api.model_files.families import (
     retained_proof,
 )
 from rljob_api.model_files.hub_names import is_hub_name
-from rljob_api.model_files.parallel_layout import layout_problem
+from rljob_api.model_files.parallel_layout import experts_problem, layout_problem, recomputed_problem
 from rljob_api.model_files.tokens import embedding_rows
 from rljob_api.names import EngineKind
-from rljob_api.roles import field_name
+from rljob_api.roles import TRAITS, field_name
 from rljob_api.spec.roles import BACKENDS, CriticSpec, ModelRoleSpec, ReferenceSpec
 from rljob_cli.checks.findings import Finding, problem, unchecked, warning
 
@@ -228,6 +228,14 @@ def layout_findings(spec: RLJobSpec, role: Role, described: Mapping[str, Any]) -
     if wrong is not None:
         field = f"spec.roles.{field_name(role)}"
         yield problem(f"{field}.{wrong}", *_BACKEND, field, "spec.model.path")
+    if not TRAITS[role].saves:
+        return
+    training = spec.training
+    if training.experts is not None and (unbalanced := experts_problem(described)) is not None:
+        yield problem(f"spec.{unbalanced}", *_BACKEND, "spec.training.experts", "spec.model.path")
+    absent = recomputed_problem(described, training.recompute_modules or ())
+    if absent is not None:
+        yield problem(f"spec.{absent}", *_BACKEND, "spec.training.recomputeModules", "spec.model.path")
 
 
 def decoder_problem(described: Mapping[str, Any]) -> str | None:

@@ -278,7 +278,8 @@ def _training_memory(job: _Job, role: Role, shape: ModelShape, rank: int) -> Pro
     backend = spec.backend_of(role)
     if BACKENDS[backend].lays_out:
         part = _part(spec, role, shape, rank)
-        return laid_out_trainer_memory(part, spec.model.dtype, batches.work, batches.number)
+        recomputed = spec.training.recompute_modules or ()
+        return laid_out_trainer_memory(part, spec.model.dtype, batches.work, batches.number, recomputed)
     return trainer_memory(shape, backend, spec.model.dtype, spec.roles.topology(role).num_ranks, batches.work)
 
 

@@ -20,9 +20,10 @@ Tokens are cut over context ranks; of what tensor ranks compute each has its col
 width h, its tokens where `sequence` holds. A layer retains, for each token, 4 of the feed-forward width and of queries,
 keys and values, cut by T, and 7 h, cut by T with `sequence`; where tokens go to k experts, 2 k h more, for what is sent
 there and back, which lies even over the ranks as far as the router is balanced. With activationCheckpointing it retains
-its input alone. A stage retains as many passes as are under way (`rank_places`). In work is what a layer computes again
-with checkpointing, and 2 of the feed-forward and of the hidden width, or on the last stage three times the logits in
-float32, of a chunk of 2^25 at most, cut by T.
+its input alone. With recomputeModules it does not retain what these give: CoreAttn one of the 4 of queries, keys and
+values, Mlp and Moe the 4 of the feed-forward width and what is sent. A stage retains as many passes as are under way
+(`rank_places`). In work is what a layer computes again, and 2 of the feed-forward and of the hidden width, or on the
+last stage three times the logits in float32, of a chunk of 2^25 at most, cut by T.
 
 Forward roles have weights alone; one pass, of 4 of the feed-forward and 3 of the hidden width, or the logits.
 
@@ -31,6 +32,7 @@ Nothing of this is measured. It leaves out buffers of exchanges, and gradients b
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from rljob_api.machine.memory import (
@@ -46,6 +48,7 @@ from rljob_api.model_files.size import ModelShape
 from rljob_api.rank_places import passes_under_way
 from rljob_api.spec.model import Dtype
 from rljob_api.spec.parallelism import ParallelismSpec
+from rljob_api.spec.training import RecomputedModule
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +97,22 @@ class RankPart:
         return (found + self.is_last) * shape.hidden
 
 
-def laid_out_trainer_memory(part: RankPart, dtype: Dtype, work: Pass, micro_batches: int) -> ProcessMemory:
-    """Of a rank of a role that trains, which cuts what it is given at a time into so many micro-batches."""
+def laid_out_trainer_memory(
+    part: RankPart, dtype: Dtype, work: Pass, micro_batches: int, recomputed: Collection[RecomputedModule] = ()
+) -> ProcessMemory:
+    """Of a rank of a role that trains, which cuts what it is given at a time into so many micro-batches.
+
+    `recomputed`: the parts of layers that are computed again, where whole layers are not.
+    """
     own, weights = part.parallelism, part.dense + part.experts
     of_state = MOMENT_BYTES + (0 if dtype.num_bytes == MASTER_BYTES else MASTER_BYTES)
     dense_copies = part.ranks // (own.tensor * own.pipeline)
     expert_copies = part.ranks // (own.expert * own.expert_tensor * own.pipeline)
     whole = _retained_of_layer(part)
-    retained, again = (_of_hidden(part, 1), whole) if work.checkpointing else (whole, 0)
+    again = _computed_again(part, recomputed)
+    retained = whole - again
+    if work.checkpointing:
+        retained, again = _of_hidden(part, 1), whole
     passes = passes_under_way(part.stage, micro_batches, own)
     tokens = -(-work.tokens // own.context)
     working = dtype.num_bytes * tokens * (again + _of_columns(part, 2 * part.shape.inner) + _of_hidden(part, 2))
@@ -128,8 +139,22 @@ def _retained_of_layer(part: RankPart) -> int:
     """Elements of a token."""
     shape = part.shape
     of_columns = _of_columns(part, 4 * shape.inner + 4 * (shape.queries + 2 * shape.keys))
-    sent = -(-2 * shape.experts_per_token * shape.hidden * part.parallelism.expert_tensor // part.parallelism.tensor)
-    return of_columns + _of_hidden(part, 7) + sent
+    return of_columns + _of_hidden(part, 7) + _sent(part)
+
+
+def _computed_again(part: RankPart, recomputed: Collection[RecomputedModule]) -> int:
+    """Elements of a token that a layer does not retain, of those of `_retained_of_layer`."""
+    shape, found = part.shape, 0
+    if RecomputedModule.CORE_ATTN in recomputed:
+        found += _of_columns(part, shape.queries + 2 * shape.keys)
+    if {RecomputedModule.MLP, RecomputedModule.MOE} & set(recomputed):
+        found += _of_columns(part, 4 * shape.inner) + _sent(part)
+    return found
+
+
+def _sent(part: RankPart) -> int:
+    shape, own = part.shape, part.parallelism
+    return -(-2 * shape.experts_per_token * shape.hidden * own.expert_tensor // own.tensor)
 
 
 def _of_columns(part: RankPart, elements: int) -> int:

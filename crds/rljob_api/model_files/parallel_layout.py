@@ -6,10 +6,11 @@ rules in `rljob_api.spec.laid_out_roles` say the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from rljob_api.spec.parallelism import ParallelismSpec
+from rljob_api.spec.training import RecomputedModule
 
 MEGATRON_FAMILIES: Mapping[str, str] = {
     "qwen2": "Qwen2 and Qwen2.5",
@@ -61,6 +62,30 @@ def layout_problem(described: Mapping[str, Any], parallelism: ParallelismSpec) -
             f"backend: Megatron does not compute a model whose config.json has {error}, where it needs a whole number"
             " above 0. Give the config.json that belongs to the weights."
         )
+
+
+def experts_problem(described: Mapping[str, Any]) -> str | None:
+    """Why `training.experts` is not for the model of this config.json; None where it has experts. Of `training`."""
+    if described.get("model_type") == _WITH_EXPERTS:
+        return None
+    return (
+        f"training.experts: needs a model with experts, and that of its config.json ({described.get('model_type')})"
+        " has none. Leave experts out."
+    )
+
+
+def recomputed_problem(described: Mapping[str, Any], modules: Collection[RecomputedModule]) -> str | None:
+    """Which of `training.recomputeModules` no layer of this config.json has; None where each is there."""
+    has_experts = described.get("model_type") == _WITH_EXPERTS
+    absent, other = RecomputedModule.MLP, RecomputedModule.MOE
+    if not has_experts:
+        absent, other = other, absent
+    if absent not in modules:
+        return None
+    return (
+        f"training.recomputeModules: has {absent}, and the layers of its config.json have"
+        f" {'experts' if has_experts else 'no experts'}. Give {other} in its place."
+    )
 
 
 def _not_computed(described: Mapping[str, Any]) -> str | None:

@@ -21,6 +21,7 @@ from rljob_api.spec.algorithm import AlgorithmSpec, ProximalPolicy
 from rljob_api.spec.checkpoint import CheckpointSpec
 from rljob_api.spec.data import DataSpec
 from rljob_api.spec.evaluation import EvaluationSpec
+from rljob_api.spec.experts import EXPERTS
 from rljob_api.spec.infrastructure import InfrastructureSpec
 from rljob_api.spec.laid_out_roles import LAYOUTS
 from rljob_api.spec.model import ModelSpec, Seed
@@ -44,7 +45,7 @@ from rljob_api.spec.scheduling import SchedulingSpec
 from rljob_api.spec.simulation import SimulationSpec
 from rljob_api.spec.teacher import TEACHER
 from rljob_api.spec.trained_roles import CRITIC, ENGINE_IS_SIM, NO_GPUS, RANKS
-from rljob_api.spec.training import TrainingSpec
+from rljob_api.spec.training import RecomputedModule, TrainingSpec
 from rljob_api.spec.weights import WeightSyncSpec
 
 if TYPE_CHECKING:
@@ -299,10 +300,27 @@ SPEC: tuple[Rule, ...] = (
         "self.roles.rollout.engine.kind == 'SGLang' : "
         f"{NO_GPUS.format('self.roles.rollout')} > 0))",
     ),
+    Rule(
+        field="training.recomputeModules",
+        holds=lambda job: job.training.recompute_modules is None or job.backend_traits.recomputes_parts,
+        sentence="needs the backend Megatron, and this job has another, which computes whole layers again or nothing. "
+        "Set roles.actor.backend to Megatron or leave recomputeModules out.",
+        cel=f"!has(self.training.recomputeModules) || (has({_ACTOR}.backend) && {_ACTOR}.backend == 'Megatron')",
+    ),
+    Rule(
+        field="training.recomputeModules",
+        holds=lambda job: (
+            job.model.config is None or RecomputedModule.MOE not in (job.training.recompute_modules or ())
+        ),
+        sentence="has Moe, and the layers of model.config have no experts. Give Mlp in its place.",
+        cel="!has(self.training.recomputeModules) || !has(self.model.config) || "
+        "!('Moe' in self.training.recomputeModules)",
+    ),
     *RANKS,
     *CRITIC,
     *TEACHER,
     *LAYOUTS,
+    *EXPERTS,
     Rule(
         field="algorithm.proximal",
         holds=_has_no_idle_forward,

@@ -199,6 +199,8 @@ class BackendTraits:
     """Whether `training.activationCheckpointing` is possible."""
     checkpoints_by_default: bool = False
     """Whether it is so where the job does not say."""
+    recomputes_parts: bool = False
+    """Whether `training.recomputeModules` is possible."""
     chunks_logits: bool = False
     """Whether logits exist a chunk of tokens at a time."""
     module: str = ""
@@ -219,7 +221,7 @@ BACKENDS: Mapping[TrainerBackend, BackendTraits] = {
         tries_families=True,
     ),
     TrainerBackend.MEGATRON: BackendTraits(
-        lays_out=True, checkpoints_activations=True, chunks_logits=True, module="megatron"
+        lays_out=True, checkpoints_activations=True, recomputes_parts=True, chunks_logits=True, module="megatron"
     ),
     TrainerBackend.SIM: BackendTraits(computes=False),
 }

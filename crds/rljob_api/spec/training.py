@@ -9,6 +9,7 @@ from pydantic import Field
 
 from rljob_api.change import fixed
 from rljob_api.rule import Rule, RuledModel
+from rljob_api.spec.experts import ExpertsSpec
 
 OPTIMIZER: tuple[Rule, ...] = (
     Rule(
@@ -37,7 +38,22 @@ TRAINING: tuple[Rule, ...] = (
         "Give at least one of them.",
         cel="has(self.microBatchSize) || has(self.maxTokensPerMicroBatch)",
     ),
+    Rule(
+        field="recomputeModules",
+        holds=lambda training: training.recompute_modules is None or not training.activation_checkpointing,
+        sentence="names parts of a layer, and activationCheckpointing true has all of it computed again. Give one of "
+        "them.",
+        cel="!has(self.recomputeModules) || !has(self.activationCheckpointing) || !self.activationCheckpointing",
+    ),
 )
+
+
+class RecomputedModule(StrEnum):
+    """A part of a layer."""
+
+    CORE_ATTN = "CoreAttn"
+    MLP = "Mlp"
+    MOE = "Moe"
 
 
 class Schedule(StrEnum):
@@ -111,6 +127,13 @@ class TrainingSpec(RuledModel):
     """Whether a layer's activations are computed again in the backward pass instead of being kept, which a large model
     needs and which costs about a third more time. Null: with the backend Fsdp. Megatron keeps them where this is null,
     since parallelism may leave room for them, and Flat always."""
+    recompute_modules: list[RecomputedModule] | None = Field(default=None, min_length=1, max_length=3)
+    """Parts of each layer whose activations are computed again in the backward pass instead of being kept, with the
+    backend Megatron: less memory than keeping all, and less time than activationCheckpointing. CoreAttn: scores and
+    what they weigh. Mlp: the feed-forward part of a layer without experts. Moe: that of one with experts, routing and
+    exchange included. Null: none (recompute_granularity selective of Megatron)."""
+    experts: ExpertsSpec | None = None
+    """How experts are balanced in training, with the backend Megatron and a model that has some. Null: by nothing."""
     claim_policy: ClaimPolicy = ClaimPolicy.BALANCED
     """How a slice is dealt to the ranks of the actor, and to those of the critic. Balanced: token sums as near as can
     be found. Group: whole prompt groups, which share their prompt's forward pass. Fifo: as the rows came."""

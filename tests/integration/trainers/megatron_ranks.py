@@ -8,7 +8,7 @@ trained on.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from rljob_api.spec.model import ModelSpec
 from rljob_api.spec.parallelism import ParallelismSpec
+from rljob_api.spec.training import RecomputedModule
 from rljob_workers.algorithms.objective import Output
 from rljob_workers.models.blob import write_blob
 from rljob_workers.models.building import build_config, model_config
@@ -28,6 +29,7 @@ from rljob_workers.trainers.flat_model import FlatModel
 from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_sharded
 from rljob_workers.trainers.fsdp.sharded_trainer import FsdpModel
 from rljob_workers.trainers.megatron import cpu
+from rljob_workers.trainers.megatron.balance import Balance
 from rljob_workers.trainers.megatron.decoder import Decoder, DecoderOptions
 from rljob_workers.trainers.megatron.groups import mesh_of
 from rljob_workers.trainers.megatron.megatron_model import MegatronModel
@@ -50,6 +52,9 @@ from tests.integration.trainers.worlds import as_rank
 from tests.unit.trainers.megatron.decoders import DECODERS
 from tests.unit.trainers.rows import make_spec
 
+AUX, Z = 0.5, 0.1
+"""Coefficients of balanced experts, large enough to be seen in a step."""
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -66,6 +71,11 @@ class Run:
     """The folder of a run that ended before `first`; empty: version 0."""
     objective: str = "policy"
     dtype: str = "float32"
+    balanced: str = ""
+    """Of experts: "by row" or "by pass"; empty: nothing balances them."""
+    rows_of_pass: int = 2
+    recomputed: Sequence[str] = ()
+    bucket: int | None = None
     left_out: str = ""
     """Of what makes Megatron run on a CPU."""
 
@@ -90,7 +100,7 @@ def begin_and_train(run: Run, base: Path, group: DataParallelGroup, device_mesh:
     mesh = mesh_of(parallelism, group) if run.backend == "Megatron" else data_parallel(group)
     config = TrainerConfig(
         dtype=getattr(torch, run.dtype),
-        limits=MicroBatchLimits(2, 40),
+        limits=MicroBatchLimits(run.rows_of_pass, 400 if run.balanced else 40),
         temperature=TEMPERATURE,
         objective=OBJECTIVES[run.objective],
         optimizer=OPTIMIZER,
@@ -115,7 +125,9 @@ def begin_and_train(run: Run, base: Path, group: DataParallelGroup, device_mesh:
         refused = {wrong.name: refusal(trainer, wrong) for wrong in base.glob(f"{run.model}-wrong-*")}
         (work / f"refused-{group.rank}.json").write_text(json.dumps(refused))
         write_blob(work / f"loaded-{group.rank}.safetensors", trainer.stage_weights())
+    WITHOUT_GRAPH.clear()
     results = [train_step(trainer, mesh, rows_of_step(step)) for step in range(run.first, run.last)]
+    (work / f"again-{group.rank}.json").write_text(json.dumps(sorted(WITHOUT_GRAPH)))
     save_part(trainer, group.rank, work / "saved")
     probe = rows_of_step(PROBE)
     outputs = (Output.LOG_PROBS, Output.ENTROPY) if run.backend == "Megatron" else (Output.LOG_PROBS,)
@@ -126,6 +138,15 @@ def begin_and_train(run: Run, base: Path, group: DataParallelGroup, device_mesh:
     write_blob(work / f"weights-{group.rank}.safetensors", trainer.stage_weights())
     (work / f"results-{group.rank}.json").write_text(json.dumps(results))
     group.add_up(torch.zeros(1), "what all ranks have written")  # the next run may go on with it
+
+
+WITHOUT_GRAPH: set[str] = set()
+"""Classes of modules that were called without a graph."""
+
+
+def note_without_graph(module: torch.nn.Module, inputs: object, found: object) -> None:
+    if not torch.is_grad_enabled():
+        WITHOUT_GRAPH.add(type(module).__name__)
 
 
 def refusal(trainer: Trainer, wrong: Path) -> str:
@@ -140,8 +161,18 @@ def refusal(trainer: Trainer, wrong: Path) -> str:
 def _megatron(
     run: Run, parallelism: ParallelismSpec, config: TrainerConfig, mesh: Mesh, num_totals: int
 ) -> TrainableModel:
-    options = DecoderOptions(parallelism, config.dtype, recomputes=parallelism.pipeline > 1)
+    balance = Balance(run.balanced == "by row", AUX, Z) if run.balanced else Balance()
+    options = DecoderOptions(
+        parallelism,
+        config.dtype,
+        balance=balance,
+        recomputes=parallelism.pipeline > 1 and not run.recomputed,
+        bucket=run.bucket,
+        recomputed=[RecomputedModule(one) for one in run.recomputed],
+    )
     decoder = Decoder(model_config(DECODERS[run.model]), options, mesh.gang)
+    for module in (module for chunk in decoder.chunks for module in chunk.modules()):
+        module.register_forward_hook(note_without_graph)
     return MegatronModel(decoder, OPTIMIZER, mesh, num_totals=num_totals)
 
 
@@ -175,12 +206,25 @@ def _flat(run: Run, base: Path, config: TrainerConfig, group: DataParallelGroup,
 
 def train_step(trainer: Trainer, mesh: Mesh, rows: TrainRows) -> dict[str, float]:
     """In two slices, as rows come, of which the last of several data-parallel ranks has none of the second."""
-    for part in slices_of(rows, mesh):
+    for number, part in enumerate(slices_of(rows, mesh)):
         agreed = agree(mesh.gang, RankVote(True, False, trainer.num_micro_batches(part)), "a slice")
-        trainer.accumulate(part, num_micro_batches=agreed.num_micro_batches)
+        trainer.accumulate(part, num_micro_batches=agreed.num_micro_batches, ends_step=number == 1)
+    early = under_way(trainer._model) if isinstance(trainer, ModelTrainer) else 0
     result = trainer.optimizer_step()
     assert result.skipped is None, result.skipped
-    return {"loss": result.loss, "norm": result.grad_norm, **result.metrics}
+    return {"loss": result.loss, "norm": result.grad_norm, "early": early, **result.metrics}
+
+
+def under_way(model: TrainableModel) -> int:
+    """1 where every bucket of gradients is being exchanged, else 0: stages have unlike many."""
+    if not isinstance(model, MegatronModel):
+        return 0
+    groups = [
+        group
+        for chunk in model._optimizer.chunks
+        for group in (*chunk.bucket_groups, *chunk.expert_parallel_bucket_groups)
+    ]
+    return int(all(group.grad_reduce_handle is not None for group in groups))
 
 
 def slices_of(rows: TrainRows, mesh: Mesh) -> Iterator[TrainRows]:

@@ -85,8 +85,15 @@ class Trained:
     entropies: torch.Tensor
 
 
-def train_plainly(folder: Path, steps: int = STEPS, *, attention: str = "sdpa", objective: str = "policy") -> Trained:
-    """The optimizer steps [0, steps) of the model in a folder."""
+def train_plainly(
+    folder: Path,
+    steps: int = STEPS,
+    *,
+    attention: str = "sdpa",
+    objective: str = "policy",
+    added: Callable[[Any, TrainRows], torch.Tensor] | None = None,
+) -> Trained:
+    """The optimizer steps [0, steps) of the model in a folder; `added` to the sum of losses is not reported as loss."""
     from transformers import AutoModelForCausalLM
     from transformers.core_model_loading import revert_weight_conversion
 
@@ -113,7 +120,8 @@ def train_plainly(folder: Path, steps: int = STEPS, *, attention: str = "sdpa", 
         loss, divergence, count = _sums(model, rows_of_step(step), objective)
         optimizer.zero_grad()
         # Of the sum: transformers' norms round a gradient to float32, at whatever scale it has.
-        loss.backward()  # type: ignore[no-untyped-call]
+        whole = loss if added is None else loss + added(model, rows_of_step(step))
+        whole.backward()  # type: ignore[no-untyped-call]
         gradients = [parameter.grad for parameter in model.parameters()]
         norm = (torch.nn.utils.get_total_norm(gradients) / count).item()
         for gradient in gradients:  # clip_grad_norm_ would divide by the norm and a millionth

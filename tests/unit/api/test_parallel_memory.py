@@ -12,6 +12,7 @@ from rljob_api.machine.parallel_memory import RankPart, laid_out_forward_memory,
 from rljob_api.model_files.size import ModelShape, shape_of_files
 from rljob_api.spec.model import Dtype
 from rljob_api.spec.parallelism import ParallelismSpec
+from rljob_api.spec.training import RecomputedModule
 from tests.unit.api.test_device_memory import QWEN3_4B, QWEN3_30B_A3B, stored
 
 TINY = ModelShape(
@@ -103,6 +104,19 @@ IN_WORK = 6 + 8
 )
 def test_activations(one: RankPart, work: Pass, micro_batches: int, expected: int) -> None:
     assert laid_out_trainer_memory(one, Dtype.BFLOAT16, work, micro_batches).activations == expected
+
+
+@pytest.mark.parametrize(
+    ("modules", "again"),
+    [
+        pytest.param([RecomputedModule.CORE_ATTN], (8 + 2 * 4) // 2, id="a copy of queries, keys and values"),
+        pytest.param([RecomputedModule.MOE], 4 * 6 // 2 + 16, id="experts, and what is sent to them"),
+        pytest.param(list(RecomputedModule), 8 + 12 + 16, id="all"),
+    ],
+)
+def test_activations_of_parts_that_are_computed_again(modules: list[RecomputedModule], again: int) -> None:
+    found = laid_out_trainer_memory(part(), Dtype.BFLOAT16, WORK, 3, modules)
+    assert found.activations == 2 * 12 * (2 * 2 * (RETAINED - again) + again + IN_WORK)
 
 
 def test_a_forward_role_has_weights_and_one_pass() -> None:

@@ -182,6 +182,8 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "spec.training.microBatchSize": st.one_of(SIZES, st.none()),
     "spec.training.packing": st.booleans(),
     "spec.training.activationCheckpointing": st.sampled_from([True, False, None]),
+    "spec.training.recomputeModules": st.sampled_from([None, ["CoreAttn"], ["Mlp", "CoreAttn"], ["Moe"]]),
+    "spec.training.experts": st.sampled_from([None, {}, {"auxLossCoefficient": 0.5, "balancing": "SeqAuxLoss"}]),
     "spec.training.maxTokensPerMicroBatch": st.sampled_from([4096, None]),
     "spec.training.optimizer": OPTIMIZER,
     "spec.training.itersPerTrainUpdate": SIZES,

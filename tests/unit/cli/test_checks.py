@@ -114,6 +114,20 @@ PROBLEMS = [
     ),
     pytest.param(
         SIZES,
+        {**SERVED, "spec.roles.actor": {"backend": "Megatron"}, "spec.training.experts": {"auxLossCoefficient": 0.1}},
+        "spec.training.experts: needs a model with experts, and that of its config.json (llama) has none. Leave experts"
+        " out.",
+        id="no experts to balance",
+    ),
+    pytest.param(
+        SIZES,
+        {**SERVED, "spec.roles.actor": {"backend": "Megatron"}, "spec.training.recomputeModules": ["Moe"]},
+        "spec.training.recomputeModules: has Moe, and the layers of its config.json have no experts. Give Mlp in its"
+        " place.",
+        id="no experts to compute again",
+    ),
+    pytest.param(
+        SIZES,
         {**FOLDER, "spec.roles.actorFwd": {"backend": "Megatron", "ranksPerPod": 4, "parallelism": {"tensor": 4}}},
         "spec.roles.actorFwd.parallelism.tensor: 4 does not divide num_key_value_heads 2 of its config.json. Give a"
         " divisor of 2.",

@@ -12,6 +12,7 @@ from rljob_workers.algorithms.value import ValueObjective
 from rljob_workers.dcs.coordinator.metrics import FAMILIES, step_samples
 from rljob_workers.telemetry.exposition import render
 from rljob_workers.telemetry.step_series import REPORTED_APART, UNITS, series_of
+from rljob_workers.trainers.megatron.expert_load import EXPERT_METRICS
 from rljob_workers.training.step_metrics import CRITIC_METRICS, METRICS
 from tests.objectives import clip_objective
 
@@ -75,6 +76,8 @@ def test_every_figure_that_steps_report_has_a_series_of_its_unit() -> None:
     units = {figure.name: figure.unit for figure in figures if figure.name not in REPORTED_APART}
     for objective in (clip_objective(kl=0.1, cap=2.0), SupervisedObjective(), ValueObjective()):
         units |= {metric.name: metric.unit for metric in objective.metrics}
+    for metric in EXPERT_METRICS:
+        units |= {metric.name: metric.unit, metric.name.replace("experts/", "critic/experts_"): metric.unit}
     assert dict(UNITS) == units, "mend the table of telemetry/step_series.py"
 
 

@@ -11,6 +11,7 @@ from rljob_workers.algorithms.objective import Metric
 from rljob_workers.algorithms.supervised import SupervisedObjective
 from rljob_workers.algorithms.value import ValueObjective
 from rljob_workers.telemetry.step_series import series_of
+from rljob_workers.trainers.megatron.expert_load import EXPERT_METRICS
 from rljob_workers.training.step_metrics import CRITIC_METRICS, METRICS, Figure
 from tests.objectives import clip_objective
 
@@ -48,6 +49,7 @@ def tables() -> str:
             objective("Of the policy", policy.metrics),
             objective("Of a critic", ValueObjective.metrics),
             plain("Of a critic's steps", CRITIC_METRICS),
+            objective("Of experts, with the backend Megatron", EXPERT_METRICS),
             objective("Of supervised fine-tuning", SupervisedObjective.metrics),
         ]
     )
@@ -64,7 +66,7 @@ def test_the_page_is_that_of_the_tables() -> None:
 
 
 def test_names_are_unique_and_have_a_group() -> None:
-    tables = (METRICS, clip_objective().metrics, ValueObjective.metrics, CRITIC_METRICS)
+    tables = (METRICS, clip_objective().metrics, ValueObjective.metrics, CRITIC_METRICS, EXPERT_METRICS)
     names = [one.name for metrics in tables for one in metrics]
     assert len(set(names)) == len(names)
     assert all(name.count("/") == 1 for name in names)

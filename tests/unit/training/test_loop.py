@@ -122,8 +122,8 @@ class Rank:
         self.did.append("log-probs")
         return "log-probs of a slice"
 
-    def accumulate(self, rows: object, progress: object, *, num_micro_batches: int) -> None:
-        del rows, progress
+    def accumulate(self, rows: object, progress: object, *, num_micro_batches: int, ends_step: bool) -> None:
+        del rows, progress, ends_step
         assert num_micro_batches == 1
         self.did.append("accumulate")
 

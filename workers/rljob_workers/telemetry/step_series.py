@@ -66,6 +66,18 @@ UNITS: Mapping[str, str] = {
     "critic/seconds_values": "s",
     "critic/seconds_stage_checkpoint": "s",
     "critic/seconds_waiting": "s",
+    "experts/load_max": "",
+    "experts/load_max_worst": "",
+    "experts/load_entropy": "",
+    "experts/unused_share": "share",
+    "experts/aux_loss": "",
+    "experts/z_loss": "",
+    "critic/experts_load_max": "",
+    "critic/experts_load_max_worst": "",
+    "critic/experts_load_entropy": "",
+    "critic/experts_unused_share": "share",
+    "critic/experts_aux_loss": "",
+    "critic/experts_z_loss": "",
     "supervised/cross_entropy": "nats",
 }
 """Of every figure that some job reports, beside those in REPORTED_APART."""

@@ -162,12 +162,18 @@ class Trainer(ForwardModel):
 
     @abstractmethod
     def accumulate(
-        self, rows: TrainRows, progress: Callable[[], None] = no_progress, *, num_micro_batches: int = 0
+        self,
+        rows: TrainRows,
+        progress: Callable[[], None] = no_progress,
+        *,
+        num_micro_batches: int = 0,
+        ends_step: bool = False,
     ) -> None:
         """Forward and backward over this rank's rows, in micro-batches; gradients of loss *sums*.
 
         `num_micro_batches` is the most that any rank has: a backend that meets the others within a micro-batch makes
-        as many, empty ones included. `progress` is called after every micro-batch: there a role beats.
+        as many, empty ones included. `progress` is called after every micro-batch: there a role beats. `ends_step`, the
+        same on all ranks: `optimizer_step` comes next, so that gradients may be exchanged beside the last passes.
         """
 
     @abstractmethod

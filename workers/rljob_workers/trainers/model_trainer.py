@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from rljob_workers.algorithms.metric_totals import StepTotals
+from rljob_workers.algorithms.metric_totals import StepTotals, Totals
 from rljob_workers.algorithms.objective import MaskedRows, Output, Outputs
 from rljob_workers.models.weight_source import full_folder
 from rljob_workers.tensors.columns import Column
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from rljob_workers.trainers.mesh import Mesh
 
     LossOf = Callable[[RowRange, Outputs], torch.Tensor]
+    NormaliserOf = Callable[[RowRange], float]
 
 
 def step_totals(config: TrainerConfig, mesh: Mesh) -> StepTotals:
@@ -100,9 +101,11 @@ class TrainableModel(ScoringModel):
         parts: Sequence[RowRange],
         temperature: float,
         loss_of: LossOf,
+        normaliser_of: NormaliserOf,  # noqa: ARG002 -- for models that add to the loss
     ) -> None:
         """Adds the gradient of loss_of(part, outputs) of each of `parts`, as many as `score` is given.
 
+        `normaliser_of` gives what rows add to the normaliser: by it a model weighs what it adds to the loss itself.
         Every rank calls `loss_of` once for each part, so that each has counted all of its rows. Ranks that share a
         model give it the same outputs, with a graph on those that go back through it.
         """
@@ -110,9 +113,17 @@ class TrainableModel(ScoringModel):
             loss = loss_of(part, self.forward(tokens, response_lengths, part, temperature))
             loss.backward()  # type: ignore[no-untyped-call]
 
+    def passes(self, *, are_last: bool) -> AbstractContextManager[None]:  # noqa: ARG002 -- for models that exchange early
+        """Around `train`. `are_last`: the step ends with it, so that gradients are whole once they are computed."""
+        return nullcontext()
+
     @abstractmethod
     def add_up(self, step: int) -> Sequence[float]:
         """Adds up gradients and totals over data parallelism; the totals of all of it. A collective, of step `step`."""
+
+    def own_totals(self, normaliser: float) -> Totals:  # noqa: ARG002 -- of models that count
+        """Metrics of the model itself, of what `add_up` has added up in a step of this normaliser."""
+        return {}
 
     @abstractmethod
     def average_gradient(self, normaliser: float) -> float:
@@ -223,7 +234,12 @@ class ModelTrainer(ModelForward, Trainer):
         return len(self._cut(rows.tokens, rows.response_lengths, 0))
 
     def accumulate(
-        self, rows: TrainRows, progress: Callable[[], None] = no_progress, *, num_micro_batches: int = 0
+        self,
+        rows: TrainRows,
+        progress: Callable[[], None] = no_progress,
+        *,
+        num_micro_batches: int = 0,
+        ends_step: bool = False,
     ) -> None:
         """Forward and backward, micro-batch by micro-batch; the gradient of the loss sum is added up."""
         self._refuse_missing(rows)
@@ -231,9 +247,14 @@ class ModelTrainer(ModelForward, Trainer):
         weights = self._objective.weigh(whole)
         self._sums.add_weights(self._model.totals, weights, whole)
         loss_of = partial(self._loss_of, rows, weights.weights)
-        for parts, meeting in self._sections(self._cut(rows.tokens, rows.response_lengths, num_micro_batches)):
-            with meeting:
-                self._model.train(rows.tokens, rows.response_lengths, parts, self._config.temperature, loss_of)
+        normaliser_of = partial(self._normaliser_of, rows)
+        passes = self._cut(rows.tokens, rows.response_lengths, num_micro_batches)
+        done = 0
+        for parts, meeting in self._sections(passes):
+            done += len(parts)
+            with meeting, self._model.passes(are_last=ends_step and done == len(passes)):
+                temperature = self._config.temperature
+                self._model.train(rows.tokens, rows.response_lengths, parts, temperature, loss_of, normaliser_of)
             progress()
 
     def optimizer_step(self) -> OptimizerStepResult:
@@ -243,6 +264,7 @@ class ModelTrainer(ModelForward, Trainer):
         """
         number = self._model.steps + 1
         loss, normaliser, totals = self._sums.read(self._model.add_up(number))
+        totals |= self._model.own_totals(normaliser)
         mean = loss / normaliser
         norm = self._model.average_gradient(normaliser)
         skipped = self._skipping.judge(number, mean, norm, self._suspects)
@@ -287,6 +309,10 @@ class ModelTrainer(ModelForward, Trainer):
         self._sums.add(self._model.totals, sums, masked)
         self._suspects.add(rows, part, sums.token_losses)
         return sums.loss
+
+    def _normaliser_of(self, rows: TrainRows, part: RowRange) -> float:
+        masks = rows.columns[Column.LOSS_MASKS].values[part.first_token : part.last_token]
+        return float(self._objective.weigh(MaskedRows(masks, rows.response_lengths[part.start : part.stop])).normaliser)
 
     def _refuse_missing(self, rows: TrainRows) -> None:
         missing = self._objective.needs_columns - rows.columns.keys()

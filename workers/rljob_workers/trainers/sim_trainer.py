@@ -226,10 +226,15 @@ class SimTrainer(Trainer):
         return len(cut(rows.tokens, rows.response_lengths, self._forward.limits))
 
     def accumulate(
-        self, rows: TrainRows, progress: Callable[[], None] = no_progress, *, num_micro_batches: int = 0
+        self,
+        rows: TrainRows,
+        progress: Callable[[], None] = no_progress,
+        *,
+        num_micro_batches: int = 0,
+        ends_step: bool = False,
     ) -> None:
         """Hashes the rows; the ranks meet in `optimizer_step` only."""
-        del num_micro_batches
+        del num_micro_batches, ends_step
         losses = self._learning.losses(rows.columns).where(rows.columns[Column.LOSS_MASKS].values > 0, 0.0)
         broken = ~losses.isfinite()
         for part in cut(rows.tokens, rows.response_lengths, self._forward.limits):

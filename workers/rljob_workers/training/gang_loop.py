@@ -233,7 +233,7 @@ class GangLoop(ABC):
         if not self.computes:
             return
         with gang.timeline.span("train", r=self._rollout_id, rows=len(part.batch.rows)):
-            gang.trainer.accumulate(rows, self.pulse, num_micro_batches=count)
+            gang.trainer.accumulate(rows, self.pulse, num_micro_batches=count, ends_step=part.ends_step)
             if part.ends_step:
                 self._take_step()
 

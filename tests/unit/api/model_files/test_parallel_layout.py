@@ -4,8 +4,14 @@ from typing import Any
 
 import pytest
 
-from rljob_api.model_files.parallel_layout import MEGATRON_FAMILIES, layout_problem
+from rljob_api.model_files.parallel_layout import (
+    MEGATRON_FAMILIES,
+    experts_problem,
+    layout_problem,
+    recomputed_problem,
+)
 from rljob_api.spec.parallelism import WHOLE, ParallelismSpec
+from rljob_api.spec.training import RecomputedModule
 
 DENSE: dict[str, Any] = {
     "model_type": "qwen3",
@@ -179,3 +185,19 @@ def test_what_is_not_computed_is_refused_by_name(fields: dict[str, Any], reason:
 
 def test_every_family_of_the_table_is_taken() -> None:
     assert all(layout_problem({**EXPERTS, "model_type": family}, WHOLE) is None for family in MEGATRON_FAMILIES)
+
+
+def test_experts_are_balanced_where_there_are_some() -> None:
+    assert experts_problem(EXPERTS) is None
+    assert experts_problem(DENSE) == (
+        "training.experts: needs a model with experts, and that of its config.json (qwen3) has none. Leave experts out."
+    )
+
+
+def test_parts_are_computed_again_that_layers_have() -> None:
+    every = set(RecomputedModule)
+    assert recomputed_problem(DENSE, every - {RecomputedModule.MOE}) is None
+    assert recomputed_problem(EXPERTS, every - {RecomputedModule.MLP}) is None
+    sentence = "training.recomputeModules: has {}, and the layers of its config.json have {}. Give {} in its place."
+    assert recomputed_problem(DENSE, every) == sentence.format("Moe", "no experts", "Mlp")
+    assert recomputed_problem(EXPERTS, every) == sentence.format("Mlp", "experts", "Moe")

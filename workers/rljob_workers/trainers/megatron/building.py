@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional
 
+from rljob_api.spec.training import RecomputedModule
 from rljob_workers.devices import own_device
 from rljob_workers.trainers.megatron.layer_choice import Layers
 from rljob_workers.trainers.megatron.layers import Norm, PackedAttention, ValueHead
@@ -18,7 +19,7 @@ from rljob_workers.trainers.megatron.sizes import DecoderSizes, padded_vocabular
 from rljob_workers.trainers.megatron.stored_names import is_expert
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from transformers import PretrainedConfig
 
@@ -29,6 +30,14 @@ def _left_as_it_is(weight: torch.Tensor) -> torch.Tensor:
     return weight
 
 
+_MODULES = {
+    RecomputedModule.CORE_ATTN: "core_attn",
+    RecomputedModule.MLP: "mlp",
+    RecomputedModule.MOE: "moe",
+}
+"""Megatron's names."""
+
+
 def transformer_config(
     config: PretrainedConfig,
     sizes: DecoderSizes,
@@ -37,8 +46,12 @@ def transformer_config(
     layers: Layers,
     *,
     recomputes: bool,
+    recomputed: Collection[RecomputedModule],
 ) -> Any:  # noqa: ANN401 -- of an untyped library
-    """Megatron's settings. `recomputes`: a layer's activations are computed again in the backward pass."""
+    """Megatron's settings.
+
+    `recomputes`: a layer's activations are computed again in the backward pass; else those of its `recomputed` parts.
+    """
     from megatron.core.transformer.transformer_config import TransformerConfig
 
     more: dict[str, Any] = {}
@@ -57,6 +70,8 @@ def transformer_config(
         }
     if recomputes:
         more |= {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    elif recomputed:
+        more |= {"recompute_granularity": "selective", "recompute_modules": [_MODULES[one] for one in recomputed]}
     is_interleaved = parallelism.virtual_pipeline > 1
     return TransformerConfig(
         num_layers=sizes.layers,
@@ -168,16 +183,27 @@ def _layer(sizes: DecoderSizes, layers: Layers, *, has_qk_norm: bool) -> tuple[A
         spec = gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec(
             num_experts=sizes.experts or None, moe_grouped_gemm=bool(sizes.experts), qk_layernorm=has_qk_norm
         )
+        if sizes.experts:
+            _count_tokens(spec)
         return spec, TENorm
     spec = gpt_layer_specs.get_gpt_layer_local_spec(
         num_experts=sizes.experts or None, moe_grouped_gemm=False, qk_layernorm=has_qk_norm, normalization="RMSNorm"
     )
     layer, attention = spec.submodules, spec.submodules.self_attention.submodules
+    if sizes.experts:
+        _count_tokens(spec)
     attention.core_attention = PackedAttention
     layer.input_layernorm = layer.pre_mlp_layernorm = Norm
     if has_qk_norm:
         attention.q_layernorm = attention.k_layernorm = Norm
     return spec, Norm
+
+
+def _count_tokens(spec: Any) -> None:  # noqa: ANN401 -- of an untyped library
+    from rljob_workers.trainers.megatron.routers import CountedLayer, CountingRouter
+
+    spec.module = CountedLayer
+    spec.submodules.mlp.submodules.router = CountingRouter
 
 
 def _inverse_frequencies(config: PretrainedConfig) -> torch.Tensor:

@@ -14,6 +14,7 @@ from torch.nn import functional
 from rljob_workers.algorithms.log_probs import VocabularyPart, chunked_log_probs
 from rljob_workers.algorithms.objective import Output, Outputs
 from rljob_workers.devices import own_device
+from rljob_workers.trainers.megatron.balance import NOT_BALANCED, Balance
 from rljob_workers.trainers.megatron.building import build_chunks, first_layers, head_weight, transformer_config
 from rljob_workers.trainers.megatron.groups import Place, start_groups
 from rljob_workers.trainers.megatron.inputs import Context, PackedInputs
@@ -22,11 +23,12 @@ from rljob_workers.trainers.megatron.sizes import DecoderSizes, sizes_of
 from rljob_workers.trainers.megatron.stored_names import Piece, local_name, pieces
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from transformers import PretrainedConfig
 
     from rljob_api.spec.parallelism import ParallelismSpec
+    from rljob_api.spec.training import RecomputedModule
     from rljob_workers.trainers.data_parallel import DataParallelGroup
 
 
@@ -41,8 +43,14 @@ class DecoderOptions:
     """Of logits, where it is wider; None: as that."""
     has_value_head: bool = False
     """Whether it gives values: a critic's."""
+    balance: Balance = NOT_BALANCED
+    """Of its experts, where it has some and is trained."""
     recomputes: bool = False
     """Whether a layer's activations are computed again in the backward pass instead of being retained."""
+    recomputed: Sequence[RecomputedModule] = ()
+    """Parts of a layer of which the same holds, where it does not of all."""
+    bucket: int | None = None
+    """Elements of gradients that are exchanged at once, beside the last backward pass; None: all of them after it."""
     timeout_seconds: float = 60.0
     """For which a rank waits for another within a collective."""
 
@@ -70,7 +78,13 @@ class Decoder:
         self.layers: Layers = layers_for(own_device(), options.dtype)
         use_kernels_of(self.layers)
         self.settings: Any = transformer_config(
-            config, self.sizes, options.parallelism, options.dtype, self.layers, recomputes=options.recomputes
+            config,
+            self.sizes,
+            options.parallelism,
+            options.dtype,
+            self.layers,
+            recomputes=options.recomputes,
+            recomputed=options.recomputed,
         )
         with gang.collective("the chunks of the model"):  # tied ends of a pipeline are compared
             self.chunks = build_chunks(config, self.sizes, options.parallelism, self.settings, self.layers)

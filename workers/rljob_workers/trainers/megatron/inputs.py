@@ -50,6 +50,10 @@ class PackedInputs:
     """[own responses]: their numbers among all response tokens of the rows, in order."""
     num_responses: int
     """Of all ranks."""
+    rows: torch.Tensor
+    """[own tokens] on the host: the row of each, from 0; of padding their number."""
+    row_lengths: torch.Tensor
+    """[rows] on the host: computed tokens of each, on all ranks."""
 
 
 def packed_inputs(
@@ -68,9 +72,11 @@ def packed_inputs(
     padded = -(-lengths // multiple) * multiple if len(lengths) else torch.tensor([multiple])
     ends = torch.cat([torch.zeros(1, dtype=torch.int64), padded.cumsum(0)])
     ids = torch.zeros(int(ends[-1]), dtype=torch.int64)
+    rows = torch.full_like(ids, len(all_lengths))
     if len(lengths):
         sources, places = _ranges(offsets[:-1][all_lengths > 0], lengths), _ranges(ends[:-1], lengths)
         ids[places] = tokens.values[sources].long()
+        rows[places] = torch.repeat_interleave(torch.nonzero(all_lengths > 0)[:, 0], lengths)
     starts = torch.zeros(len(all_lengths), dtype=torch.int64)
     starts[all_lengths > 0] = ends[:-1][: len(lengths)]
     first = offsets.diff() - responses  # of the response, within its row
@@ -80,9 +86,9 @@ def packed_inputs(
     if context.size > 1:
         rank_of, place_of = _cut(padded, ends, context.size)
         own = rank_of == context.rank
-        local = torch.empty(int(own.sum()), dtype=torch.int64)
-        local[place_of[own]] = ids[own]
-        ids = local
+        local = torch.empty(2, int(own.sum()), dtype=torch.int64)
+        local[:, place_of[own]] = torch.stack([ids, rows])[:, own]
+        ids, rows = local
         asked = own[predicting]
         slots, targets, predicting = slots[asked], targets[asked], place_of[predicting[asked]]
     return PackedInputs(
@@ -94,6 +100,8 @@ def packed_inputs(
         targets=targets.to(device),
         slots=slots.to(device),
         num_responses=int(responses.sum()),
+        rows=rows,
+        row_lengths=all_lengths.clamp(min=0),
     )
 
 

@@ -12,6 +12,7 @@ import torch
 from rljob_workers.algorithms.objective import Output, Outputs
 from rljob_workers.devices import own_device
 from rljob_workers.trainers.megatron import saved_state
+from rljob_workers.trainers.megatron.expert_load import ExpertLoad
 from rljob_workers.trainers.megatron.optimizer import DistributedAdamW
 from rljob_workers.trainers.megatron.passes import passes_of_schedule
 from rljob_workers.trainers.megatron.schedule import Schedule
@@ -20,8 +21,10 @@ from rljob_workers.trainers.model_trainer import Meeting, ScoringModel, Trainabl
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from rljob_workers.algorithms.metric_totals import Totals
     from rljob_workers.models.slices import StateShare
     from rljob_workers.tensors.jagged import Jagged
     from rljob_workers.trainers.base import Bucket
@@ -29,8 +32,17 @@ if TYPE_CHECKING:
     from rljob_workers.trainers.megatron.decoder import Decoder
     from rljob_workers.trainers.mesh import Mesh
     from rljob_workers.trainers.micro_batches import RowRange
-    from rljob_workers.trainers.model_trainer import LossOf
+    from rljob_workers.trainers.model_trainer import LossOf, NormaliserOf
     from rljob_workers.trainers.optimizer_steps import AdamWConfig
+
+
+def _load_of(decoder: Decoder) -> ExpertLoad | None:
+    sizes = decoder.sizes
+    if not sizes.experts:
+        return None
+    from rljob_workers.trainers.megatron.routers import routers_of
+
+    return ExpertLoad(routers_of(decoder.chunks), decoder.options.balance, sizes.layers, sizes.experts)
 
 
 class MegatronScoring(ScoringModel):
@@ -75,6 +87,7 @@ class MegatronModel(MegatronScoring, TrainableModel):
         self._mesh = mesh
         self._optimizer = DistributedAdamW(decoder, optimizer, mesh.gang)
         super().__init__(decoder, self._optimizer.chunks)
+        self._load = _load_of(decoder)
         self._export = Export(decoder, decoder.options.dtype, mesh.gang)
         self.weight_share = self._export.share
         self.totals = torch.zeros(num_totals, dtype=torch.float64, device=self.device)
@@ -89,6 +102,10 @@ class MegatronModel(MegatronScoring, TrainableModel):
         super().load(source)
         self._optimizer.load()
 
+    def passes(self, *, are_last: bool) -> AbstractContextManager[None]:
+        """Gradients are exchanged beside the last of them, where the options say so."""
+        return self._optimizer.passes(are_last=are_last)
+
     def train(
         self,
         tokens: Jagged,
@@ -96,17 +113,24 @@ class MegatronModel(MegatronScoring, TrainableModel):
         parts: Sequence[RowRange],
         temperature: float,
         loss_of: LossOf,
+        normaliser_of: NormaliserOf,
     ) -> None:
         """See the base; a collective."""
-        self._schedule.train(tokens, response_lengths, parts, temperature, loss_of)
+        self._schedule.train(tokens, response_lengths, parts, temperature, loss_of, normaliser_of)
 
     def add_up(self, step: int) -> Sequence[float]:
-        """Gradients by Megatron, and totals by one sum of the gang."""
+        """Gradients by Megatron, and totals by one sum of the gang; the load of experts by another."""
         with self._mesh.gang.collective(f"the gradients of optimizer step {step}"):
             self._optimizer.add_up()
         totals = self.totals.cpu()
         self._mesh.add_up(totals, f"the loss of optimizer step {step}")
+        if self._load is not None:
+            self._load.add_up(self._mesh.gang, step)
         return totals.tolist()
+
+    def own_totals(self, normaliser: float) -> Totals:
+        """The load of experts."""
+        return {} if self._load is None else self._load.totals(normaliser)
 
     def average_gradient(self, normaliser: float) -> float:
         """A collective."""
@@ -119,8 +143,10 @@ class MegatronModel(MegatronScoring, TrainableModel):
             self._optimizer.step(clipping)
 
     def clear_gradient(self) -> None:
-        """Sets it to zero."""
+        """Sets it to zero, and what is counted beside it."""
         self._optimizer.clear()
+        if self._load is not None:
+            self._load.clear()
 
     def export(self) -> Iterator[Bucket]:
         """This rank's tensors; a collective."""
@@ -139,3 +165,8 @@ class MegatronCritic(MegatronModel):
     """A decoder with a value head, and its optimizer."""
 
     outputs: ClassVar[frozenset[Output]] = frozenset({Output.VALUES})
+
+    def own_totals(self, normaliser: float) -> Totals:
+        """The load of its experts, by names of its own: a report has both models."""
+        found = super().own_totals(normaliser)
+        return {name.replace("experts/", "critic/experts_"): total for name, total in found.items()}

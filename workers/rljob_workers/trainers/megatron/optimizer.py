@@ -6,6 +6,7 @@ the same ones). Used by `megatron_model`; `saved_state` reads and fills the shar
 
 from __future__ import annotations
 
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -53,9 +54,12 @@ class DistributedAdamW:
         self._gang = gang
         self.steps = 0
         """That were taken."""
+        self._is_exchanging = False
+        """Whether gradients are on their way, or were where nothing is overlapped: no pass may add to them."""
         wrapping = DistributedDataParallelConfig(
             grad_reduce_in_fp32=True,
-            overlap_grad_reduce=False,
+            overlap_grad_reduce=decoder.options.bucket is not None,
+            bucket_size=decoder.options.bucket,
             use_distributed_optimizer=True,
             average_in_collective=False,
         )
@@ -99,11 +103,36 @@ class DistributedAdamW:
         """Of dense parameters, and of experts."""
         return getattr(self._optimizer, "chained_optimizers", [self._optimizer])
 
+    @contextmanager
+    def passes(self, *, are_last: bool) -> Iterator[None]:
+        """Around a schedule. Megatron exchanges a bucket once a last pass has come to all of it.
+
+        An exchange takes what is there: one of a schedule before the last would be wrong, silently.
+        """
+        settings = self._decoder.settings
+        holding = [chunk.no_sync for chunk in self.chunks]
+        if self._decoder.options.bucket is None:
+            yield
+        elif are_last:
+            settings.no_sync_func = holding if len(holding) > 1 else holding[0]  # for its passes but the last
+            self._is_exchanging = True
+            yield
+        else:
+            settings.no_sync_func = nullcontext  # it would end ours
+            with ExitStack() as stack:
+                for hold in holding:
+                    stack.enter_context(hold())
+                yield
+
     def add_up(self) -> None:
         """Gradients over data and context parallelism, norms of sequence parallelism, and tied ends of a pipeline."""
         from megatron.core.distributed import finalize_model_grads
 
+        if self._decoder.options.bucket is not None and not self._is_exchanging:
+            for chunk in self.chunks:
+                chunk.start_grad_sync()
         finalize_model_grads(self.chunks, None)
+        self._is_exchanging = False
 
     def average(self, normaliser: float) -> float:
         """Divides what `add_up` gave; the norm over all weights, each counted once."""
@@ -126,7 +155,11 @@ class DistributedAdamW:
         self.steps += 1
 
     def clear(self) -> None:
-        """Drops the gradient."""
+        """Drops the gradient; where it is on its way, a collective."""
+        if self._is_exchanging:
+            for chunk in self.chunks:
+                chunk.finish_grad_sync()
+            self._is_exchanging = False
         for chunk in self.chunks:
             chunk.zero_grad_buffer()
         self._optimizer.zero_grad()

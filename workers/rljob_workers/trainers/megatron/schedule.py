@@ -6,12 +6,15 @@ the same rows. Used by `megatron_model`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import distributed
 
+from rljob_workers.trainers.megatron.balance import RoutedTokens, routed_tokens
+from rljob_workers.trainers.megatron.building import head_weight
 from rljob_workers.trainers.megatron.decoder import Decoder
 from rljob_workers.trainers.megatron.inputs import PackedInputs, packed_inputs
 from rljob_workers.trainers.megatron.passes import num_micro_batches
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
 
     from rljob_workers.algorithms.objective import Outputs
     from rljob_workers.tensors.jagged import Jagged
-    from rljob_workers.trainers.model_trainer import LossOf
+    from rljob_workers.trainers.model_trainer import LossOf, NormaliserOf
 
 _EMPTY = RowRange(0, 0, 0, 0)
 
@@ -40,7 +43,7 @@ class Schedule:
         self, tokens: Jagged, response_lengths: torch.Tensor, parts: Sequence[RowRange], temperature: float
     ) -> list[Outputs]:
         """The outputs of each of `parts`, on every rank."""
-        return self._run(tokens, response_lengths, parts, temperature, None)
+        return self._run(tokens, response_lengths, parts, temperature, None, None)
 
     def train(
         self,
@@ -49,9 +52,13 @@ class Schedule:
         parts: Sequence[RowRange],
         temperature: float,
         loss_of: LossOf,
+        normaliser_of: NormaliserOf,
     ) -> None:
-        """Adds up the gradient of loss_of(part, outputs) of each part, which every rank calls once for each."""
-        outputs = self._run(tokens, response_lengths, parts, temperature, loss_of)
+        """Adds up the gradient of loss_of(part, outputs) of each part, which every rank calls once for each.
+
+        Of experts, what balances them too, weighed by `normaliser_of`.
+        """
+        outputs = self._run(tokens, response_lengths, parts, temperature, loss_of, normaliser_of)
         if not self._is_last_stage:
             for part, found in zip(parts, outputs, strict=True):
                 loss_of(part, found)
@@ -69,6 +76,7 @@ class Schedule:
         parts: Sequence[RowRange],
         temperature: float,
         loss_of: LossOf | None,
+        normaliser_of: NormaliserOf | None,
     ) -> list[Outputs]:
         from megatron.core.pipeline_parallel import get_forward_backward_func
 
@@ -76,10 +84,10 @@ class Schedule:
         is_interleaved = parallelism.virtual_pipeline > 1
         missing = num_micro_batches(len(parts), parallelism) - len(parts)
         multiple, context = parallelism.row_multiple, self._decoder.context
-        passes = [
-            (part, packed_inputs(tokens, response_lengths, part or _EMPTY, multiple, context, self._device))
-            for part in (*parts, *[None] * missing)
-        ]
+        passes = []
+        for part in (*parts, *[None] * missing):
+            inputs = packed_inputs(tokens, response_lengths, part or _EMPTY, multiple, context, self._device)
+            passes.append((part, inputs, self._routed(inputs, part, response_lengths, normaliser_of)))
         found: list[torch.Tensor] = []
         step = partial(self._step, found=found, temperature=temperature, loss_of=loss_of)
         iterators = [iter(passes) for _ in self._chunks]
@@ -94,9 +102,25 @@ class Schedule:
         )
         return self._on_all_stages(found, parts)
 
+    def _routed(
+        self,
+        inputs: PackedInputs,
+        part: RowRange | None,
+        response_lengths: torch.Tensor,
+        normaliser_of: NormaliserOf | None,
+    ) -> RoutedTokens | None:
+        """What routers of experts are told of a pass that trains."""
+        if normaliser_of is None or part is None or not self._decoder.sizes.experts:
+            return None
+        options, rank = self._decoder.options, self._decoder.place.tensor_rank
+        if options.parallelism.cuts_sequence:
+            own = inputs.rows.chunk(options.parallelism.tensor)[rank]
+            inputs = replace(inputs, rows=own)
+        return routed_tokens(inputs, part, response_lengths, options.balance, normaliser_of)
+
     def _step(
         self,
-        passes: Iterator[tuple[RowRange | None, PackedInputs]],
+        passes: Iterator[tuple[RowRange | None, PackedInputs, RoutedTokens | None]],
         chunk: Any,  # noqa: ANN401 -- of an untyped library
         *,
         found: list[torch.Tensor],
@@ -106,12 +130,13 @@ class Schedule:
         """One pass of one chunk, and what the schedule calls with the result of the last one."""
         from megatron.core.packed_seq_params import PackedSeqParams
 
-        part, inputs = next(passes)
+        part, inputs, routed = next(passes)
         ends = inputs.ends
         # Transformer Engine compares both kinds of ends, and waits for it; where rows are cut it wants both.
         padded = ends if self._decoder.options.parallelism.context > 1 else None
         packed = PackedSeqParams("thd", ends, ends, padded, padded, inputs.longest, inputs.longest)
         packed.row_blocks = inputs.blocks  # for our attention
+        packed.routed = routed  # for our routers
         hidden = chunk(inputs.token_ids, None, None, packed_seq_params=packed)
         return hidden, partial(self._end, found, chunk, part, inputs, temperature, loss_of)
 
@@ -132,8 +157,10 @@ class Schedule:
             found.append(outputs.detach())
             if loss_of is not None:
                 of_rows = loss_of(part, self._decoder.named(outputs))
-        loss = hidden.float().sum() * 0.0 if of_rows is None or not inputs.num_responses else of_rows
-        return loss, torch.zeros([], dtype=torch.int), {}
+        if of_rows is None or not inputs.num_responses:
+            # The head too: gradients are exchanged once each parameter has one.
+            of_rows = (hidden.float().sum() + head_weight(_unwrapped(chunk)).flatten()[:1].float().sum()) * 0.0
+        return of_rows, torch.zeros([], dtype=torch.int), {}
 
     def _on_all_stages(self, found: Sequence[torch.Tensor], parts: Sequence[RowRange]) -> list[Outputs]:
         if self._decoder.options.parallelism.pipeline == 1:
