@@ -191,7 +191,7 @@ def test_a_job_of_a_file_is_the_command_with_its_fields(file: Path) -> None:
     [
         ({"rollout.batchSize": -1}, r"^--set: spec.rollout.batchSize: -1 is below the minimum 1"),
         ({"learningRat": 1}, r"^--set: spec.learningRat: there is no such field. Did you mean training.optimizer"),
-        ({"data.prompts": None}, r"^--set: spec.data.prompts: exactly one of prompts and reasoningGym"),
+        ({"data.prompts": None}, r"^--set: spec.data.prompts: exactly one of prompts, sources and reasoningGym"),
     ],
 )
 def test_a_wrong_field_is_refused_when_the_job_is_made(file: Path, overrides: dict[str, Any], sentence: str) -> None:

@@ -23,7 +23,7 @@ from rljob_workers.trainers.settings import trainer_config
 from tests.unit.trainers.rows import make_rows, make_spec
 
 if TYPE_CHECKING:
-    from rljob_workers.trainers.model_trainer import LossOf
+    from rljob_workers.trainers.model_trainer import LossOf, NormaliserOf
 
 
 class Interleaved(FlatModel):
@@ -43,6 +43,7 @@ class Interleaved(FlatModel):
         parts: Sequence[RowRange],
         temperature: float,
         loss_of: LossOf,
+        normaliser_of: NormaliserOf,
     ) -> None:
         outputs = [self.forward(tokens, response_lengths, part, temperature) for part in parts]
         for loss in [loss_of(part, one) for part, one in zip(parts, outputs, strict=True)]:

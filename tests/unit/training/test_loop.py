@@ -166,7 +166,7 @@ def run(ranks: list[Rank], proximal: Proximal, monkeypatch: pytest.MonkeyPatch, 
 
     def live(number: int, rank: Any) -> None:
         slicing = Slicing("actor_train", 12 * SLICES, 12 * SLICES_PER_STEP, SLICES_PER_STEP, number, len(ranks))
-        config = ActorConfig(ROLLOUTS, PASSES, critic_only, proximal, 1.0, Truncated.KEEP)
+        config = ActorConfig(ROLLOUTS, PASSES, critic_only, proximal, 1.0, Truncated.KEEP, None)
         group = Threads(number, meeting)
         rank.mesh = data_parallel(group)
         try:
