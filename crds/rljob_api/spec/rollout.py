@@ -207,7 +207,7 @@ class JudgeSpec(ServerSpec):
     model: str = Field(min_length=1, max_length=256)
     """Its name there."""
     rubric: str = Field(min_length=1, max_length=65536)
-    """What the judge is told, with {response} in it, and {prompt} and {label} where it needs them."""
+    """The judge's instruction, with {response} in it, and {prompt} and {label} where it needs them."""
     lowest: float = Field(default=0.0, ge=-1e6, le=1e6)
     """The score that is worth 0.0."""
     highest: float = Field(default=10.0, ge=-1e6, le=1e6)

@@ -101,7 +101,7 @@ class Trackers:
                 await processes.stop(process, patience=0.0)
                 return f"it has taken nothing for {self._still_seconds:.0f} s"
         last = last_line(self._folder.tail(_log_name(tracker)))
-        return f"its process ended with {process.returncode}: {last or 'without a word'}"
+        return f"its process ended with {process.returncode}: {last or 'without output'}"
 
     def _may_go_on(self, tracker: Tracker) -> bool:
         """Whether it may still get what it lacks: its process works, or was not begun yet."""

@@ -75,7 +75,7 @@ class CountingRouter(TopKRouter):  # type: ignore[misc] # of an untyped library
 
 
 class CountedLayer(TransformerLayer):  # type: ignore[misc] # of an untyped library
-    """Tells its router of which pass it is."""
+    """Gives its router the tokens of the pass in work."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:  # noqa: ANN401 -- of an untyped library
         super().__init__(*args, **settings)

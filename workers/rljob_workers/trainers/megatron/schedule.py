@@ -109,7 +109,7 @@ class Schedule:
         response_lengths: torch.Tensor,
         normaliser_of: NormaliserOf | None,
     ) -> RoutedTokens | None:
-        """What routers of experts are told of a pass that trains."""
+        """What routers of experts get of a pass that trains."""
         if normaliser_of is None or part is None or not self._decoder.sizes.experts:
             return None
         options, rank = self._decoder.options, self._decoder.place.tensor_rank
