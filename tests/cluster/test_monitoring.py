@@ -49,6 +49,8 @@ NEVER_REPORTED = {
     "rljob_optimizer_skipped_steps": "only of steps with such ones",
     "rljob_critic_skipped_steps": "only of steps with such ones",
     "rljob_supervised_": "no job is fine-tuned so",
+    "rljob_experts_": "this job's model has none",
+    "rljob_critic_experts_": "this job's model has none",
     "rljob_step_metric": "this job's reward names none",
 }
 SHOWN_SELDOM = ("rljob_mismatch_", "rljob_step_metric")
