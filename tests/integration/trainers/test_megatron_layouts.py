@@ -22,8 +22,10 @@ from tests.near import assert_moved_alike
 STEPS = 3
 WEIGHTS_BOUND, RESULTS_BOUND, SCORES_BOUND = 5e-3, 1e-4, 1e-3
 """Of the way that a tensor moved; of loss, norm and KL; of log-probs and entropies of rows that were not trained on."""
-MOMENTS_BOUND = 1e-4
-"""Of the length of a tensor's moments."""
+MOMENTS_BOUND = 3e-4
+"""Of the length of a tensor's moments. The plain loop in float32 is itself off by up to 9.7e-5 from that in float64:
+qwen2's biases of keys, whose gradients nearly cancel, since a softmax does not change by what all its inputs have in
+common. Of the other models by up to 5e-6."""
 
 Case = tuple[str, str, str]
 """Layout, model, objective."""
