@@ -264,25 +264,10 @@ class RewardFailureSpec(RuledModel):
 class OneReward(RuledModel):
     """What a reward has, alone or in a sum."""
 
-    @property
-    def kinds(self) -> list[str]:
-        """Which of KINDS it has."""
-        return [kind for kind in KINDS if getattr(self, to_snake(kind)) is not None]
-
-
-class SummedRewardSpec(OneReward):
-    """One of several rewards, of at most one kind; of none: as without sum."""
-
-    rules = REWARD_OF_SUM
-
-    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]+$", max_length=64)]
-    """Of its metrics: `reward/NAME` is the mean of what it gives, before the weight."""
-    weight: float = Field(default=1.0, ge=-1e9, le=1e9)
-    """Of what it gives in the sum; 0 for one that is measured and nothing else."""
     exact_match: ExactMatchSpec | None = None
     """The answer must equal the label."""
     character_match: CharacterMatchSpec | None = None
-    """Partial credit, character by character."""
+    """Partial credit, character by character: a model with random weights finds its way from nothing."""
     math_verify: MathVerifySpec | None = None
     """The answer must be the same expression as the label."""
     text_overlap: TextOverlapSpec | None = None
@@ -299,6 +284,22 @@ class SummedRewardSpec(OneReward):
     """A model scores by a rubric."""
     custom: RewardFunctionSpec | None = None
     """A function of yours."""
+
+    @property
+    def kinds(self) -> list[str]:
+        """Which of KINDS it has."""
+        return [kind for kind in KINDS if getattr(self, to_snake(kind)) is not None]
+
+
+class SummedRewardSpec(OneReward):
+    """One of several rewards, of at most one kind; of none: as without sum."""
+
+    rules = REWARD_OF_SUM
+
+    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]+$", max_length=64)]
+    """Of its metrics: `reward/NAME` is the mean of what it gives, before the weight."""
+    weight: float = Field(default=1.0, ge=-1e9, le=1e9)
+    """Of what it gives in the sum; 0 for one that is measured and nothing else."""
 
 
 class OverlongSpec(ApiModel):
@@ -326,26 +327,6 @@ class RewardSpec(OneReward):
 
     rules = REWARD
 
-    exact_match: ExactMatchSpec | None = None
-    """The answer must equal the label."""
-    character_match: CharacterMatchSpec | None = None
-    """Partial credit, character by character: a model with random weights finds its way from nothing."""
-    math_verify: MathVerifySpec | None = None
-    """The answer must be the same expression as the label."""
-    text_overlap: TextOverlapSpec | None = None
-    """Partial credit, word by word."""
-    choice: ChoiceSpec | None = None
-    """The answer must choose the label's letter."""
-    format: FormatSpec | None = None
-    """The answer must match a pattern."""
-    tags: TagsSpec | None = None
-    """The answer must have tags."""
-    remote: RemoteSpec | None = None
-    """A server scores."""
-    judge: JudgeSpec | None = None
-    """A model scores by a rubric."""
-    custom: RewardFunctionSpec | None = None
-    """A function of yours."""
     sum: list[SummedRewardSpec] | None = Field(default=None, min_length=1, max_length=16)
     """Several rewards: each is multiplied by its weight, and added up. A sample that one of them cannot score has no
     score."""

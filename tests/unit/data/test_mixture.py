@@ -15,7 +15,7 @@ from rljob_api.spec.data import MIXTURE_BLOCK, DataSpec, block_counts
 from rljob_api.spec.model import TokenizerConfig
 from rljob_workers.data import build_prompt_source
 from rljob_workers.data.mixture import Mixing
-from rljob_workers.data.places import place_of_prompt
+from rljob_workers.data.rows import place_of_prompt
 from rljob_workers.models.tokenizers import make_tokenizer
 
 TOKENIZER = make_tokenizer(TokenizerConfig(alphabet="abc0123456789"))

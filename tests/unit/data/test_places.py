@@ -8,7 +8,7 @@ import pytest
 from rljob_api.spec.data import DataSpec
 from rljob_api.spec.model import TokenizerConfig
 from rljob_workers.data import build_prompt_source
-from rljob_workers.data.places import place_of_prompt
+from rljob_workers.data.rows import place_of_prompt
 from rljob_workers.models.tokenizers import make_tokenizer
 
 

@@ -13,7 +13,7 @@ from pyarrow import parquet
 from rljob_api.spec.data import DataSpec
 from rljob_api.spec.model import TokenizerConfig, TokenizerKind
 from rljob_workers.data import Prompt, build_prompt_source
-from rljob_workers.data.places import place_of_prompt
+from rljob_workers.data.rows import place_of_prompt
 from rljob_workers.models.tokenizers import CHAT_TEMPLATE, make_tokenizer
 
 TOKENIZER = make_tokenizer(TokenizerConfig(kind=TokenizerKind.BYTE))

@@ -1,6 +1,7 @@
 """Prompts of one file, whatever its format, and the columns of its rows.
 
-Used by the sources of prompts, by the trial of a reward, and for the place of a prompt. Needs no tokenizer by itself.
+Used by the sources of prompts, by the trial of a reward, and by the coordinator, for the place of a prompt. Needs no
+tokenizer by itself.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rljob_api.row_files.tables import Table, is_table, open_table
 from rljob_api.spec.data import MAX_SOURCE_CHARACTERS
 from rljob_workers.data.jsonl import JsonlRows
+from rljob_workers.data.mixture import Draw, Mixing
 from rljob_workers.data.prompts import Prompt, PromptSource, item_at
 
 if TYPE_CHECKING:
@@ -127,3 +129,19 @@ def source_of(spec: DataSpec, entry: Mapping[str, Any], where: str) -> str | Non
             f" {MAX_SOURCE_CHARACTERS} characters. Write the name of its source, or correct data.sourceKey."
         )
     return value
+
+
+def place_of_prompt(spec: DataSpec, index: int) -> str:
+    """The place of the prompt at `index` of the stream, as a text; without its line where the file cannot be read."""
+    if spec.reasoning_gym is not None:
+        return f"task {item_at(index, spec.reasoning_gym.size, spec.shuffle_seed)} of {spec.reasoning_gym.dataset}"
+    draw = Draw(0, index)
+    if spec.sources is not None:
+        draw = Mixing([each.weight for each in spec.sources], spec.shuffle_seed).draw(index)
+    file = spec.files[draw.source]
+    try:
+        rows = open_rows(file)
+    except ValueError:
+        return f"number {draw.index} of {file.path}"
+    number = rows.number(item_at(draw.index, len(rows), spec.shuffle_seed))
+    return f"{rows.unit} {number} of {file.path}"

@@ -1,4 +1,4 @@
-"""Care of the queue between requests: lost rows of storage units, room in them, tickets held by silent replicas.
+"""Care of the queue between requests: lost rows, room in units, tickets of silent replicas, ends of evaluations.
 
 The coordinator calls it in its thread, as background duties. The queue decides what is lost or may go; the supervisor
 decides about restarts.
@@ -15,13 +15,14 @@ from functools import partial
 from rljob_api.names import WeightVersion, partition_name
 from rljob_api.roles import LEADING_ROLE, TICKET_ROLE
 from rljob_api.wire.failures import FailureKind
-from rljob_api.wire.observation import CoordinatorEvent, EventKind, RoomMade
+from rljob_api.wire.observation import CoordinatorEvent, EvaluationReport, EventKind, RoomMade
 from rljob_api.wire.ranks import Beat, RankState
 from rljob_workers.dcs.coordinator.context import CoordinatorContext, Topic
 from rljob_workers.dcs.coordinator.epochs import Epochs
 from rljob_workers.dcs.coordinator.progress import Progress
 from rljob_workers.dcs.coordinator.rank_incarnations import RankIncarnations, beat_interval_seconds
 from rljob_workers.dcs.coordinator.records import ROOM
+from rljob_workers.evaluation import SampleResult, metrics_of, sentence_of
 from rljob_workers.transfer_queue.errors import StorageUnreachable
 from rljob_workers.transfer_queue.upkeep import Dropped, LostChunks, LostRows, in_one_sentence
 
@@ -211,3 +212,29 @@ def _not_emitted(listed: list[Dropped], emitted: RoomMade | None) -> list[Droppe
     if emitted is None or listed[-1].total_rows < emitted.rows:
         return listed
     return [one for one in listed if one.total_rows > emitted.rows]
+
+
+class Evaluations:
+    """The ends of a job's evaluations. Ranks begin them, and the queue has their samples."""
+
+    def __init__(self, context: CoordinatorContext, epochs: Epochs) -> None:
+        self._context = context
+        self._epochs = epochs
+
+    def check(self) -> None:
+        """Ends the one whose samples are all scored. Reported once, also by a coordinator that died in between."""
+        spec = self._context.job.spec.evaluation
+        if spec is None:
+            return
+        state = self._context.admin.evaluation()
+        if state.version < 0 or state.is_over or state.num_results < state.num_samples:
+            return
+        results = [SampleResult.parse(text) for text in self._context.admin.evaluation_results()]
+        metrics = metrics_of(results, spec.sets)
+        message = f"Version {state.version} was evaluated: {sentence_of(metrics, spec.sets)}."
+        event = self._context.event(EventKind.EVALUATED, self._epochs.current.restore.epoch, message)
+        report = EvaluationReport(version=state.version, samples=len(results), metrics=metrics)
+        self._context.emit_once(
+            "evaluation", f"{state.lineage}/{state.version}", event.model_copy(update={"evaluation": report})
+        )
+        self._context.admin.end_evaluation(state.version)

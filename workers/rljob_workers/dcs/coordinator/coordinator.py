@@ -22,11 +22,10 @@ from rljob_api.wire.observation import (
     ServerState,
 )
 from rljob_api.wire.ranks import Beat, BeatAnswer, RankHello, RankState, RankWelcome
-from rljob_workers.data.places import place_of_prompt
-from rljob_workers.dcs.coordinator.background_care import HeldWork, StorageCare
+from rljob_workers.data.rows import place_of_prompt
+from rljob_workers.dcs.coordinator.background_care import Evaluations, HeldWork, StorageCare
 from rljob_workers.dcs.coordinator.context import CoordinatorContext, Refused, not_open, wrong_epoch
 from rljob_workers.dcs.coordinator.epochs import Epochs, note_job_to_come, runs_alike
-from rljob_workers.dcs.coordinator.evaluations import Evaluations
 from rljob_workers.dcs.coordinator.launchers import Launchers
 from rljob_workers.dcs.coordinator.progress import Progress
 from rljob_workers.dcs.coordinator.queue_room import QueueRoom
