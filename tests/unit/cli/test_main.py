@@ -45,7 +45,8 @@ def test_ctrl_c_before_anything_was_started_is_an_interruption(tmp_path: Path) -
     process = subprocess.Popen([sys.executable, "-m", "rljob_cli", "run", str(manifest)], stderr=subprocess.PIPE)
     with manifest.open("w"):  # opened as soon as the command reads it
         process.send_signal(signal.SIGINT)
-        _, message = process.communicate(timeout=60)
+    # Closed before the wait: a signal that comes between Python's last look for signals and read() ends no read.
+    _, message = process.communicate(timeout=60)
     assert (process.returncode, message) == (EXIT_INTERRUPTED, b"")
 
 
