@@ -76,6 +76,7 @@ def api(cluster: Cluster) -> Iterator[client.CustomObjectsApi]:
         yield client.CustomObjectsApi(connection)
 
 
+@pytest.mark.long
 def test_each_field_is_accepted_at_its_edges_exactly_when_the_models_accept_it(
     api: client.CustomObjectsApi, team: Kubectl
 ) -> None:

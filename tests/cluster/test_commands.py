@@ -15,7 +15,7 @@ from tests.cluster.harness.kubectl import Kubectl
 from tests.cluster.harness.machine import Cluster
 from tests.cluster.statuses import FULL, write_status
 from tests.unit.api.manifests import changed
-from tests.unit.api.test_manifest import EXAMPLES
+from tests.unit.api.test_manifest import EXAMPLES, ROOT
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -91,7 +91,13 @@ def test_rljob_restart_states_what_has_no_sense(cluster: Cluster, kubectl: Kubec
     assert done.stderr.startswith("The RLJob demo has succeeded. There is nothing to restart.")
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=name, marks=() if name in {"quickstart.yaml", "ppo-critic.yaml"} else pytest.mark.long)
+        for path, name in ((path, path.relative_to(ROOT / "examples").as_posix()) for path in EXAMPLES)
+    ],
+)
 def test_an_example_and_what_render_makes_of_it_are_accepted(cluster: Cluster, kubectl: Kubectl, path: Path) -> None:
     rendered = _rljob(cluster, "render", str(path)).stdout
     for text in (path.read_text(), rendered):

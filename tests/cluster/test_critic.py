@@ -58,6 +58,7 @@ def records(subject: Subject) -> list[Path]:
     return found
 
 
+@pytest.mark.long
 def test_both_trainers_restart_drain_and_resume_from_one_record(subject: Subject) -> None:
     job = subject.job
     job.process("critic").kill()

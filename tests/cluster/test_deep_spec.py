@@ -34,6 +34,7 @@ def takes(kubectl: Kubectl, name: str) -> bool:
     return kubectl.wait(f"{name} to be judged", lambda: accepted(kubectl, name))[0] == "True"
 
 
+@pytest.mark.long
 def test_a_job_nested_without_end_harms_no_other(cluster: Cluster, kubectl: Kubectl, tmp_path: Path) -> None:
     install_definition(cluster.kubeconfig)
     deep = json.dumps(make_job("deep", roles={"reference": {}, "rollout": {"template": {"spec": "DEEP"}}}))

@@ -91,12 +91,13 @@ BLOWS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("subject", "backend"),
     [
         pytest.param("Flat", TrainerBackend.FLAT, id="Flat"),
-        pytest.param("Fsdp", TrainerBackend.FSDP, id="Fsdp", marks=pytest.mark.long),
-        pytest.param("Megatron", TrainerBackend.MEGATRON, id="Megatron", marks=pytest.mark.long),
+        pytest.param("Fsdp", TrainerBackend.FSDP, id="Fsdp"),
+        pytest.param("Megatron", TrainerBackend.MEGATRON, id="Megatron"),
     ],
     indirect=["subject"],
 )

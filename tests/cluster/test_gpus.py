@@ -36,6 +36,7 @@ def devices_of(kubectl: Kubectl, job: ClusterJob, role: str, process: str) -> st
     return str(json.loads(text)["devices"])
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("four_gpus")
 def test_each_rank_of_a_pod_has_its_own_of_the_pods_devices(cluster: Cluster, kubectl: Kubectl, tmp_path: Path) -> None:
     install_definition(cluster.kubeconfig)

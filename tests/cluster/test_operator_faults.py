@@ -58,6 +58,7 @@ def worker_uids(job: ClusterJob) -> dict[str, str]:
     return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in job.pods()}
 
 
+@pytest.mark.long
 # An incarnation that is killed leaves connections behind, which a busy machine closes later than the test ends.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_operator_that_dies_after_every_write_comes_to_the_same_end(

@@ -194,6 +194,7 @@ def test_another_run_is_refused_with_why_it_may_not_have_the_name(stage: Stage) 
     assert stage.claim()["metadata"] == before["metadata"]
 
 
+@pytest.mark.long
 def test_a_clone_of_it_begins_with_the_weights_that_were_retained(stage: Stage) -> None:
     manifest = yaml.safe_load(stage.rljob("clone", NAME, "--from-checkpoint", "--name", "next"))
     stage.delete()

@@ -46,6 +46,7 @@ def test_trl_trains_or_its_absence_is_named() -> None:
         assert [step["step"] for step in steps] == [1]
 
 
+@pytest.mark.long
 def test_the_queue() -> None:
     message = assert_ended_well(
         bench("tests.bench.queue", "--only", "w1", "--rounds", "1", "--sides", "ours unix", "--output", "json")
@@ -53,6 +54,7 @@ def test_the_queue() -> None:
     assert json.loads(message)["figures"]
 
 
+@pytest.mark.long
 def test_lengths_of_optimizer_steps() -> None:
     arguments = ("--rollouts", "2", "--steps", "2", "--slices", "1", "--groups", "4", "--samples", "2")
     message = assert_ended_well(bench("tests.bench.step_lengths", *arguments))

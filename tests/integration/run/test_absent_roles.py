@@ -15,7 +15,7 @@ from .job import RunningJob, at_leisure, kill, make_manifest, make_simulated, st
 SEVERAL_STEPS = {"epochsPerRollout": 2, "globalBatchSize": 16, "microBatchSize": 4}
 STEPS = (
     pytest.param({"itersPerTrainUpdate": 2}, {"replicas": 2}, id="one optimizer step a rollout"),
-    pytest.param(SEVERAL_STEPS, {"ranksPerPod": 2}, id="two passes of two optimizer steps"),
+    pytest.param(SEVERAL_STEPS, {"ranksPerPod": 2}, id="two passes of two optimizer steps", marks=pytest.mark.long),
     pytest.param(SEVERAL_STEPS, {"backend": "Fsdp", "ranksPerPod": 2}, id="the same, sharded", marks=pytest.mark.long),
 )
 """What training is, and the actor that trains."""

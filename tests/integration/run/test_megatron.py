@@ -98,18 +98,32 @@ def few_prompts(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
     return {**manifest, "spec": {**manifest["spec"], "data": {"prompts": str(prompts)}}}
 
 
-def test_a_model_over_four_ranks_learns_and_outlives_each_kind_of_death(tmp_path: Path) -> None:
-    """Within a publication and a save, of which every rank has its part; then a rank of each stage, wherever it is."""
-    env = armed(tmp_path, publish__part_staged=10, checkpoint__part_written=10)
+def that_learns(folder: Path, actor: dict[str, Any]) -> dict[str, Any]:
+    """Within its 30 rollouts."""
     training = {
         "globalBatchSize": 64,
         "microBatchSize": 16,
         "optimizer": {"learningRate": 0.01, "beta2": 0.999, "maxGradNorm": 0},
     }
-    manifest = laid_out(
-        tmp_path, TENSOR_AND_PIPELINE, rollout={"samplesPerPrompt": 8}, training=training, restartPolicy=PATIENCE
-    )
-    with RunningJob(tmp_path, at_leisure(few_prompts(tmp_path, manifest), tmp_path), env) as job:
+    manifest = laid_out(folder, actor, rollout={"samplesPerPrompt": 8}, training=training, restartPolicy=PATIENCE)
+    return few_prompts(folder, manifest)
+
+
+def test_a_model_over_two_ranks_learns_and_outlives_deaths(tmp_path: Path) -> None:
+    env = armed(tmp_path, publish__part_staged=10)
+    over_two = {"backend": "Megatron", "ranksPerPod": 2, "parallelism": {"tensor": 2}}
+    with RunningJob(tmp_path, at_leisure(that_learns(tmp_path, over_two), tmp_path), env) as job:
+        suffered(job, "publish.part_staged", 1)
+        suffer(job, kill, 1)
+        survive(job, 2)
+        assert rewards(job, 25, 30) > rewards(job, 0, 5) + 0.1
+
+
+@pytest.mark.long
+def test_a_model_over_four_ranks_learns_and_outlives_each_kind_of_death(tmp_path: Path) -> None:
+    """Within a publication and a save, of which every rank has its part; then a rank of each stage, wherever it is."""
+    env = armed(tmp_path, publish__part_staged=10, checkpoint__part_written=10)
+    with RunningJob(tmp_path, at_leisure(that_learns(tmp_path, TENSOR_AND_PIPELINE), tmp_path), env) as job:
         suffered(job, "publish.part_staged", 1)
         suffered(job, "checkpoint.part_written", 2)
         suffer(job, kill, 3)

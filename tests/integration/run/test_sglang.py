@@ -8,7 +8,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -108,22 +108,14 @@ KILLS: tuple[Callable[[RunningJob, int], None], ...] = (
 )
 
 
-@pytest.mark.parametrize(
-    "strikes",
-    [
-        pytest.param((kill_scheduler, kill_in_an_update), id="two ways"),
-        pytest.param(KILLS, id="all ways", marks=pytest.mark.long),
-    ],
-)
-def test_engines_die_in_every_way_and_the_job_restarts_nothing_else(
-    tmp_path: Path, strikes: Sequence[Callable[[RunningJob, int], None]]
-) -> None:
+@pytest.mark.long
+def test_engines_die_in_every_way_and_the_job_restarts_nothing_else(tmp_path: Path) -> None:
     before = shared_memory()
     seen: set[int] = set()
     # Half a minute for each strike, and few rollouts: what is left of them in the end costs more than all the rest.
-    with RunningJob(tmp_path, manifest(tmp_path, seconds=2.0, numRollouts=15 * len(strikes))) as job:
+    with RunningJob(tmp_path, manifest(tmp_path, seconds=2.0, numRollouts=15 * len(KILLS))) as job:
         job.wait_for_step(1)
-        for turn, strike in enumerate(strikes):
+        for turn, strike in enumerate(KILLS):
             replica = turn % 2
             job.wait_for("both engines", lambda: job.ready() and all(engine_pid(job, one) for one in (0, 1)))
             victim = engine_pid(job, replica)

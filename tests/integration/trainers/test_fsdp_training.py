@@ -38,11 +38,12 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Mapping[str, 
 
 FOUR_RANKS = (4, "float64", 0, ALL)
 WORLDS = [
+    pytest.param(2, "float64", 0, ALL, id="two ranks"),
     pytest.param(1, "float64", 0, ALL, id="one rank", marks=pytest.mark.long),
-    pytest.param(*FOUR_RANKS, id="four ranks, which save after step 3"),
-    pytest.param(2, "float64", 3, SOME, id="two ranks go on with what four have saved"),
+    pytest.param(*FOUR_RANKS, id="four ranks, which save after step 3", marks=pytest.mark.long),
+    pytest.param(2, "float64", 3, SOME, id="two ranks go on with what four have saved", marks=pytest.mark.long),
     pytest.param(1, "float64", 3, SOME, id="one rank goes on with what four have saved", marks=pytest.mark.long),
-    pytest.param(2, "float32", 0, SOME, id="two ranks in float32"),
+    pytest.param(2, "float32", 0, SOME, id="two ranks in float32", marks=pytest.mark.long),
 ]
 
 

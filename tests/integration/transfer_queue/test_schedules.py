@@ -1,6 +1,6 @@
 """The real queue under random schedules and faults, against the contract of what is never lost.
 
-RLJOB_SCHEDULE_SEEDS sets the number of seeds (48 unless set; `make test-schedule`, and so `make test-long`, runs many).
+RLJOB_SCHEDULE_SEEDS sets the number of seeds (24 unless set; `make test-schedule`, and so `make test-long`, runs many).
 A failure names its seed.
 """
 
@@ -15,7 +15,7 @@ import pytest
 from tests.integration.transfer_queue.servers import Servers
 from tests.integration.transfer_queue.world import World, describe, make_shape
 
-SEEDS = int(os.environ.get("RLJOB_SCHEDULE_SEEDS", "48"))
+SEEDS = int(os.environ.get("RLJOB_SCHEDULE_SEEDS", "24"))
 BLOCKS = 6
 MOST_ACTIONS = 6000
 MOST_FAULTS = 5

@@ -112,9 +112,8 @@ async def test_drain_gives_each_sample_one_version(server: Contender, engine: En
 @pytest.mark.parametrize(
     ("mode", "updates"),
     [
-        (Interruption.RETRACT, 8),
         (Interruption.IN_PLACE, 8),
-        (Interruption.DRAIN, 4),
+        pytest.param(Interruption.DRAIN, 4, marks=pytest.mark.long),
         pytest.param(Interruption.RETRACT, 20, marks=pytest.mark.long),
         pytest.param(Interruption.IN_PLACE, 20, marks=pytest.mark.long),
     ],
