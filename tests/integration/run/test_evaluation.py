@@ -1,6 +1,11 @@
-"""Evaluation during training: kills within it change nothing that it finds, and training gets none of its samples."""
+"""Evaluation during training: kills within it change nothing that it finds, and training gets none of its samples.
+
+A checkpoint that is evaluated by itself has the scores of its version.
+"""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +69,16 @@ def undisturbed(folder: Path) -> dict[int, dict[str, float]]:
         return evaluations(job)
 
 
+def evaluate(folder: Path, checkpoint: Path, *options: str) -> dict[str, Any]:
+    """What `rljob evaluate` prints."""
+    command = [sys.executable, "-m", "rljob_cli", "evaluate", str(folder / "job.yaml"), "--output", "json", *options]
+    done = subprocess.run(
+        [*command, "--checkpoint", str(checkpoint)], capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
 def evaluated_events(job: RunningJob) -> list[str]:
     return [event["message"] for event in job.events() if event["reason"] == "Evaluated"]
 
@@ -77,6 +92,16 @@ def test_versions_are_evaluated_and_training_gets_none_of_their_samples(tmp_path
         assert found["eval/sampled/samples"] == PROMPTS * SAMPLES
         assert found["eval/greedy/b/samples"] == PROMPTS / 2
     assert by_version[0] != by_version[2] != by_version[3]
+    # The records that are kept, alone: the same to the last digit.
+    (record,) = (plain / "out" / "checkpoints").glob("2-*")
+    line = plain / "alone.jsonl"
+    found = evaluate(plain, record, "--out", str(line))
+    assert (found["folder"], found["version"], found["samples"]) == (str(record), 2, PROMPTS * (SAMPLES + 1))
+    assert found["metrics"] == by_version[2]
+    assert json.loads(line.read_text()) | by_version[2] == json.loads(line.read_text())
+    greedy = evaluate(plain, plain / "out", "--set-name", "greedy")
+    assert greedy["version"] == 3
+    assert greedy["metrics"] == {name: value for name, value in by_version[3].items() if name.startswith("eval/greedy")}
 
 
 @pytest.mark.long
