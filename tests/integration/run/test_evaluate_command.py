@@ -1,18 +1,16 @@
 """`rljob evaluate` beside no job: its end by Ctrl-C, a kill of its engine, and checkpoints that it refuses."""
 
 import json
-import os
-import signal
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rljob_api.machine.process_stat import PARENT, stat_of
+from rljob_workers.launcher.evaluate import MOST_DEATHS
 from tests.records import made_weights, make_record
 
-from .job import RunningJob, kill, new_interpreter
+from .job import Process, RunningJob, kill, new_interpreter
 from .test_evaluation import evaluated_job, scored
 
 
@@ -21,15 +19,17 @@ class RunningEvaluation(RunningJob):
 
     begin = staticmethod(new_interpreter)
 
-    def start(self) -> Any:  # noqa: ANN401 - as its base
+    def start(self) -> Process:
+        """See the base."""
         self.process = self.begin(["evaluate", str(self._file), *self._options], self._env, self._output)
         return self.process
 
-    def engine(self) -> int:
-        """The process whose child none of the others is: it has a port, and begins no other."""
+    def kill_engine(self) -> None:
+        """Kills the only one, and waits until it is gone."""
         (keeper,) = (pid for pid in self.processes() if parent_of(pid) == self.process.pid)
-        children = sorted(pid for pid in self.processes() if parent_of(pid) == keeper)
-        return children[1]  # the first one, which asks, was begun before it
+        _, engine = sorted(pid for pid in self.processes() if parent_of(pid) == keeper)  # what asks it is begun first
+        kill(engine)
+        self.wait_for("its end", lambda: engine not in self.processes())
 
 
 def parent_of(pid: int) -> int:
@@ -73,40 +73,34 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
         )
 
 
+def evaluated(folder: Path, *, kills_engine: bool) -> dict[str, Any]:
+    manifest, record = job_of_record(folder)
+    manifest["spec"]["rollout"]["concurrency"] = 16  # so that most is made after a kill
+    options = ["--checkpoint", str(record), "--out", str(folder / "results.jsonl")]
+    with RunningEvaluation(folder, manifest, options=options) as command:
+        if kills_engine:
+            command.wait_for("some scores", lambda: scored(folder) >= 3)
+            command.kill_engine()
+        assert command.process.wait(240) == 0, command.output()
+        command.wait_gone()
+    return results(folder)
+
+
 @pytest.mark.long
 def test_a_killed_engine_is_started_again_and_changes_nothing(tmp_path: Path) -> None:
-    found = []
-    for is_struck in (False, True):
-        folder = tmp_path / f"job-{is_struck}"
-        manifest, record = job_of_record(folder)
-        options = ["--checkpoint", str(record), "--out", str(folder / "results.jsonl")]
-        manifest["spec"]["rollout"]["concurrency"] = 16  # so that some are made after the kill
-        with RunningEvaluation(folder, manifest, options=options) as command:
-            if is_struck:
-                command.wait_for("some scores", lambda: scored(folder) >= 3)
-                kill(command.engine())
-            assert command.process.wait(240) == 0, command.output()
-            command.wait_gone()
-        found.append(results(folder))
-    plain, struck = found
+    plain = evaluated(tmp_path / "plain", kills_engine=False)
+    struck = evaluated(tmp_path / "struck", kills_engine=True)
     assert struck | {"checkpoint": ""} == plain | {"checkpoint": ""}
 
 
 @pytest.mark.long
-def test_an_engine_that_never_starts_is_named(tmp_path: Path) -> None:
+def test_an_engine_that_dies_again_and_again_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "job"
     manifest, record = job_of_record(folder)
     with RunningEvaluation(folder, manifest, options=["--checkpoint", str(record)]) as command:
-        for _ in range(5):
-            before = -1
-            command.wait_for("an engine", lambda before=before: len(command.processes()) == 4)
-            before = command.engine()
-            os.kill(before, signal.SIGKILL)
-            command.wait_for("its end", lambda pid=before: pid not in command.processes())
-        try:
-            code = command.process.wait(240)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(command.output()) from None
-        assert code == 1
+        for _ in range(MOST_DEATHS):
+            command.wait_for("an engine", lambda: len(command.processes()) == 4)
+            command.kill_engine()
+        assert command.process.wait(240) == 1
         command.wait_gone()
         assert "The engine of rollout-0 was killed by SIGKILL" in command.output()
