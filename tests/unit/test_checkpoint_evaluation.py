@@ -29,7 +29,8 @@ def result(number: int) -> bytes:
 
 @given(st.integers(1, 40), st.lists(st.tuples(st.integers(1, 9), st.booleans()), max_size=60))
 def test_each_sample_is_had_by_one_at_a_time_and_none_is_lost(num_samples: int, turns: list[tuple[int, bool]]) -> None:
-    work, scored = SampleList(), set()
+    work = SampleList()
+    scored: set[int] = set()
 
     def claim(limit: int) -> list[int]:
         answer = work.claim_evaluation(WEIGHT, "", num_samples, limit, ())

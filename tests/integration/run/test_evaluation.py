@@ -95,11 +95,12 @@ def test_versions_are_evaluated_and_training_gets_none_of_their_samples(tmp_path
     # The records that are kept, alone: the same to the last digit.
     (record,) = (plain / "out" / "checkpoints").glob("2-*")
     line = plain / "alone.jsonl"
-    found = evaluate(plain, record, "--out", str(line))
-    assert (found["folder"], found["version"], found["samples"]) == (str(record), 2, PROMPTS * (SAMPLES + 1))
-    assert found["metrics"] == by_version[2]
+    alone = evaluate(plain, record, "--out", str(line))
+    assert (alone["folder"], alone["version"], alone["samples"]) == (str(record), 2, PROMPTS * (SAMPLES + 1))
+    assert alone["metrics"] == by_version[2]
     assert json.loads(line.read_text()) | by_version[2] == json.loads(line.read_text())
-    greedy = evaluate(plain, plain / "out", "--set-name", "greedy")
+    # The latest one, by two engines.
+    greedy = evaluate(plain, plain / "out", "--set-name", "greedy", "--set", "roles.rollout.replicas=2")
     assert greedy["version"] == 3
     assert greedy["metrics"] == {name: value for name, value in by_version[3].items() if name.startswith("eval/greedy")}
 

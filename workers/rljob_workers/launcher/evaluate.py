@@ -115,12 +115,14 @@ class Evaluation:
         while not self._signals.terminated:
             self._attended.tick()
             self._signals.drain()
-            for ended in reap():
-                if ended.pid == asks.pid:
-                    return self._asked(asks, ended)
-                failure = self._engine_failure(ended)
-                if failure is not None:
-                    return self._refuse(failure.message, EXIT_BAD_MANIFEST if _is_users(failure) else EXIT_FAILED)
+            ended = reap()
+            # Engines first, all of them: one whose end was passed over would be waited for.
+            failures = [failure for each in ended if (failure := self._engine_failure(each)) is not None]
+            answered = next((each for each in ended if each.pid == asks.pid), None)
+            if answered is not None:
+                return self._asked(asks, answered)
+            for failure in failures:
+                return self._refuse(failure.message, EXIT_BAD_MANIFEST if _is_users(failure) else EXIT_FAILED)
             self._start_engines()
             self._sleep()
         return EXIT_TERMINATED
