@@ -73,11 +73,11 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
         )
 
 
-def evaluated(folder: Path, *, kills_engine: bool) -> dict[str, Any]:
+def evaluated(folder: Path, *options: str, kills_engine: bool = False) -> dict[str, Any]:
     manifest, record = job_of_record(folder)
     manifest["spec"]["rollout"]["concurrency"] = 16  # so that most is made after a kill
-    options = ["--checkpoint", str(record), "--out", str(folder / "results.jsonl")]
-    with RunningEvaluation(folder, manifest, options=options) as command:
+    given = ["--checkpoint", str(record), "--out", str(folder / "results.jsonl"), *options]
+    with RunningEvaluation(folder, manifest, options=given) as command:
         if kills_engine:
             command.wait_for("some scores", lambda: scored(folder) >= 3)
             command.kill_engine()
@@ -87,10 +87,11 @@ def evaluated(folder: Path, *, kills_engine: bool) -> dict[str, Any]:
 
 
 @pytest.mark.long
-def test_a_killed_engine_is_started_again_and_changes_nothing(tmp_path: Path) -> None:
-    plain = evaluated(tmp_path / "plain", kills_engine=False)
+def test_neither_a_killed_engine_nor_a_second_one_changes_anything(tmp_path: Path) -> None:
+    plain = evaluated(tmp_path / "plain")
     struck = evaluated(tmp_path / "struck", kills_engine=True)
-    assert struck | {"checkpoint": ""} == plain | {"checkpoint": ""}
+    by_two = evaluated(tmp_path / "two", "--set", "roles.rollout.replicas=2")
+    assert struck | {"checkpoint": ""} == plain | {"checkpoint": ""} == by_two | {"checkpoint": ""}
 
 
 @pytest.mark.long
