@@ -26,6 +26,7 @@ Try it:
   rljob logs rljob-out/job --role actor       what did its processes write? --previous: before they died
   rljob samples rljob-out/job                 what was generated, and what was it worth?
   rljob queue stats rljob-out/job             what waits for whom while it runs?
+  rljob evaluate job.yaml --checkpoint rljob-out/job    what are its evaluation sets worth with what it has saved?
   rljob checkpoint show rljob-out/job         what was saved last, and is it whole?
   rljob checkpoint export rljob-out/job --to policy     its weights as a folder for transformers
 
@@ -53,6 +54,9 @@ class Subcommand:
 SUBCOMMANDS = {
     "init": Subcommand("rljob_cli.commands.init:init", "Write a job to begin with: its manifest and its data."),
     "run": Subcommand("rljob_cli.commands.run:run", "Train a job on this machine: every role a process, a real Redis."),
+    "evaluate": Subcommand(
+        "rljob_cli.commands.evaluate:evaluate", "Score the evaluation sets of a manifest with a checkpoint."
+    ),
     "validate": Subcommand("rljob_cli.commands.validate:validate", "Check a manifest and what it names."),
     "render": Subcommand("rljob_cli.commands.render:render", "Print a manifest with all defaults filled in."),
     "reward": Subcommand("rljob_cli.commands.reward:reward", "Try the reward of a manifest on its first rows."),

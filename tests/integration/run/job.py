@@ -15,7 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 import redis
 import yaml
@@ -141,7 +141,7 @@ class RunningJob:
         self._output = (folder / "output.txt").open("ab")
         self.process: Process = self.start()
 
-    def __enter__(self) -> RunningJob:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,6 +1,11 @@
-"""Evaluation during training: kills within it change nothing that it finds, and training gets none of its samples."""
+"""Evaluation during training: kills within it change nothing that it finds, and training gets none of its samples.
+
+A checkpoint that is evaluated by itself has the scores of its version.
+"""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +69,16 @@ def undisturbed(folder: Path) -> dict[int, dict[str, float]]:
         return evaluations(job)
 
 
+def evaluate(folder: Path, checkpoint: Path, *options: str) -> dict[str, Any]:
+    """What `rljob evaluate` prints."""
+    command = [sys.executable, "-m", "rljob_cli", "evaluate", str(folder / "job.yaml"), "--output", "json", *options]
+    done = subprocess.run(
+        [*command, "--checkpoint", str(checkpoint)], capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
 def evaluated_events(job: RunningJob) -> list[str]:
     return [event["message"] for event in job.events() if event["reason"] == "Evaluated"]
 
@@ -77,6 +92,14 @@ def test_versions_are_evaluated_and_training_gets_none_of_their_samples(tmp_path
         assert found["eval/sampled/samples"] == PROMPTS * SAMPLES
         assert found["eval/greedy/b/samples"] == PROMPTS / 2
     assert by_version[0] != by_version[2] != by_version[3]
+    # Its checkpoint by itself: the same to the last digit.
+    file = plain / "alone.jsonl"
+    alone = evaluate(plain, plain / "out", "--out", str(file))
+    assert (alone["version"], alone["samples"]) == (3, PROMPTS * (SAMPLES + 1))
+    assert alone["metrics"] == by_version[3]
+    (line,) = map(json.loads, file.read_text().splitlines())
+    assert {name: value for name, value in line.items() if "eval/" in name} == by_version[3]
+    assert (line["version"], line["checkpoint"]) == (3, alone["folder"])
 
 
 @pytest.mark.long

@@ -58,6 +58,7 @@ def test_the_commands_are_these() -> None:
     assert list(SUBCOMMANDS) == [
         "init",
         "run",
+        "evaluate",
         "validate",
         "render",
         "reward",

@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[3]
 STARTED_BY = {
     "rljob init": "tests/unit/cli/test_init.py::test_what_is_written_is_valid",
     "rljob run": "tests/integration/run/job.py::start",
+    "rljob evaluate": "tests/integration/run/test_evaluation.py::evaluate",
     "rljob validate": "tests/cluster/test_commands.py::test_a_bad_manifest_ends_rljob_validate_with_64",
     "rljob render": "tests/cluster/test_commands.py::test_an_example_and_what_render_makes_of_it_are_accepted",
     "rljob reward": "tests/unit/cli/test_checks.py::test_the_command_shows_what_answers_are_worth",

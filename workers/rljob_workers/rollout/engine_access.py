@@ -9,14 +9,13 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from rljob_workers.dcs.membership.rank_context import RankContext
-from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.engines import backend_of
 from rljob_workers.engines.base import Engine, EngineAway, EngineGone, EngineRefused, EngineTimeout
 from rljob_workers.engines.incarnation import await_engine, end_engine
@@ -221,6 +220,17 @@ def build_engine(context: RankContext) -> Engine:
     return backend_of(context.job.spec).client(context.engine_url, context.engine_identity)
 
 
+class Attendance(Protocol):
+    """What waits for an engine: a rank's session, or what else may leave before it is up."""
+
+    @property
+    def draining(self) -> bool:
+        """Whether it shall leave."""
+
+    def busy(self, what: str, seconds: float, /) -> AbstractContextManager[None]:
+        """Announces that the block may take so long."""
+
+
 class RankEngine(EventLoopThread):
     """The engine of one rank: its client, the event loop that the client lives in, and the server's process.
 
@@ -229,7 +239,7 @@ class RankEngine(EventLoopThread):
         engine.call(engine.client.abort_all())
     """
 
-    def __init__(self, client: Engine, progress: EngineProgress, context: RankContext, session: RankSession) -> None:
+    def __init__(self, client: Engine, progress: EngineProgress, context: RankContext, session: Attendance) -> None:
         """Sends nothing yet: the server may still be starting."""
         super().__init__("generation")
         self.client = client

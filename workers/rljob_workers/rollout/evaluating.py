@@ -1,16 +1,18 @@
 """Evaluation at one engine: numbers of samples in, scores out, beside the rollout's groups.
 
-Used by the rollout loop from its own thread; generation runs in the engine's event loop, scoring in threads. Which
-sample is whose is in the control Redis (`transfer_queue/control/lua/evaluation.lua`). Puts no row.
+Used by the rollout loop from its own thread, and to evaluate a checkpoint (`checkpoint_evaluation`); generation runs
+in the engine's event loop, scoring in threads. Which sample is whose is in the control Redis of a job
+(`transfer_queue/control/lua/evaluation.lua`). Puts no row.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from rljob_api.names import WeightVersion
 from rljob_api.wire.identity import WeightId
@@ -24,7 +26,6 @@ from rljob_workers.rollout.engine_access import RankEngine
 from rljob_workers.rollout.engine_calls import EngineCalls
 from rljob_workers.rollout.evaluation_plan import EvaluationPlan, NumberedSample
 from rljob_workers.rollout.verification import WeightProof
-from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.types import EvaluationWaits
 
 AGAIN_SECONDS = 0.5
@@ -55,6 +56,21 @@ class _Begun:
     """What `proof.num_voided` was then."""
 
 
+class EvaluationWork(Protocol):
+    """Which samples are left: the queue of a job (`TransferQueueClient`), or a list without one."""
+
+    def claim_evaluation(
+        self, holds: WeightId, digest: str, num_samples: int, limit: int, in_work: Collection[int]
+    ) -> list[int] | EvaluationWaits:
+        """See `TransferQueueClient.claim_evaluation`."""
+
+    def put_evaluation(self, version: WeightVersion, results: Mapping[int, bytes]) -> int:
+        """See `TransferQueueClient.put_evaluation`."""
+
+    def return_evaluation(self, samples: Collection[int]) -> None:
+        """See `TransferQueueClient.return_evaluation`."""
+
+
 class Evaluator:
     """One rank's part of evaluations.
 
@@ -65,7 +81,7 @@ class Evaluator:
     def __init__(
         self,
         plan: EvaluationPlan,
-        queue: TransferQueueClient,
+        queue: EvaluationWork,
         engine: RankEngine,
         decode: TextDecoder,
         proof: WeightProof,
