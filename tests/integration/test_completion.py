@@ -22,7 +22,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("typed", "expected"),
     [
         pytest.param(["va"], ["validate"], id="a command"),
         pytest.param(["queue", "st"], ["stats"], id="a command of a group"),
@@ -32,12 +32,12 @@ printf '%s\\n' "${COMPREPLY[@]}"
         ),
     ],
 )
-def test_bash_completes(words: list[str], expected: list[str], tmp_path: Path) -> None:
+def test_bash_completes(typed: list[str], expected: list[str], tmp_path: Path) -> None:
     program = tmp_path / "rljob"  # as an installation has it
     program.write_text(f"#!{sys.executable}\nfrom rljob_cli.main import main\nmain()\n")
     program.chmod(0o755)
     ended = subprocess.run(
-        [_BASH, "--norc", "-c", _TAB, "bash", "rljob", *words],
+        [_BASH, "--norc", "-c", _TAB, "bash", "rljob", *typed],
         env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
         capture_output=True,
         text=True,

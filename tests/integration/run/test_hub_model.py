@@ -36,7 +36,7 @@ def fill(cache: Path, repo: str, ref: str) -> Path:
     """A tiny model as huggingface_hub lays it out: bytes in blobs, a snapshot of links, a branch that names it."""
     spec = ModelSpec(
         config=ModelConfig(
-            hiddenSize=32, intermediateSize=64, headDim=8, tokenizer=TokenizerConfig(alphabet="0123456789=")
+            hidden_size=32, intermediate_size=64, head_dim=8, tokenizer=TokenizerConfig(alphabet="0123456789=")
         )
     )
     tokenizer = build_tokenizer(spec)
@@ -62,9 +62,9 @@ def test_a_job_trains_a_model_of_the_hub_out_of_the_cache(tmp_path: Path, offlin
     with AsAUserStartsIt(tmp_path, manifest, env=offline) as job:
         report = job.assert_succeeded(epochs=1)
         checkpoints = sorted((job.out / "checkpoints").rglob("model*.safetensors"))
-        kept = json.loads((checkpoints[0].parent / "config.json").read_bytes())
+        saved = json.loads((checkpoints[0].parent / "config.json").read_bytes())
     assert report.problems == []
-    assert kept["hidden_size"] == 32
+    assert saved["hidden_size"] == 32
     assert checkpoints[-1].read_bytes() != before  # it has learned
     assert (snapshot / "model.safetensors").read_bytes() == before  # and the cache is as it was
 

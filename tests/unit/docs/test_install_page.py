@@ -27,7 +27,7 @@ def test_every_extra_has_a_line_with_what_it_brings() -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_page_says_how_a_shell_completes(shell: str) -> None:
+def test_a_page_states_how_a_shell_completes(shell: str) -> None:
     text = "".join(page.read_text() for page in PAGES)
     assert f"{shell}_source" in text
     assert "_RLJOB_COMPLETE=bash_source rljob" in text

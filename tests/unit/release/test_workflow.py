@@ -11,7 +11,7 @@ from release.packages import IMAGES
 
 ROOT = Path(__file__).parents[3]
 FILE = ROOT / ".github/workflows/release.yml"
-WORKFLOW: dict[str, Any] = yaml.safe_load(FILE.read_text())
+WORKFLOW: dict[str | bool, Any] = yaml.safe_load(FILE.read_text())
 JOBS: dict[str, Any] = WORKFLOW["jobs"]
 
 

@@ -83,14 +83,14 @@ class Server:
         raise ServerFailed(f"{self._url} failed {self._spec.retries + 1} times, the last time with {last}")
 
     async def _try(self, body: bytes) -> Any:  # noqa: ANN401 - JSON
-        # Each failure of this kind uses up a kept connection, so that a new one comes soon; others may put theirs back.
-        kept = self._spec.concurrency
+        # Each failure of this kind uses up a retained connection, so that a new one comes soon; others may return theirs.
+        retained = self._spec.concurrency
         while True:
             try:
                 return await self._request(body)
             except _ClosedWhileIdle:
-                kept -= 1
-                if kept < 0:
+                retained -= 1
+                if retained < 0:
                     raise
 
     async def _request(self, body: bytes) -> Any:  # noqa: ANN401 - JSON
