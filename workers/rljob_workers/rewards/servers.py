@@ -83,7 +83,7 @@ class Server:
         raise ServerFailed(f"{self._url} failed {self._spec.retries + 1} times, the last time with {last}")
 
     async def _try(self, body: bytes) -> Any:  # noqa: ANN401 - JSON
-        # Each failure of this kind uses up a retained connection, so that a new one comes soon; others may return theirs.
+        # Each such failure uses up a retained connection, so that a new one comes soon; others may return theirs.
         retained = self._spec.concurrency
         while True:
             try:
