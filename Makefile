@@ -26,7 +26,7 @@ UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-
 UV_COMPILE_IMAGE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	--no-annotate --no-emit-index-url --no-emit-find-links --constraint requirements.lock
 
-.PHONY: help install demo test test-local test-long test-long-local test-long-bench test-long-cluster test-unit test-integration test-schedule test-images test-gpu gpu-wheels test-peer lint format crd dashboards docs lock images \
+.PHONY: help install demo test test-local test-long test-long-local test-long-bench test-long-cluster test-unit test-integration test-schedule test-images test-gpu gpu-wheels test-peer lint format crd dashboards docs lock images release \
 	cluster cluster-build cluster-build-long cluster-down test-cluster bench-quickstart bench-queue bench-restart \
 	bench-cluster-restart bench-operator bench-coordinator bench-fsdp bench-layouts clean
 
@@ -132,6 +132,9 @@ lock: install ## Locks the newest versions that pyproject.toml allows
 
 images: ## Builds the images of operator and workers (scripts/images says what else there is)
 	@scripts/images build
+
+release: ## Makes wheel, sdist, chart, bills of materials and checksums of the tag that is checked out: scripts/release
+	@scripts/release $(ARGS)
 
 cluster: cluster-build ## Brings up a real Kubernetes on this machine and says how to use it
 	@tests/cluster/node/up.sh

@@ -1,11 +1,14 @@
 """The chart, rendered by the real helm: what it makes of which values, and which values it refuses."""
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from release.packages import pack_chart
+from release.source import Source
 from rljob_operator.options import CoordinatorAccess, OperatorOptions
 from tests.cluster.chart.helm import CHART, HERE, Object, helm, objects, only, refusal, render
 
@@ -33,6 +36,12 @@ def _rights(manifests: list[Object], kind: str) -> dict[str, set[str]]:
                 for resource in rule["resources"]:
                     granted.setdefault(resource, set()).update(rule["verbs"])
     return granted
+
+
+def test_a_released_chart_is_rendered_as_its_folder(tmp_path: Path) -> None:
+    packed = pack_chart(Source(CHART.parents[1], "1.2.3", "0" * 40, 1_700_000_000), tmp_path)
+    assert render(chart=packed) == render()
+    assert "kind: CustomResourceDefinition\n" in helm("template", "demo", str(packed), "--kube-version", "1.34.0")
 
 
 @SHAPE

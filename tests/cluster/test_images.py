@@ -4,8 +4,10 @@ The worker's takes minutes and gigabytes (torch brings CUDA along), so that its 
 which `make test-images` sets.
 """
 
+import json
 import os
 import subprocess
+import tarfile
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -53,6 +55,31 @@ def test_the_operator_image_has_all_that_it_imports_and_no_torch(operator_image:
     )
     assert "usage: rljob-operator" in message
     assert message.splitlines()[-2:] == [f"rljob, version {metadata.version('rljob')}", "65532"]
+
+
+def test_an_image_is_archived_with_its_labels(operator_image: str, tmp_path: Path) -> None:
+    if os.environ.get("RLJOB_TEST_IMAGES") != "1":
+        pytest.skip("the image is built again, with another time: make test-images does it")
+    command = [str(REPOSITORY / "scripts/images"), "archive", str(tmp_path), "operator"]
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000", "REVISION": "0" * 40}
+    subprocess.run(command, env=environment, check=True, timeout=BUILD_SECONDS)
+    version = operator_image.rpartition(":")[2]
+    with tarfile.open(tmp_path / f"rljob-operator-{version}.oci.tar") as archive:
+
+        def blob(described: Object) -> Object:
+            file = archive.extractfile(f"blobs/{described['digest'].replace(':', '/')}")
+            assert file is not None
+            return dict(json.load(file))
+
+        index = archive.extractfile("index.json")
+        assert index is not None
+        (manifest,) = json.load(index)["manifests"]
+        config = blob(blob(manifest)["config"])
+    assert manifest["annotations"]["org.opencontainers.image.ref.name"] == version
+    assert config["created"].startswith("2023-11-14T22:13:20")
+    labels = config["config"]["Labels"]
+    assert labels["org.opencontainers.image.revision"] == "0" * 40
+    assert labels["org.opencontainers.image.version"] == version
 
 
 def test_a_worker_image_has_torch_redis_and_the_examples(worker_image: str, kubectl: Kubectl) -> None:

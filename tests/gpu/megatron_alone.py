@@ -32,6 +32,7 @@ from rljob_workers.trainers.model_trainer import ModelTrainer, step_totals
 from rljob_workers.trainers.optimizer_steps import TrainerConfig
 from tests.integration.trainers.parts import save_part
 from tests.integration.trainers.plain_training import OBJECTIVES, OPTIMIZER, TEMPERATURE
+from tests.megatron_groups import end_megatron_model
 from tests.unit.trainers.megatron.decoders import DECODERS
 from tests.unit.trainers.rows import make_rows
 
@@ -65,15 +66,13 @@ def main() -> None:
     for module in BACKEND.preload:
         __import__(module)
     was_started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call] # it would not outlive the fork of a rank
-    from megatron.core import parallel_state
-
     for dtype in DTYPES:
         for family in MODELS:
             folder = arguments.folder / arguments.name / NAME.format(family=family, dtype=dtype)
             folder.mkdir(parents=True)
+            end_megatron_model()
             report = train(arguments.folder / family, family, getattr(torch, dtype), folder)
             (folder / "report.json").write_text(json.dumps({**report, "imports started CUDA": was_started}))
-            parallel_state.destroy_model_parallel()
 
 
 def train(model: Path, family: str, dtype: torch.dtype, folder: Path) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_forward_model, build_trainer
 from rljob_workers.trainers.base import ForwardModel, Trainer
 from rljob_workers.trainers.data_parallel import SingleRank
+from tests.megatron_groups import end_megatron_model
 from tests.near import assert_moved_alike, assert_near
 from tests.unit.engines.tiny_models import FIRST
 from tests.unit.trainers.rows import make_rows, make_spec
@@ -57,19 +57,11 @@ def on_the_cpu(spec: RLJobSpec) -> RLJobSpec:
     return spec_of("Flat", spec.model.dtype) if spec.roles.actor.backend is TrainerBackend.MEGATRON else spec
 
 
-def end_megatron(spec: RLJobSpec) -> None:
-    """Its groups are the process's: a job has one model in each."""
-    if spec.roles.actor.backend is TrainerBackend.MEGATRON:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what is not installed beside it
-            from megatron.core import parallel_state
-        parallel_state.destroy_model_parallel()
-
-
 def trainer_on(device: torch.device, spec: RLJobSpec, folder: Path) -> Trainer:
     """With version 0; the factories get the device of this process. A later model of Megatron ends an earlier one."""
     spec = spec if device.type == "cuda" else on_the_cpu(spec)
-    end_megatron(spec)
+    if spec.roles.actor.backend is TrainerBackend.MEGATRON:
+        end_megatron_model()
     with pytest.MonkeyPatch.context() as monkeypatch:
         for backend in BUILDERS:
             monkeypatch.setattr(f"rljob_workers.trainers.{backend}.own_device", lambda: device)
@@ -81,7 +73,8 @@ def trainer_on(device: torch.device, spec: RLJobSpec, folder: Path) -> Trainer:
 def forward_on(device: torch.device, spec: RLJobSpec, folder: Path) -> ForwardModel:
     """As `trainer_on`."""
     spec = spec if device.type == "cuda" else on_the_cpu(spec)
-    end_megatron(spec)
+    if spec.roles.actor.backend is TrainerBackend.MEGATRON:
+        end_megatron_model()
     with pytest.MonkeyPatch.context() as monkeypatch:
         for backend in BUILDERS:
             monkeypatch.setattr(f"rljob_workers.trainers.{backend}.own_device", lambda: device)

@@ -31,6 +31,7 @@ from rljob_workers.trainers.fsdp.sharded_model import ModelOptions
 from rljob_workers.trainers.fsdp.stored_tensors import load_folder
 from tests.integration.trainers.parts import save_part
 from tests.integration.trainers.worlds import as_rank
+from tests.megatron_groups import end_megatron_model
 from tests.unit.trainers.critics import critic_rows, settings_of
 from tests.unit.trainers.fsdp.tiny import described, make_tokens
 from tests.unit.trainers.rows import make_spec, select_rows
@@ -72,7 +73,8 @@ def main(
         write_blob(folder / f"{architecture}-{group.rank}.safetensors", critic.stage_weights())
         write_blob(folder / f"{architecture}-values-{group.rank}.safetensors", {"values": probe(critic)})
         (folder / f"{architecture}-{group.rank}.json").write_text(json.dumps(results))
-        leave_groups(backend)
+        if backend == "Megatron":
+            end_megatron_model()
     for name, model in {"config": None, "folder": folder.parent / "policy"}.items():
         write_blob(folder / f"version-0-{name}-{group.rank}.safetensors", version_0(folder, group, backend, model))
     for name in filter(None, families.split(",")):
@@ -83,14 +85,6 @@ def laid_out(spec: RLJobSpec, backend: str, ranks: int, parallelism: str) -> RLJ
     fields = {"backend": backend, "ranksPerPod": ranks, "parallelism": json.loads(parallelism) or None}
     critic = CriticSpec.model_validate(fields)
     return spec.model_copy(update={"roles": spec.roles.model_copy(update={"critic": critic})})
-
-
-def leave_groups(backend: str) -> None:
-    """Megatron's are the process's: a job has one model in each."""
-    if backend == "Megatron":
-        from megatron.core import parallel_state
-
-        parallel_state.destroy_model_parallel()
 
 
 def train_step(critic: Trainer, rows: TrainRows) -> dict[str, float]:
@@ -113,7 +107,8 @@ def version_0(folder: Path, group: DataParallelGroup, backend: str, policy: Path
     critic = build_critic(settings, spec, tokenizer, group)
     load_critic_version_0(critic, settings, spec, tokenizer, folder)
     weights = critic.stage_weights()
-    leave_groups(backend)
+    if backend == "Megatron":
+        end_megatron_model()
     return weights
 
 

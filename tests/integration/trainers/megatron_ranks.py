@@ -49,6 +49,7 @@ from tests.integration.trainers.plain_training import (
 )
 from tests.integration.trainers.training_ranks import select
 from tests.integration.trainers.worlds import as_rank
+from tests.megatron_groups import end_megatron_model
 from tests.unit.trainers.megatron.decoders import DECODERS
 from tests.unit.trainers.rows import make_spec
 
@@ -86,12 +87,10 @@ def arguments_of(*runs: Run) -> list[str]:
 
 
 def main(folder: Path, group: DataParallelGroup, device_mesh: DeviceMesh, runs: str) -> None:
-    from megatron.core import parallel_state
-
     for run in (Run(**fields) for fields in json.loads(runs)):
         begin_and_train(run, folder.parent, group, device_mesh)
-        if run.backend == "Megatron":  # its groups are the process's: a job has one model in each
-            parallel_state.destroy_model_parallel()
+        if run.backend == "Megatron":
+            end_megatron_model()
 
 
 def begin_and_train(run: Run, base: Path, group: DataParallelGroup, device_mesh: DeviceMesh) -> None:

@@ -55,6 +55,7 @@ STARTED_BY = {
     "scripts/gpu-wheels": "tests/integration/bench/test_gpu_without_gpu.py::test_every_package_has_its_version",
     "scripts/images": "tests/cluster/test_images.py::test_the_worker_image_runs_a_job_by_itself",
     "scripts/install": "Makefile::install",
+    "scripts/release": "tests/integration/release/test_release.py::test_the_command_installs_its_tools_from_the_lock",
     "scripts/run_targets.py": "Makefile::test",
     "scripts/test-gpu": "tests/integration/bench/test_gpu_without_gpu.py::test_without_a_gpu_the_target_states_it",
     "tests.gpu.speed": "tests/integration/bench/test_gpu_without_gpu.py::test_the_figures_are_measured",

@@ -16,6 +16,13 @@ def pins(lock: Path) -> dict[str, str]:
     return dict(_PIN.findall(lock.read_text()))
 
 
+def test_a_release_is_built_by_what_was_tested() -> None:
+    tested = pins(_ROOT / "requirements.lock")
+    builders = {name: version for name, version in pins(_image_lock("build")).items() if name in tested}
+    assert {"hatchling", "cyclonedx-python-lib", "jsonschema"} <= builders.keys()
+    assert builders == {name: tested[name] for name in builders}
+
+
 @pytest.mark.parametrize("image", _IMAGES)
 def test_an_image_holds_the_versions_that_were_tested(image: str) -> None:
     tested = pins(_ROOT / "requirements.lock")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,6 +18,8 @@ from rljob_workers.rewards import Answer, RewardFailed, RewardMissing, RewardRef
 from tests.unit.rewards.test_builtin import NoSource
 
 Reply = tuple[int, Any]
+HANGS_UP = 0
+"""In the place of a status: the connection ends without an answer."""
 
 
 class Served:
@@ -25,6 +28,8 @@ class Served:
     def __init__(self) -> None:
         self.url = ""
         self.calls = 0
+        self.connections = 0
+        self.open = 0
         self.failed = 0
         self.most = 0
         self.headers: dict[str, str] = {}
@@ -38,6 +43,20 @@ def serving(answer: Callable[[str, Any, int], Reply]) -> Iterator[Served]:
     seen = Served()
 
     class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"  # connections stay open
+        disable_nagle_algorithm = True
+
+        def setup(self) -> None:
+            super().setup()
+            with seen.lock:
+                seen.connections += 1
+                seen.open += 1
+
+        def finish(self) -> None:
+            super().finish()
+            with seen.lock:
+                seen.open -= 1
+
         def do_POST(self) -> None:
             with seen.lock:
                 seen.calls += 1
@@ -49,6 +68,10 @@ def serving(answer: Callable[[str, Any, int], Reply]) -> Iterator[Served]:
             status, reply = answer(self.path, body, number)
             with seen.lock:
                 seen.now -= 1
+            if status == HANGS_UP:
+                self.close_connection = True
+                return
+            with seen.lock:
                 seen.failed += status != 200
             text = reply.encode() if isinstance(reply, str) else json.dumps(reply).encode()
             self.send_response(status)
@@ -79,6 +102,13 @@ def built(kind: str, **fields: Any) -> Any:
 
 def group(*responses: str, number: int = 0) -> list[Answer]:
     return [Answer("p", text, "12", number, place, row={"level": 3}) for place, text in enumerate(responses)]
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def of_lengths(path: str, body: Any, number: int) -> Reply:
@@ -112,6 +142,60 @@ def test_no_more_requests_run_at_the_same_time_than_the_job_allows() -> None:
         assert len(reward.score_groups([group("a", number=n) for n in range(20)])) == 20
         reward.close()
     assert server.most == 3
+
+
+def test_a_server_gets_no_more_connections_than_requests_at_the_same_time_and_none_is_left() -> None:
+    with serving(of_lengths) as server:
+        reward = built("remote", url=server.url, concurrency=4)
+        for turn in range(5):
+            assert len(reward.score_groups([group("a", number=10 * turn + n) for n in range(10)])) == 10
+        assert server.calls == 50
+        assert 1 <= server.connections <= 4
+        assert server.open == server.connections
+        reward.close()
+        wait_until(lambda: server.open == 0)
+
+
+def test_a_judge_keeps_its_connections_too() -> None:
+    reply = {"choices": [{"message": {"role": "assistant", "content": "Score: 10"}}]}
+    with serving(lambda path, body, number: (200, reply)) as server:
+        reward = built("judge", url=server.url, model="j", rubric="{response}", concurrency=2)
+        assert reward.score_groups([group("a", "b", "c", number=n) for n in range(4)]) == [[1.0] * 3] * 4
+        assert (server.calls, server.connections) == (12, 2)
+        reward.close()
+        wait_until(lambda: server.open == 0)
+
+
+def test_a_connection_that_the_server_has_closed_while_it_was_idle_costs_no_try() -> None:
+    """The server ends a connection at its second request: as if it had done so just when that was sent."""
+    served: set[int] = set()
+
+    def once_each(path: str, body: Any, number: int) -> Reply:
+        # A connection has a thread of its own here.
+        if threading.get_ident() in served:
+            served.discard(threading.get_ident())
+            return HANGS_UP, None
+        served.add(threading.get_ident())
+        return of_lengths(path, body, number)
+
+    with serving(once_each) as server:
+        reward = built("remote", url=server.url, concurrency=3, retries=0)
+        for turn in range(4):
+            groups = [group("ab", number=3 * turn + n) for n in range(3)]
+            assert reward.score_groups(groups) == [[2.0]] * 3, turn
+        reward.close()
+    assert server.calls > 12
+    assert server.connections >= 12
+
+
+def test_a_server_that_ends_new_connections_without_an_answer_costs_tries() -> None:
+    with serving(lambda path, body, number: (HANGS_UP, None)) as server:
+        reward = built("remote", url=server.url, retries=2)
+        ((failed,),) = reward.score_groups([group("a")])
+        reward.close()
+    assert isinstance(failed, RewardFailed)
+    assert "failed 3 times, the last time with ServerDisconnectedError" in str(failed)
+    assert (server.calls, server.connections) == (3, 3)
 
 
 def test_scores_may_have_metrics_and_be_missing() -> None:

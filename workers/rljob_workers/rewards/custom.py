@@ -6,7 +6,7 @@ Threads and event loops are `runners`; here are what a function's results must b
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
 from rljob_workers.rewards.base import (
     Answer,
@@ -57,6 +57,16 @@ stays: a job that leaves more of them behind would end by the limits of its mach
 _OWN_LIMIT_SECONDS = 1e6
 
 
+class ServedReward(Protocol):
+    """A reward function that keeps connections open, on the event loop that calls it."""
+
+    async def __call__(self, answers: Sequence[Answer], /) -> Sequence[Given]:
+        """Given to the answers, in their order."""
+
+    async def close(self) -> None:
+        """Ends the connections; another call may open new ones."""
+
+
 class CustomReward(Reward):
     """Calls a user's function; the messages name function and prompt."""
 
@@ -102,11 +112,11 @@ class CustomReward(Reward):
 
     @classmethod
     def of_server(
-        cls, function: RewardFunction, url: str, field: str, part: str | None = None, *, per_sample: bool = False
+        cls, function: ServedReward, url: str, field: str, part: str | None = None, *, per_sample: bool = False
     ) -> CustomReward:
-        """Of an async function that bounds its own time."""
+        """Of an async function that bounds its own time, and is closed with the reward."""
         name = url if part is None else f"{url} ({part})"
-        runner = _runner_of(function)
+        runner = LoopRunner(function, at_end=function.close)
         return cls(name, runner, _OWN_LIMIT_SECONDS, field=field, per_sample=per_sample, named_by="url")
 
     def score_groups(self, groups: Sequence[Sequence[Answer]]) -> list[list[Outcome]]:

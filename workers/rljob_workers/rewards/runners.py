@@ -11,7 +11,7 @@ import queue
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -145,9 +145,15 @@ class LoopRunner(Runner):
     """For an async function: all groups at once on one event loop, reused between calls as its clients may be."""
 
     def __init__(
-        self, function: Callable[[Sequence[Answer]], Awaitable[Any]], *, clock: Clock = time.monotonic
+        self,
+        function: Callable[[Sequence[Answer]], Awaitable[Any]],
+        *,
+        at_end: Callable[[], Coroutine[Any, Any, None]] | None = None,
+        clock: Clock = time.monotonic,
     ) -> None:
+        """`at_end` runs on a loop after its last call, and closes what the function keeps open there."""
         self._function = function
+        self._at_end = at_end
         self._clock = clock
         self._lock = threading.Lock()
         self._loop: _LoopThread | None = None
@@ -160,7 +166,7 @@ class LoopRunner(Runner):
         call.began = self._clock()  # not when it first runs: it waits for no turn, but another may block the loop
         with self._lock:
             if self._loop is None:
-                self._loop = _LoopThread()
+                self._loop = _LoopThread(self._at_end)
             self._loop.run(call.future, self._outcome(group))
         return call
 
@@ -198,10 +204,12 @@ class LoopRunner(Runner):
 class _LoopThread:
     """An event loop in a thread, with the tasks that it runs."""
 
-    def __init__(self) -> None:
+    def __init__(self, at_end: Callable[[], Coroutine[Any, Any, None]] | None) -> None:
+        self._at_end = at_end
         self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._finishing = False
+        self._ending: asyncio.Task[None] | None = None
         self._thread = threading.Thread(target=self._run, name="rljob-reward-loop", daemon=True)
         self._thread.start()
 
@@ -247,5 +255,10 @@ class _LoopThread:
         self._end_if_idle()
 
     def _end_if_idle(self) -> None:
-        if self._finishing and not self._tasks:
+        if not self._finishing or self._tasks:
+            return
+        if self._at_end is None:
             self._loop.stop()
+            return
+        self._ending = self._loop.create_task(self._at_end())  # a loop alone does not keep its tasks
+        self._ending.add_done_callback(lambda _: self._loop.stop())

@@ -11,6 +11,7 @@ import json
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -36,8 +37,23 @@ class _TryAgain(Exception):
     """This one has not."""
 
 
+class _ClosedWhileIdle(_TryAgain):
+    """The server has closed a connection that it had kept open, just when it was used again."""
+
+
+@dataclass(slots=True)
+class _Connection:
+    """What a request was sent over."""
+
+    reused: bool = False
+
+
 class Server:
-    """What is posted to one URL; for the tasks of one event loop."""
+    """What is posted to one URL; for the tasks of one event loop.
+
+    Its connections stay open between requests, at most `concurrency` of them. aiohttp sends no POST a second time by
+    itself where a kept connection turns out to be closed; here it is sent again, and that is no try.
+    """
 
     def __init__(self, spec: ServerSpec, url: str, field: str) -> None:
         """Raises ValueError for a token's variable that is not set."""
@@ -45,6 +61,13 @@ class Server:
         self._url = url
         self._headers = _headers(spec, field)
         self._turns = asyncio.Semaphore(spec.concurrency)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def close(self) -> None:
+        """Ends its connections. A later request opens new ones."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
 
     async def post(self, body: Any) -> Any:  # noqa: ANN401 - JSON
         """The answer's JSON. Raises ServerFailed where no try brought one, ValueError where no further one would."""
@@ -60,16 +83,29 @@ class Server:
         raise ServerFailed(f"{self._url} failed {self._spec.retries + 1} times, the last time with {last}")
 
     async def _try(self, body: bytes) -> Any:  # noqa: ANN401 - JSON
-        limit = aiohttp.ClientTimeout(total=self._spec.timeout_seconds)
+        # Each such failure uses up a retained connection, so that a new one comes soon; others may return theirs.
+        retained = self._spec.concurrency
+        while True:
+            try:
+                return await self._request(body)
+            except _ClosedWhileIdle:
+                retained -= 1
+                if retained < 0:
+                    raise
+
+    async def _request(self, body: bytes) -> Any:  # noqa: ANN401 - JSON
+        if self._session is None:
+            self._session = _session(self._spec, self._headers)
+        connection = _Connection()
         try:
-            async with (
-                aiohttp.ClientSession(timeout=limit, headers=self._headers) as session,
-                session.post(self._url, data=body) as response,
-            ):
+            async with self._session.post(self._url, data=body, trace_request_ctx=connection) as response:
                 text = await response.text()
                 status = response.status
         except TimeoutError as error:
             raise _TryAgain(f"no answer within {self._spec.timeout_seconds} s") from error
+        except aiohttp.ClientConnectionError as error:
+            failed = _ClosedWhileIdle if connection.reused else _TryAgain
+            raise failed(f"{type(error).__name__}: {error}") from error
         except aiohttp.ClientError as error:
             raise _TryAgain(f"{type(error).__name__}: {error}") from error
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _PASSING:
@@ -80,6 +116,22 @@ class Server:
             return json.loads(text)
         except ValueError:
             raise ValueError(f"{self._url} answers with no JSON: {text[:_SHOWN]}") from None
+
+
+def _session(spec: ServerSpec, headers: dict[str, str]) -> aiohttp.ClientSession:
+    trace = aiohttp.TraceConfig()
+    trace.on_connection_reuseconn.append(_note_reuse)
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=spec.concurrency),
+        timeout=aiohttp.ClientTimeout(total=spec.timeout_seconds),
+        headers=headers,
+        cookie_jar=aiohttp.DummyCookieJar(),  # what one request was told is nothing to the next
+        trace_configs=[trace],
+    )
+
+
+async def _note_reuse(session: aiohttp.ClientSession, context: Any, event: Any, /) -> None:  # noqa: ANN401, ARG001
+    context.trace_request_ctx.reused = True
 
 
 def _headers(spec: ServerSpec, field: str) -> dict[str, str]:
@@ -111,6 +163,10 @@ class RemoteScores:
         if not isinstance(scores, list):
             raise ValueError(f"the server answers with {json.dumps(reply)[:_SHOWN]}, which has no list of scores.")
         return [_given(score) for score in scores]
+
+    async def close(self) -> None:
+        """Ends its connections."""
+        await self._server.close()
 
 
 def _described(answer: Answer) -> dict[str, Any]:
@@ -145,6 +201,10 @@ class JudgedScore:
     async def __call__(self, answers: Sequence[Answer], /) -> Sequence[Given]:
         """Of one answer at a time."""
         return list(await asyncio.gather(*(self._score(answer) for answer in answers)))
+
+    async def close(self) -> None:
+        """Ends its connections."""
+        await self._server.close()
 
     async def _score(self, answer: Answer) -> Given:
         reply = await self._server.post(
