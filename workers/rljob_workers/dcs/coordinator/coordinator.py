@@ -30,7 +30,7 @@ from rljob_workers.dcs.coordinator.launchers import Launchers
 from rljob_workers.dcs.coordinator.progress import Progress
 from rljob_workers.dcs.coordinator.queue_room import QueueRoom
 from rljob_workers.dcs.coordinator.rank_incarnations import Judged, RankIncarnations, beat_interval_seconds
-from rljob_workers.dcs.coordinator.records import RankEntry
+from rljob_workers.dcs.coordinator.records import EVALUATION, RankEntry
 from rljob_workers.dcs.coordinator.rendezvous import RendezvousTable
 from rljob_workers.dcs.coordinator.restoring import Restoring, SavedFolder
 from rljob_workers.dcs.coordinator.server_gate import OpeningPatience, ServerGate
@@ -137,6 +137,7 @@ class Coordinator:
             recorded_folder=None if recorded is None else recorded[1],
             step=last.step if last is not None else _restored_step(restore),
             last_step=last,
+            evaluation=self._context.store.value(EVALUATION),
             pods=[self._pod(hello, silent_since) for _, hello in sorted(self.launchers.by_pod().items())],
             failures=self.progress.failures(),
             queue=self.queue.observed_counts().model_copy(update={"room": self.storage.room()}),

@@ -64,9 +64,8 @@ end)
 
 admin_call('suspect', function(args)
   local held = tickets_held(args[1])
-  if #held == 0 then return {} end
   kill_tickets(held)
-  return {}, true
+  return {}, evaluation.kill(args[1]) + #held > 0 or nil
 end)
 
 -- While the queue drains nobody else would get them.
