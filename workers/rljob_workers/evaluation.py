@@ -15,6 +15,7 @@ import orjson
 import xxhash
 
 from rljob_api.spec.evaluation import EvaluationSetSpec, EvaluationSpec
+from rljob_api.wire.observation import SetFigure
 
 PREFIX = "eval/"
 
@@ -142,6 +143,16 @@ def sentence_of(metrics: Mapping[str, float], sets: Sequence[EvaluationSetSpec])
         shown = [f"{name} {metrics[key]:.4f}" for name in names if (key := f"{PREFIX}{each.name}/{name}") in metrics]
         parts.append(f"{each.name} {', '.join(shown) if shown else 'has no sample with a score'}")
     return "; ".join(parts)
+
+
+def main_figures(metrics: Mapping[str, float], sets: Sequence[EvaluationSetSpec]) -> list[SetFigure]:
+    """mean@k of each set that has one."""
+    names = [(each.name, f"mean@{each.samples_per_prompt}") for each in sets]
+    return [
+        SetFigure(name=name, metric=metric, value=metrics[key])
+        for name, metric in names
+        if (key := f"{PREFIX}{name}/{metric}") in metrics
+    ]
 
 
 def _named(prefix: str, metrics: Mapping[str, float]) -> dict[str, float]:

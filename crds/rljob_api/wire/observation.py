@@ -109,6 +109,23 @@ class EvaluationReport(WireModel):
     """`eval/SET/METRIC`, and `eval/SET/SOURCE/METRIC`."""
 
 
+class SetFigure(WireModel):
+    """The main figure of a set of an evaluation."""
+
+    name: str
+    """The set's."""
+    metric: str
+    """mean@k."""
+    value: float
+
+
+class EvaluationObservation(WireModel):
+    """The last evaluation of a version that is still part of the job's history."""
+
+    version: WeightVersion
+    sets: Annotated[list[SetFigure], ONE_PROBLEM] = []
+
+
 class CoordinatorStatus(WireModel):
     """`GET /v1/status`."""
 
@@ -124,8 +141,7 @@ class CoordinatorStatus(WireModel):
     step: int | None
     """Last step reported in the current epoch's history."""
     last_step: StepReport | None
-    evaluation: EvaluationReport | None = None
-    """The last one of a version that is still part of the job's history."""
+    evaluation: EvaluationObservation | None = None
     pods: Annotated[list[PodObservation], ONE_PROBLEM]
     failures: Annotated[list[Failure], ONE_PROBLEM]
     """Not yet acknowledged, oldest first."""

@@ -36,7 +36,7 @@ from rljob_workers.rollout.verification import WeightProof
 from rljob_workers.transfer_queue.types import EvaluationWaits
 
 AGAIN_SECONDS = 0.5
-"""After this long samples are asked for again that others had, or that were not there, unless something happens here."""
+"""After this long samples are asked for again that others had, or that were not there; sooner when some end here."""
 
 
 REQUESTS = 4
