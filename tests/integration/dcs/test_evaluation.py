@@ -1,4 +1,4 @@
-"""The end of an evaluation, by a real coordinator: event, status, `/metrics`, and what becomes of scores of other sets."""
+"""The end of an evaluation, by a real coordinator: event, status, `/metrics`; and scores of other sets."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class EvaluationWork(Protocol):
     def put_evaluation(self, version: WeightVersion, results: Mapping[int, bytes]) -> int:
         """See `TransferQueueClient.put_evaluation`."""
 
-    def return_evaluation(self, samples: Collection[int]) -> None:
+    def return_evaluation(self, samples: Collection[int], *, killed: bool = False) -> None:
         """See `TransferQueueClient.return_evaluation`."""
 
 

@@ -349,7 +349,7 @@ class TransferQueueClient:
         return int(taken)
 
     def return_evaluation(self, samples: Collection[int], *, killed: bool = False) -> None:
-        """Hands samples back. `killed`: an engine died of what this rank has: its prompts become suspects."""
+        """Hands samples back. `killed`: an engine died working on them: their prompts become suspects."""
         if samples:
             self._change("return_evaluation", int(killed), *samples, waiting=f"{self} returns {len(samples)} samples")
 

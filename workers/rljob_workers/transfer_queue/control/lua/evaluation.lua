@@ -66,13 +66,15 @@ function work.evaluates_alone(owner)
   return redis.call('HEXISTS', evaluation.ALONE, owner) == 1 and work.evaluates(owner)
 end
 
--- As `kill_tickets`: the owner died, or its engine. Gives how many samples it had.
-function evaluation.kill(owner)
-  local held, alone = evaluation.held(owner), redis.call('HGET', evaluation.ALONE, owner)
-  for _, sample in ipairs(held) do redis.call('HSETNX', evaluation.KILLS, (evaluation.prompt_of(sample)), 0) end
-  if #held > 0 and alone then redis.call('HINCRBY', evaluation.KILLS, alone, 1) end
-  evaluation.give_back(owner)
-  return #held
+-- As `kill_tickets`: the owner died, or its engine, with these samples in work.
+function evaluation.kill(owner, samples)
+  local alone = redis.call('HGET', evaluation.ALONE, owner)
+  for _, sample in ipairs(samples) do
+    redis.call('HSETNX', evaluation.KILLS, (evaluation.prompt_of(sample)), 0)
+    redis.call('HDEL', evaluation.LEASES, sample)
+    redis.call('ZADD', evaluation.AGAIN, sample, sample)
+  end
+  if #samples > 0 and alone then redis.call('HINCRBY', evaluation.KILLS, alone, 1) end
 end
 
 -- Of a life, or without one of all; gives how many.
@@ -182,12 +184,16 @@ rank_call('put_evaluation', function(args, owner)
   return {taken}, true
 end)
 
--- 1 where an engine died of one of all that the life has, then the samples.
+-- 1 where an engine died of one of the samples, which follow.
 rank_call('return_evaluation', function(args, owner)
-  if args[1] == '1' then evaluation.kill(owner) end
+  local mine = {}
   for i = 2, #args do
-    local sample = args[i]
-    if redis.call('HGET', evaluation.LEASES, sample) == owner then
+    if redis.call('HGET', evaluation.LEASES, args[i]) == owner then mine[#mine + 1] = args[i] end
+  end
+  if args[1] == '1' then
+    evaluation.kill(owner, mine)
+  else
+    for _, sample in ipairs(mine) do
       redis.call('HDEL', evaluation.LEASES, sample)
       redis.call('ZADD', evaluation.AGAIN, sample, sample)
     end
