@@ -154,3 +154,18 @@ def test_the_end_wakes_who_waits_for_it(make_job: MakeJob) -> None:
         waits = thread.submit(job.actor.is_evaluated, FIRST, timeout=60)
         job.admin.end_evaluation(FIRST)
         assert waits.result(timeout=30)
+
+
+def test_only_what_a_dead_engine_had_is_suspect(make_job: MakeJob) -> None:
+    """A request whose end comes late counts no kill of what was begun since."""
+    job = make_job()
+    assert claim(job.rollout, 5, digest=SETS) == [0, 1, 2, 3, 4]
+    job.rollout.return_evaluation([0], killed=True)
+    assert claim(job.rollout, 5, 1, 2, 3, 4, digest=SETS) is EvaluationWaits.TAKEN
+    assert put(job.rollout, 1, 2, 3, 4) == 4, "they were generated before"
+    for _ in range(2):
+        assert claim(job.rollout, 5, digest=SETS) == [0]
+        job.rollout.return_evaluation([2, 3], killed=True)
+        job.rollout.return_evaluation([0])
+    assert claim(job.rollout, 5, digest=SETS) == [0]
+    assert put(job.rollout, 0) == 1
