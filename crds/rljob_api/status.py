@@ -187,6 +187,29 @@ class TrainingStatus(StatusModel):
     last_report_time: Time | None = None
 
 
+class SetFigureStatus(StatusModel):
+    """The main figure of a set."""
+
+    name: str
+    """The set's."""
+    metric: str
+    """mean@k."""
+    value: float
+
+
+class EvaluationStatus(StatusModel):
+    """The newest evaluation."""
+
+    version: int
+    """That was evaluated."""
+    step: int | None = None
+    """The rollout whose training made it; null for version 0."""
+    sets: list[SetFigureStatus] = []
+    """Those of which any answer was scored."""
+    summary: str = ""
+    """All of it in a line: `gsm8k 0.62 @ 40`."""
+
+
 class ProcessStatus(StatusModel):
     """An infrastructure process: coordinator, control, storage-0 ..."""
 
@@ -275,6 +298,8 @@ class RLJobStatus(StatusModel):
     roles: list[RoleStatus] = []
     restart: RestartStatus = RestartStatus()
     training: TrainingStatus = TrainingStatus()
+    evaluation: EvaluationStatus | None = None
+    """None before the first."""
     scaling: ScalingStatus = ScalingStatus()
     infrastructure: list[ProcessStatus] = []
     started_at: Time | None = None

@@ -52,8 +52,9 @@ NEVER_REPORTED = {
     "rljob_experts_": "this job's model has none",
     "rljob_critic_experts_": "this job's model has none",
     "rljob_step_metric": "this job's reward names none",
+    "rljob_evaluation_": "this job evaluates nothing",
 }
-SHOWN_SELDOM = ("rljob_mismatch_", "rljob_step_metric")
+SHOWN_SELDOM = ("rljob_mismatch_", "rljob_step_metric", "rljob_evaluation_")
 """Of these what a panel asks for, and has a sentence or other series instead."""
 
 pytestmark = pytest.mark.timeout(900)

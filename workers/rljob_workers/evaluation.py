@@ -12,13 +12,49 @@ from dataclasses import asdict, dataclass
 from statistics import fmean, pstdev
 
 import orjson
+import xxhash
 
-from rljob_api.spec.evaluation import EvaluationSetSpec
+from rljob_api.spec.evaluation import EvaluationSetSpec, EvaluationSpec
+from rljob_api.wire.observation import SetFigure
 
 PREFIX = "eval/"
 
 MOST_SOURCES = 32
 """Of a set: with more, only the set as a whole has metrics."""
+
+
+def digest_of(spec: EvaluationSpec, seed: int, sizes: Sequence[int]) -> str:
+    """Of all that a sample's result depends on beside weights and reward; `sizes` are the sets' samples.
+
+    `HASH:samples/samples of a prompt,...`: the control Redis finds by it which samples are of one prompt, and the
+    coordinator, which does not open the sets, whether they are its own (`is_of`).
+    """
+    layout = ",".join(f"{size}/{each.samples_per_prompt}" for size, each in zip(sizes, spec.sets, strict=True))
+    return f"{_spec_digest(spec, seed)}:{layout}"
+
+
+def is_of(digest: str, spec: EvaluationSpec, seed: int) -> bool:
+    """Whether it is that of a job's sets, as they are in its manifest."""
+    return digest.partition(":")[0] == _spec_digest(spec, seed)
+
+
+def prompt_of(number: int, digest: str, sets: Sequence[EvaluationSetSpec]) -> tuple[str, int]:
+    """The set of a sample, and its prompt's place in it."""
+    sizes = [int(part.partition("/")[0]) for part in digest.partition(":")[2].split(",")]
+    for size, each in zip(sizes, sets, strict=True):
+        if number < size:
+            return each.name, number // each.samples_per_prompt
+        number -= size
+    raise ValueError(f"sample {number} is of none of the sets")
+
+
+def _spec_digest(spec: EvaluationSpec, seed: int) -> str:
+    chosen = [[seed], *(each.model_dump(mode="json") for each in spec.sets)]
+    return xxhash.xxh3_64_hexdigest(orjson.dumps(chosen))
+
+
+SHOWN_PROMPTS = 20
+"""Of those that were set aside, in a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +91,9 @@ def pass_at(k: int, num_samples: int, num_passed: int) -> float:
     return 1.0 - math.comb(num_samples - num_passed, k) / math.comb(num_samples, k)
 
 
-def metrics_of(results: Iterable[SampleResult], sets: Sequence[EvaluationSetSpec]) -> dict[str, float]:
+def metrics_of(
+    results: Iterable[SampleResult], sets: Sequence[EvaluationSetSpec], aside: SetAside | None = None
+) -> dict[str, float]:
     """All metrics, by name: `eval/SET/METRIC` and, where a set has several sources, `eval/SET/SOURCE/METRIC`."""
     by_set: defaultdict[str, list[SampleResult]] = defaultdict(list)
     for result in results:
@@ -64,6 +102,8 @@ def metrics_of(results: Iterable[SampleResult], sets: Sequence[EvaluationSetSpec
     for each in sets:
         of_set = by_set[each.name]
         found |= _named(f"{PREFIX}{each.name}", _metrics(of_set, each))
+        if aside and each.name in aside:
+            found[f"{PREFIX}{each.name}/set_aside"] = float(len(aside[each.name]))
         by_source: defaultdict[str, list[SampleResult]] = defaultdict(list)
         for result in of_set:
             by_source[result.source].append(result)
@@ -71,6 +111,28 @@ def metrics_of(results: Iterable[SampleResult], sets: Sequence[EvaluationSetSpec
             for source, of_source in sorted(by_source.items()):
                 found |= _named(f"{PREFIX}{each.name}/{source}", _metrics(of_source, each))
     return found
+
+
+SetAside = Mapping[str, Sequence[int]]
+"""Set -> places of its prompts that killed their engine too often. They count in no figure but `set_aside`."""
+
+
+def set_aside(numbers: Iterable[int], digest: str, sets: Sequence[EvaluationSetSpec]) -> SetAside:
+    """The prompts of these samples."""
+    found: defaultdict[str, set[int]] = defaultdict(set)
+    for number in numbers:
+        name, prompt = prompt_of(number, digest, sets)
+        found[name].add(prompt)
+    return {name: sorted(prompts) for name, prompts in found.items()}
+
+
+def sentence_of_set_aside(aside: SetAside) -> str:
+    """Which they are, for an event; nothing where there are none."""
+    parts = []
+    for name, prompts in aside.items():
+        shown = ", ".join(map(str, prompts[:SHOWN_PROMPTS])) + (" ..." if len(prompts) > SHOWN_PROMPTS else "")
+        parts.append(f" Set aside of {name}, since an engine died of each too often: prompt {shown}.")
+    return "".join(parts)
 
 
 def sentence_of(metrics: Mapping[str, float], sets: Sequence[EvaluationSetSpec]) -> str:
@@ -81,6 +143,16 @@ def sentence_of(metrics: Mapping[str, float], sets: Sequence[EvaluationSetSpec])
         shown = [f"{name} {metrics[key]:.4f}" for name in names if (key := f"{PREFIX}{each.name}/{name}") in metrics]
         parts.append(f"{each.name} {', '.join(shown) if shown else 'has no sample with a score'}")
     return "; ".join(parts)
+
+
+def main_figures(metrics: Mapping[str, float], sets: Sequence[EvaluationSetSpec]) -> list[SetFigure]:
+    """mean@k of each set that has one."""
+    names = [(each.name, f"mean@{each.samples_per_prompt}") for each in sets]
+    return [
+        SetFigure(name=name, metric=metric, value=metrics[key])
+        for name, metric in names
+        if (key := f"{PREFIX}{name}/{metric}") in metrics
+    ]
 
 
 def _named(prefix: str, metrics: Mapping[str, float]) -> dict[str, float]:

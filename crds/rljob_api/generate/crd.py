@@ -97,6 +97,7 @@ WIDE_COLUMNS = (
     ("CHECKPOINT", "integer", f"{_TRAINING}.checkpoint", "Version of the last recorded checkpoint"),
     ("SAMPLES/S", "integer", f"{_TRAINING}.samplesPerSecond", "Samples of the last step by its seconds"),
     ("STALENESS", "integer", f"{_TRAINING}.staleness.current", "Staleness of the last step"),
+    ("EVALUATION", "string", ".status.evaluation.summary", "Mean reward of each set, and the version"),
     ("QUEUE", "integer", f"{_TRAINING}.queueDepth", "Groups that are issued and not trained"),
 )
 """Shown by `kubectl get -o wide`."""

@@ -62,8 +62,8 @@ class EvaluationSpec(RuledModel):
     at_start: bool = False
     """Whether version 0 is evaluated, too."""
     engine_share: float = Field(default=0.5, gt=0, le=1)
-    """Of the samples that an engine has in flight, the largest part that an evaluation takes, and at least one;
-    rollouts have the rest."""
+    """Of the samples that an engine has in flight, the largest part that an evaluation takes, and at least one, while
+    rollouts have something to generate. While they have nothing, it takes what is free."""
 
     def is_due(self, version: int, num_rollouts: int) -> bool:
         """Whether a version of a job with so many rollouts is evaluated."""

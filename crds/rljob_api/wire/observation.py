@@ -100,6 +100,32 @@ class ServerState(StrEnum):
     """A tail of the control state is lost: only a global restart from the record file opens it."""
 
 
+class EvaluationReport(WireModel):
+    """What an evaluation has found."""
+
+    version: WeightVersion
+    samples: int
+    metrics: Annotated[dict[str, float], FEW_NAMES] = {}
+    """`eval/SET/METRIC`, and `eval/SET/SOURCE/METRIC`."""
+
+
+class SetFigure(WireModel):
+    """The main figure of a set of an evaluation."""
+
+    name: str
+    """The set's."""
+    metric: str
+    """mean@k."""
+    value: float
+
+
+class EvaluationObservation(WireModel):
+    """The last evaluation of a version that is still part of the job's history."""
+
+    version: WeightVersion
+    sets: Annotated[list[SetFigure], ONE_PROBLEM] = []
+
+
 class CoordinatorStatus(WireModel):
     """`GET /v1/status`."""
 
@@ -115,6 +141,7 @@ class CoordinatorStatus(WireModel):
     step: int | None
     """Last step reported in the current epoch's history."""
     last_step: StepReport | None
+    evaluation: EvaluationObservation | None = None
     pods: Annotated[list[PodObservation], ONE_PROBLEM]
     failures: Annotated[list[Failure], ONE_PROBLEM]
     """Not yet acknowledged, oldest first."""
@@ -170,15 +197,6 @@ class EventKind(StrEnum):
     QUEUE_DRAINS = "QueueDrains"
     """No ticket is given until a user takes that back."""
     TICKETS_GIVEN = "TicketsGiven"
-
-
-class EvaluationReport(WireModel):
-    """What an evaluation has found."""
-
-    version: WeightVersion
-    samples: int
-    metrics: Annotated[dict[str, float], FEW_NAMES] = {}
-    """`eval/SET/METRIC`, and `eval/SET/SOURCE/METRIC`."""
 
 
 class CoordinatorEvent(WireModel):

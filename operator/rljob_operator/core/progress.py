@@ -5,7 +5,16 @@ without a step is a stall, too (`Beat.progress`). A stall's message names the ra
 """
 
 from rljob_api.names import Epoch
-from rljob_api.status import ConditionType, ProcessStatus, RestartStatus, RLJobStatus, StalenessStatus, TrainingStatus
+from rljob_api.status import (
+    ConditionType,
+    EvaluationStatus,
+    ProcessStatus,
+    RestartStatus,
+    RLJobStatus,
+    SetFigureStatus,
+    StalenessStatus,
+    TrainingStatus,
+)
 from rljob_api.times import seconds
 from rljob_api.wire.launchers import EngineState
 from rljob_api.wire.observation import CoordinatorStatus, RankObservation
@@ -36,6 +45,7 @@ def refresh(observed: Observed, status: RLJobStatus, now: float) -> RLJobStatus:
     if observed.coordinator is not None:
         update["restart"] = _opened(status.restart, observed.coordinator, now)
         update["training"] = _training(status.training, observed.coordinator, observed.num_rollouts, now)
+        update["evaluation"] = _evaluation(status.evaluation, observed.coordinator)
     return status.model_copy(update=update)
 
 
@@ -78,6 +88,22 @@ def _training(old: TrainingStatus, seen: CoordinatorStatus, num_rollouts: int, n
             "staleness": StalenessStatus(current=report.staleness, max=max(old.staleness.max, report.staleness)),
         }
     return old.model_copy(update=update)
+
+
+def _evaluation(old: EvaluationStatus | None, seen: CoordinatorStatus) -> EvaluationStatus | None:
+    """A coordinator that knows of none may have begun anew: what is known stands, unless a restore took it back."""
+    found = seen.evaluation
+    if found is None:
+        is_void = old is not None and seen.published is not None and seen.published < old.version
+        return None if is_void else old
+    figures = [(one.name, one.metric, _rounded(one.value)) for one in found.sets]
+    shown = ", ".join(f"{name} {value:.2f}" for name, _, value in figures) or "no score"
+    return EvaluationStatus(
+        version=found.version,
+        step=found.version - 1 if found.version > 0 else None,
+        sets=[SetFigureStatus(name=name, metric=metric, value=value) for name, metric, value in figures],
+        summary=f"{shown} @ {found.version}",
+    )
 
 
 def _rounded(value: float) -> float:

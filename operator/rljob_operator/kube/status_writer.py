@@ -102,7 +102,9 @@ def decisive(status: RLJobStatus) -> tuple[object, ...]:
     training = status.training
     judged = dict.fromkeys(("judged_replicas", "judged_from_step", "up_since", "down_since"))
     scaling = status.scaling.model_copy(update=judged)
-    rest = status.model_copy(update={"training": TrainingStatus(), "roles": roles, "scaling": scaling})
+    rest = status.model_copy(
+        update={"training": TrainingStatus(), "evaluation": None, "roles": roles, "scaling": scaling}
+    )
     return rest, training.rows_dropped, training.staleness.max, has_recorded(status)
 
 

@@ -82,6 +82,7 @@ def summary(run: Path, status: RLJobStatus, seconds: float, resume: str) -> dict
         "samplesPerSecond": sum(line["samples"] for line in steps) / trained if trained else None,
         "seconds": round(seconds, 1),
         "epoch": status.restart.epoch,
+        "evaluation": "" if status.evaluation is None else status.evaluation.summary,
         "checkpoint": status.training.checkpoint,
         "globalRestarts": status.restart.global_restarts,
         "out": str(run),

@@ -147,6 +147,8 @@ def summary_rows(summary: Line) -> list[tuple[str, str]]:
             ("reward", f"{first} -> {last} (means of the first and last ten steps)"),
             ("steps", f"{summary['steps']}, {number(summary['samplesPerSecond'])} samples/s"),
         ]
+    if summary["evaluation"]:
+        rows.append(("evaluation", f"{summary['evaluation']} (mean rewards @ version)"))
     if summary["seconds"]:
         rows.append(("time", duration(summary["seconds"])))
     rows.append(("restarts", f"{summary['globalRestarts']} of the whole job"))

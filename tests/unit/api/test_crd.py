@@ -95,7 +95,17 @@ def test_the_columns_are_these() -> None:
     plain = [column["name"] for column in columns if not column.get("priority")]
     wide = [column["name"] for column in columns if column.get("priority") == 1]
     assert plain == ["PHASE", "READY", "STEP", "REWARD", "RESTARTS", "REASON", "AGE"]
-    assert wide == ["EPOCH", "ROLLOUTS", "WANTED", "WEIGHTS", "CHECKPOINT", "SAMPLES/S", "STALENESS", "QUEUE"]
+    assert wide == [
+        "EPOCH",
+        "ROLLOUTS",
+        "WANTED",
+        "WEIGHTS",
+        "CHECKPOINT",
+        "SAMPLES/S",
+        "STALENESS",
+        "EVALUATION",
+        "QUEUE",
+    ]
 
 
 def test_every_list_states_how_it_is_merged() -> None:

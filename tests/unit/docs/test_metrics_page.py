@@ -10,6 +10,7 @@ from rljob_workers.algorithms.aggregation import token_mean
 from rljob_workers.algorithms.objective import Metric
 from rljob_workers.algorithms.supervised import SupervisedObjective
 from rljob_workers.algorithms.value import ValueObjective
+from rljob_workers.telemetry.evaluation_series import FIGURES
 from rljob_workers.telemetry.step_series import series_of
 from rljob_workers.trainers.megatron.expert_load import EXPERT_METRICS
 from rljob_workers.training.step_metrics import CRITIC_METRICS, METRICS, Figure
@@ -41,6 +42,13 @@ def objective(title: str, metrics: Iterable[Metric]) -> str:
     return table(title, ("name", "unit", "taken as", "what", "on a cluster"), rows)
 
 
+def evaluations() -> str:
+    """In `evaluations.jsonl`, and on a cluster of the newest of them."""
+    labels = {True: ", by `set`, `k` and, of one source, `source`", False: ", by `set` and, of one source, `source`"}
+    rows = [(f"`eval/SET/{one.name}`", one.unit, one.formula, f"`{one.series}`{labels[one.has_k]}") for one in FIGURES]
+    return table("Of an evaluation", ("name", "unit", "what", "on a cluster"), rows)
+
+
 def tables() -> str:
     policy = clip_objective(token_mean, kl=0.1, cap=2.0)
     return "\n".join(
@@ -51,6 +59,7 @@ def tables() -> str:
             plain("Of a critic's steps", CRITIC_METRICS),
             objective("Of experts, with the backend Megatron", EXPERT_METRICS),
             objective("Of supervised fine-tuning", SupervisedObjective.metrics),
+            evaluations(),
         ]
     )
 

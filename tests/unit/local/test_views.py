@@ -28,7 +28,7 @@ def make_event(reason: str, message: str, scope: str | None = None) -> dict[str,
 
 def make_summary(message: str, phase: str = "Succeeded", resume: str = "") -> dict[str, Any]:
     figures = {"steps": 240, "rewardFirst": 0.1, "rewardLast": 0.9, "samplesPerSecond": 7000.4, "seconds": 25.2}
-    ending = {"globalRestarts": 1, "checkpoint": 240, "out": "/runs/one", "resume": resume}
+    ending = {"globalRestarts": 1, "evaluation": "", "checkpoint": 240, "out": "/runs/one", "resume": resume}
     return {"phase": phase, "message": message, **figures, **ending}
 
 

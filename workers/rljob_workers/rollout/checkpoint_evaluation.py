@@ -70,8 +70,9 @@ class SampleList:
         self.results = {number: SampleResult.parse(text) for number, text in results.items()} | self.results
         return len(self.results) - before
 
-    def return_evaluation(self, samples: Collection[int]) -> None:
-        """Hands samples back."""
+    def return_evaluation(self, samples: Collection[int], *, killed: bool = False) -> None:
+        """Hands samples back. No prompt is suspect: engines are started again a few times in all."""
+        del killed
         self._again += samples
 
 

@@ -17,7 +17,14 @@ from typing import Protocol
 from rljob_api.names import WeightVersion
 from rljob_api.wire.identity import WeightId
 from rljob_workers.data.prompts import Prompt
-from rljob_workers.engines.base import EngineEmptied, EngineError, FinishReason, Sample, SamplingParams
+from rljob_workers.engines.base import (
+    EngineEmptied,
+    EngineError,
+    EngineGone,
+    FinishReason,
+    Sample,
+    SamplingParams,
+)
 from rljob_workers.evaluation import SampleResult
 from rljob_workers.models.tokenizers import TextDecoder
 from rljob_workers.rewards.base import Answer
@@ -29,7 +36,7 @@ from rljob_workers.rollout.verification import WeightProof
 from rljob_workers.transfer_queue.types import EvaluationWaits
 
 AGAIN_SECONDS = 0.5
-"""After this long samples are asked for again that others had, or that were not there."""
+"""After this long samples are asked for again that others had, or that were not there; sooner when some end here."""
 
 
 REQUESTS = 4
@@ -67,7 +74,7 @@ class EvaluationWork(Protocol):
     def put_evaluation(self, version: WeightVersion, results: Mapping[int, bytes]) -> int:
         """See `TransferQueueClient.put_evaluation`."""
 
-    def return_evaluation(self, samples: Collection[int]) -> None:
+    def return_evaluation(self, samples: Collection[int], *, killed: bool = False) -> None:
         """See `TransferQueueClient.return_evaluation`."""
 
 
@@ -75,7 +82,8 @@ class Evaluator:
     """One rank's part of evaluations.
 
     errors = evaluator.collect()            puts what is scored, hands back what an engine has lost
-    evaluator.claim(held, samples_in_flight)
+    evaluator.claim(held, evaluator.share_of(samples_in_flight))
+    evaluator.claim(held, free)             where rollouts have nothing to generate
     """
 
     def __init__(
@@ -110,6 +118,7 @@ class Evaluator:
         self._scorers = ThreadPoolExecutor(SCORING_THREADS, thread_name_prefix="evaluate")
         self._over: WeightId | None = None
         """The last weight whose evaluation is over."""
+        self._asked_of: WeightId | None = None
         self._asks_at = 0.0
 
     @property
@@ -117,17 +126,21 @@ class Evaluator:
         """Those that the engine has."""
         return len(self._generating)
 
-    def claim(self, held: WeightId, samples_in_flight: int) -> bool:
-        """Takes more samples, if the version is to be evaluated; whether there were any."""
-        if held == self._over or not self._plan.is_due(held.version) or time.monotonic() < self._asks_at:
+    def share_of(self, samples_in_flight: int) -> int:
+        """How many an evaluation may have at the engine whatever rollouts need, of all that it may have."""
+        return self._plan.most_in_flight(samples_in_flight)
+
+    def claim(self, held: WeightId, most: int) -> bool:
+        """Takes more samples, up to `most` at the engine, if the version is to be evaluated; whether there were any."""
+        if held == self._over or not self._plan.is_due(held.version):
             return False
-        if self._proof.is_awaited:
+        if self._proof.is_awaited or (held == self._asked_of and time.monotonic() < self._asks_at):
             return False
-        most = self._plan.most_in_flight(samples_in_flight)
         in_work = [number for begun in self._running.values() for number in begun.numbers]
         wanted = min(most - self.samples_in_flight, most * (1 + SCORED_PER_GENERATED) - len(in_work))
         if wanted < max(1, most // REQUESTS):
             return False
+        self._asked_of, self._asks_at = held, 0.0
         answer = self._queue.claim_evaluation(held, self._plan.digest, self._plan.num_samples, wanted, in_work)
         if isinstance(answer, EvaluationWaits):
             if answer is EvaluationWaits.OVER:
@@ -147,6 +160,7 @@ class Evaluator:
         done = [(future, self._running.pop(future)) for future in list(self._running) if future.done()]
         results: dict[WeightVersion, dict[int, bytes]] = {}
         back: list[int] = []
+        dead: list[int] = []
         errors: list[EngineError] = []
         for future, begun in done:
             error = future.exception()
@@ -157,13 +171,17 @@ class Evaluator:
                     else:
                         back.append(number)
             elif isinstance(error, EngineError):
-                back += begun.numbers
+                # As of tickets: only a dead engine makes suspects.
+                (dead if isinstance(error, EngineGone) else back).extend(begun.numbers)
                 errors.append(error)
             else:
                 raise error
         for version, scored in results.items():
             self._advance(self._queue.put_evaluation(version, scored))
         self._queue.return_evaluation(back)
+        self._queue.return_evaluation(dead, killed=True)
+        if done:
+            self._asks_at = 0.0
         return errors
 
     def hand_back(self) -> None:

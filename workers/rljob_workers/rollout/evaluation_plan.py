@@ -19,6 +19,7 @@ from rljob_api.spec.evaluation import EvaluationSetSpec, EvaluationSpec
 from rljob_workers.data import build_prompt_source
 from rljob_workers.data.prompts import PromptSource
 from rljob_workers.engines.base import SamplingParams
+from rljob_workers.evaluation import digest_of
 from rljob_workers.rewards import build_reward
 from rljob_workers.rewards.scoring import FailedShare, FailurePolicy, Scoring
 from rljob_workers.rollout.scoring_stage import GroupScorer
@@ -68,9 +69,7 @@ class EvaluationPlan:
         self._num_rollouts = num_rollouts
         self._ends = list(accumulate(each.num_samples for each in sets))
         self.num_samples = self._ends[-1]
-        text = f"{seed}/{spec.model_dump_json(exclude={'every_steps', 'at_start', 'engine_share'})}/{self._ends}"
-        self.digest = xxhash.xxh3_64_hexdigest(text.encode())
-        """Of all that a sample's result depends on beside weights and reward."""
+        self.digest = digest_of(spec, seed, [each.num_samples for each in sets])
 
     def is_due(self, version: int) -> bool:
         """Whether a version is evaluated."""

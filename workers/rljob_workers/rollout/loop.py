@@ -122,6 +122,8 @@ class RolloutLoop:
         self._reported_tokens = 0
         """Tokens that were reported as progress."""
         self._withheld_time = LostTime(session.counters, WITHHELD_SECONDS)
+        self._is_not_needed = False
+        """Whether the last claim found that tickets are withheld since this replica is ahead of training."""
         self._idle_share = 0.0
         """Of the samples that the engine could run at once, those that it lacks since tickets are withheld."""
 
@@ -137,6 +139,7 @@ class RolloutLoop:
                 self._give_up(follower.error)
             self._withheld_time.count(self._idle_share)
             progressed = self._collect() | self._put_proven() | self._evaluate(follower) | self._claim(follower)
+            progressed |= self._evaluate_on_free_slots(follower)
             self._beat(follower)
             if not progressed:
                 self._wake.wait(TURN_SECONDS)
@@ -161,16 +164,18 @@ class RolloutLoop:
         self._session.pulse(waiting=waiting, tickets=tickets, still_seconds=stalled, holds=follower.held)
 
     def _claim(self, follower: WeightFollower) -> bool:
-        self._idle_share = 0.0
+        self._idle_share, self._is_not_needed = 0.0, False
         self._limits = limits_of(self._shape, self._session.role_ranks)
         held = follower.held
         if held is None:
             self._waiting = "weights for the engine"
             return False
-        in_flight = self._work.samples_in_flight
+        in_flight = counted = self._work.samples_in_flight
         if self._evaluator is not None:
-            in_flight += self._evaluator.samples_in_flight
-        wanted = tickets_to_claim(self._limits, in_flight, len(self._work.tickets))
+            # What an evaluation has beyond its share, on slots that were free, keeps no rollout waiting for an engine.
+            evaluated, share = self._evaluator.samples_in_flight, self._limits.samples_in_flight
+            in_flight, counted = in_flight + evaluated, counted + min(evaluated, self._evaluator.share_of(share))
+        wanted = tickets_to_claim(self._limits, counted, len(self._work.tickets))
         if wanted == 0 or time.monotonic() < self._claims_again_at:
             return False
         answer = self._queue.claim_tickets(held, wanted, timeout=0)
@@ -190,7 +195,15 @@ class RolloutLoop:
             self._pause_claims(error)
         if follower.held is None or time.monotonic() < self._claims_again_at:
             return False
-        return self._evaluator.claim(follower.held, self._limits.samples_in_flight)
+        return self._evaluator.claim(follower.held, self._evaluator.share_of(self._limits.samples_in_flight))
+
+    def _evaluate_on_free_slots(self, follower: WeightFollower) -> bool:
+        """While tickets are withheld, which is mostly until the evaluation is over, it gets all slots."""
+        if self._evaluator is None or follower.held is None or not self._is_not_needed:
+            return False
+        if time.monotonic() < self._claims_again_at:
+            return False
+        return self._evaluator.claim(follower.held, self._limits.samples_in_flight - self._work.samples_in_flight)
 
     def _begin(self, tickets: Sequence[Ticket]) -> None:
         for request in requests_of(self._fitting.of(tickets), self._limits.tickets_per_request):
@@ -199,7 +212,8 @@ class RolloutLoop:
 
     def _withheld(self, reason: Withheld, in_flight: int) -> None:
         self._waiting = f"a ticket (withheld: {reason.value})"
-        if reason in NOT_NEEDED:
+        self._is_not_needed = reason in NOT_NEEDED
+        if self._is_not_needed:
             self._idle_share = max(0.0, 1.0 - in_flight / self._limits.samples_in_flight)
         name = f"withheld_{reason.value.lower()}"
         self._session.counters[name] = self._session.counters.get(name, 0) + 1

@@ -6,7 +6,6 @@ Run by the assembly on every data-parallel rank, in step: no rank goes on or lea
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -162,10 +161,9 @@ class ActorLoop(GangLoop):
         if evaluation is None or not evaluation.is_due(version, self._config.num_rollouts):
             return
         with gang.timeline.span("await_evaluation", version=version):
-            while not gang.queue.is_evaluated(version):
+            while not gang.queue.is_evaluated(version, timeout=TURN_SECONDS):
                 self.starved.count(0.0)  # more rollouts would not help
                 gang.session.pulse(waiting=f"the evaluation of version {version}")
-                time.sleep(TURN_SECONDS)
 
     def _proximal_log_probs(self, loader: StreamingDataLoader) -> dict[int, Jagged]:
         """Of each slice, under version r; all of the rollout is waited for."""

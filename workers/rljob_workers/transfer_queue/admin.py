@@ -195,7 +195,7 @@ class QueueAdmin:
         self._calls.change("end_life", incarnation, waiting=f"incarnation {incarnation} waits to be ended")
 
     def suspect(self, incarnation: str) -> None:
-        """It died with tickets in work: they return, prompts become suspects. Before `end_incarnation`."""
+        """It died with tickets or samples in work: they return, prompts become suspects. Before `end_incarnation`."""
         self._calls.change("suspect", incarnation, waiting=f"incarnation {incarnation} died")
 
     def take_back(self, incarnation: str) -> int:
@@ -271,9 +271,10 @@ class QueueAdmin:
         reply = self._calls.read("evaluation", waiting="the coordinator looks at an evaluation")
         return EvaluationState.parse(reply)
 
-    def evaluation_results(self) -> list[bytes]:
-        """Of every sample that was scored, in no order, until `end_evaluation`."""
-        return list(self._calls.read("evaluation_results", waiting="the coordinator reads an evaluation"))
+    def evaluation_results(self) -> dict[int, bytes]:
+        """By number, of every sample that was scored, until `end_evaluation`; empty of what was set aside."""
+        reply = self._calls.read("evaluation_results", waiting="the coordinator reads an evaluation")
+        return {int(number): result for number, result in zip(reply[::2], reply[1::2], strict=True)}
 
     def end_evaluation(self, version: WeightVersion) -> None:
         """Its result is reported, durably: the next version may come. Twice is once."""

@@ -212,6 +212,7 @@ class TransferQueueClient:
             else Subscription(endpoints.control_redis, timing=timing, clock=clock, sleep=sleep)
         )
         self._ticket_wait = Wait[Withheld](self._notices, "tickets", clock)
+        self._evaluation_wait = Wait[bool](self._notices, "evaluated", clock)
         self._waits = {task.name: Wait[NotReady](self._notices, task.name, clock) for task in shape.tasks}
         self._counters = {} if counters is None else counters
         self._calls = 0
@@ -325,7 +326,8 @@ class TransferQueueClient:
     ) -> list[int] | EvaluationWaits:
         """Up to `limit` numbers of samples to score, of the version that a replica holds; else why there are none.
 
-        The first claim of a version begins its evaluation: `num_samples` in all, of sets that `digest` is of. What this
+        The first claim of a version begins its evaluation: `num_samples` in all, of sets that `digest` is of
+        (`rljob_workers.evaluation.digest_of`). What this
         rank was given and has neither put nor named in `in_work` comes back: an answer may be lost.
         """
         question: list[Argument] = [holds.lineage, holds.version, digest, num_samples, limit, *in_work]
@@ -346,19 +348,29 @@ class TransferQueueClient:
         (taken,) = self._change("put_evaluation", version, *listed, waiting=f"{self} puts {len(results)} scores")
         return int(taken)
 
-    def return_evaluation(self, samples: Collection[int]) -> None:
-        """Hands samples back."""
+    def return_evaluation(self, samples: Collection[int], *, killed: bool = False) -> None:
+        """Hands samples back. `killed`: an engine died working on them: their prompts become suspects."""
         if samples:
-            self._change("return_evaluation", *samples, waiting=f"{self} returns {len(samples)} samples")
+            self._change("return_evaluation", int(killed), *samples, waiting=f"{self} returns {len(samples)} samples")
 
-    def is_evaluated(self, version: WeightVersion) -> bool:
-        """Whether the evaluation of `version` is over; False, too, while the control Redis does not answer."""
-        until = self._clock() + self._timing.claim_patience_seconds
-        try:
-            reply = self._control.read("evaluation", deadline=until, waiting=f"{self} waits for an evaluation")
-        except (ControlUnreachable, NotOpen):
-            return False
-        return EvaluationState.parse(reply).is_over_of(version)
+    def is_evaluated(self, version: WeightVersion, timeout: float) -> bool:
+        """Whether the evaluation of `version` is over, at the latest after `timeout`.
+
+        False, too, while the control Redis does not answer.
+        """
+        wait, patience = self._evaluation_wait, self._timing.claim_patience_seconds
+        for deadline in wait.turns(version, timeout):
+            try:
+                reply = self._control.read(
+                    "evaluation", deadline=deadline + patience, waiting=f"{self} waits for an evaluation"
+                )
+            except (ControlUnreachable, NotOpen):
+                wait.failed(False)
+                continue
+            wait.answer = EvaluationState.parse(reply).is_over_of(version)
+            if wait.answer:
+                break
+        return wait.answer
 
     # --- forward tasks -------------------------------------------------------------------------------------------
 

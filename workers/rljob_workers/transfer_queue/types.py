@@ -10,7 +10,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -65,12 +65,14 @@ class EvaluationState:
     num_samples: int
     num_results: int
     is_over: bool
+    digest: str
+    """Of what it was begun with (`rljob_workers.evaluation.digest_of`)."""
 
     @classmethod
-    def parse(cls, reply: Sequence[int]) -> EvaluationState:
+    def parse(cls, reply: Sequence[Any]) -> EvaluationState:
         """Of the function `evaluation`."""
-        lineage, version, samples, results, over = reply
-        return cls(Lineage(lineage), WeightVersion(version), samples, results, bool(over))
+        lineage, version, samples, results, over, digest = reply
+        return cls(Lineage(lineage), WeightVersion(version), samples, results, bool(over), digest.decode())
 
     def is_over_of(self, version: WeightVersion) -> bool:
         """Whether it is that of `version`, and over."""

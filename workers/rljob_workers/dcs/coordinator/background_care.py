@@ -21,8 +21,15 @@ from rljob_workers.dcs.coordinator.context import CoordinatorContext, Topic
 from rljob_workers.dcs.coordinator.epochs import Epochs
 from rljob_workers.dcs.coordinator.progress import Progress
 from rljob_workers.dcs.coordinator.rank_incarnations import RankIncarnations, beat_interval_seconds
-from rljob_workers.dcs.coordinator.records import ROOM
-from rljob_workers.evaluation import SampleResult, metrics_of, sentence_of
+from rljob_workers.dcs.coordinator.records import EVALUATION, ROOM
+from rljob_workers.evaluation import (
+    SampleResult,
+    is_of,
+    metrics_of,
+    sentence_of,
+    sentence_of_set_aside,
+    set_aside,
+)
 from rljob_workers.transfer_queue.errors import StorageUnreachable
 from rljob_workers.transfer_queue.upkeep import Dropped, LostChunks, LostRows, in_one_sentence
 
@@ -222,19 +229,31 @@ class Evaluations:
         self._epochs = epochs
 
     def check(self) -> None:
-        """Ends the one whose samples are all scored. Reported once, also by a coordinator that died in between."""
-        spec = self._context.job.spec.evaluation
+        """Ends the one whose samples are all scored. Reported once, also by a coordinator that died in between.
+
+        One of other sets, those that the job had before it was resumed, is left alone: the rollouts begin it anew.
+        """
+        job, spec = self._context.job.spec, self._context.job.spec.evaluation
         if spec is None:
             return
         state = self._context.admin.evaluation()
         if state.version < 0 or state.is_over or state.num_results < state.num_samples:
             return
-        results = [SampleResult.parse(text) for text in self._context.admin.evaluation_results()]
-        metrics = metrics_of(results, spec.sets)
-        message = f"Version {state.version} was evaluated: {sentence_of(metrics, spec.sets)}."
+        if not is_of(state.digest, spec, job.seed):
+            return
+        texts = self._context.admin.evaluation_results()
+        results = [SampleResult.parse(text) for text in texts.values() if text]
+        aside = set_aside((number for number, text in texts.items() if not text), state.digest, spec.sets)
+        metrics = metrics_of(results, spec.sets, aside)
+        message = (
+            f"Version {state.version} was evaluated: {sentence_of(metrics, spec.sets)}.{sentence_of_set_aside(aside)}"
+        )
         event = self._context.event(EventKind.EVALUATED, self._epochs.current.restore.epoch, message)
         report = EvaluationReport(version=state.version, samples=len(results), metrics=metrics)
         self._context.emit_once(
-            "evaluation", f"{state.lineage}/{state.version}", event.model_copy(update={"evaluation": report})
+            "evaluation",
+            f"{state.lineage}/{state.version}/{state.digest}",
+            event.model_copy(update={"evaluation": report}),
+            EVALUATION.put(report),
         )
         self._context.admin.end_evaluation(state.version)

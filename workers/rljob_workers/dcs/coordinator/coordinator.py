@@ -11,11 +11,14 @@ from pathlib import Path
 
 from rljob_api.names import Epoch
 from rljob_api.roles import TICKET_ROLE, TRAITS
+from rljob_api.spec import RLJobSpec
 from rljob_api.wire.epochs import DesiredState, EpochRequest, RestorePoint
 from rljob_api.wire.failures import Failure, FailureKind
 from rljob_api.wire.launchers import LauncherHello
 from rljob_api.wire.observation import (
     CoordinatorStatus,
+    EvaluationObservation,
+    EvaluationReport,
     EventKind,
     PodObservation,
     RankObservation,
@@ -30,13 +33,14 @@ from rljob_workers.dcs.coordinator.launchers import Launchers
 from rljob_workers.dcs.coordinator.progress import Progress
 from rljob_workers.dcs.coordinator.queue_room import QueueRoom
 from rljob_workers.dcs.coordinator.rank_incarnations import Judged, RankIncarnations, beat_interval_seconds
-from rljob_workers.dcs.coordinator.records import RankEntry
+from rljob_workers.dcs.coordinator.records import EVALUATION, RankEntry
 from rljob_workers.dcs.coordinator.rendezvous import RendezvousTable
 from rljob_workers.dcs.coordinator.restoring import Restoring, SavedFolder
 from rljob_workers.dcs.coordinator.server_gate import OpeningPatience, ServerGate
 from rljob_workers.dcs.coordinator.steps import Steps
 from rljob_workers.dcs.coordinator.turns import TurnTable
 from rljob_workers.dcs.coordinator.weights import Weights
+from rljob_workers.evaluation import main_figures
 from rljob_workers.transfer_queue.admin import SetAside
 
 
@@ -137,6 +141,7 @@ class Coordinator:
             recorded_folder=None if recorded is None else recorded[1],
             step=last.step if last is not None else _restored_step(restore),
             last_step=last,
+            evaluation=None if self.evaluated is None else _observed(self.evaluated, self._context.job.spec),
             pods=[self._pod(hello, silent_since) for _, hello in sorted(self.launchers.by_pod().items())],
             failures=self.progress.failures(),
             queue=self.queue.observed_counts().model_copy(update={"room": self.storage.room()}),
@@ -147,6 +152,11 @@ class Coordinator:
             beat_interval_seconds=beat_interval_seconds(self._context.job.spec.restart_policy),
             earlier_epoch=self._earlier_epoch(),
         )
+
+    @property
+    def evaluated(self) -> EvaluationReport | None:
+        """The last evaluation of a version that is still part of the job's history."""
+        return self._context.store.value(EVALUATION)
 
     def _pod(self, hello: LauncherHello, silent_since: float) -> PodObservation:
         """As observed; no silence is counted from before `silent_since`."""
@@ -290,6 +300,11 @@ class Coordinator:
                 f"attempts/{aside.rollout_id}/{aside.group}/{aside.kills}",
                 f"{where} has no draw left (rollout.maxAttempts). {message}",
             )
+
+
+def _observed(report: EvaluationReport, spec: RLJobSpec) -> EvaluationObservation:
+    sets = () if spec.evaluation is None else spec.evaluation.sets
+    return EvaluationObservation(version=report.version, sets=main_figures(report.metrics, sets))
 
 
 def _restored_step(restore: RestorePoint) -> int | None:

@@ -23,6 +23,7 @@ from rljob_workers.dcs.coordinator.records import (
     DESIRED,
     EPOCH,
     EPOCH_TO_COME,
+    EVALUATION,
     JOB_IN_FORCE,
     JOB_TO_COME,
     LAST_STEP,
@@ -272,6 +273,9 @@ class Epochs:
         last = self.last_step
         if last is not None and last.version > opened.restore.version:
             changes.append(LAST_STEP.drop())
+        evaluated = store.value(EVALUATION)
+        if evaluated is not None and evaluated.version > opened.restore.version:
+            changes.append(EVALUATION.drop())
         return changes
 
 

@@ -1,7 +1,7 @@
 """`/metrics`: the coordinator's state, its process and the ranks' counters in Prometheus' text format.
 
 Called by the coordinator in its thread. Cardinality is bounded: label values are roles, replicas and ranks of the job,
-and figures of its last step; names come from `FAMILIES` and from nowhere else.
+figures of its last step, and sets and sources of its evaluations; names come from `FAMILIES` and from nowhere else.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rljob_api.wire.observation import CoordinatorStatus, ServerState
 from rljob_api.wire.ranks import StepReport
 from rljob_workers.dcs.coordinator import demand, queue_room
 from rljob_workers.dcs.membership import counters
-from rljob_workers.telemetry import step_series
+from rljob_workers.telemetry import evaluation_series, step_series
 from rljob_workers.telemetry.exposition import Family, Labels, Sample, render
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ FAMILIES = {
     "rljob_rank_ready": Family("1 while the rank is ready.", counters.RANK_LABELS),
     "rljob_rank_beat_age_seconds": Family("Since its last beat.", counters.RANK_LABELS),
     **step_series.FAMILIES,
+    **evaluation_series.FAMILIES,
     **counters.FAMILIES,
     **demand.FAMILIES,
     **queue_room.FAMILIES,
@@ -63,6 +64,7 @@ def exposition(coordinator: Coordinator) -> str:
         *_job_samples(status),
         ("rljob_group_samples", (), float(coordinator.group_samples)),
         *step_samples(status.last_step),
+        *evaluation_series.samples_of(coordinator.evaluated),
         *_pod_samples(status),
         *_counter_samples(coordinator),
     ]

@@ -25,7 +25,7 @@ from rljob_api.wire.epochs import DesiredState, RestorePoint
 from rljob_api.wire.failures import Failure
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.launchers import LauncherHello
-from rljob_api.wire.observation import CoordinatorEvent, EventPage, RoomMade
+from rljob_api.wire.observation import CoordinatorEvent, EvaluationReport, EventPage, RoomMade
 from rljob_api.wire.ranks import RankHello, Rendezvous, StepReport
 from rljob_api.wire.weights import OfferedPart, WeightOffer, WeightPart
 
@@ -303,6 +303,10 @@ ROOM = Cell("room", RoomMade)
 """What went to make room, as it was reported last."""
 
 
+EVALUATION = Cell("evaluation", EvaluationReport)
+"""The last evaluation of a version that is still part of the job's history."""
+
+
 RUN_ID = Cell("run_id", str)
 """Of the control Redis that was opened last."""
 
@@ -322,6 +326,7 @@ CELLS: tuple[Cell[Any], ...] = (
     JOB_IN_FORCE,
     JOB_TO_COME,
     ROOM,
+    EVALUATION,
     RUN_ID,
     SEQ_FLOOR,
 )

@@ -11,9 +11,11 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import redis
+import redis.asyncio
 import uvicorn
 from redis.backoff import NoBackoff
 from redis.retry import Retry
@@ -97,10 +99,10 @@ async def _serve(listener: socket.socket, endpoints: Endpoints, job: RLJob, open
         timeout_graceful_shutdown=1,
     )
     server = _Server(config, executor)
-    duties = [
-        asyncio.create_task(duty)
-        for duty in (_tick(executor), _watch(executor), _tend_units(executor), _sweep(executor))
-    ]
+    work = [_tick(executor), _watch(executor), _tend_units(executor), _sweep(executor)]
+    if job.spec.evaluation is not None:
+        work.append(_end_evaluations(executor, url))
+    duties = [asyncio.create_task(duty) for duty in work]
     try:
         # A copy, since the server closes its socket: callers wait in the backlog of ours meanwhile.
         await server.serve(sockets=[listener.dup()])
@@ -160,6 +162,18 @@ async def _tend_units(executor: SerialExecutor) -> None:
         await _try(executor, executor.coordinator.check_held_work)
         await _try(executor, executor.coordinator.check_evaluation)
         await asyncio.sleep(max(UNITS_SECONDS, (time.monotonic() - began) / CARE_SHARE))
+
+
+async def _end_evaluations(executor: SerialExecutor, url: str) -> None:
+    """At once when the last sample is scored: training waits for it. A notice that is lost costs UNITS_SECONDS."""
+    while True:
+        connection = redis.asyncio.Redis.from_url(url, **redis_options(url))
+        with suppress(redis.RedisError, OSError):
+            async with connection, connection.pubsub() as notices:
+                await notices.subscribe("n:scored")
+                async for _ in notices.listen():
+                    await _try(executor, executor.coordinator.check_evaluation)
+        await asyncio.sleep(UNITS_SECONDS)
 
 
 async def _sweep(executor: SerialExecutor) -> None:

@@ -1,6 +1,11 @@
 -- Evaluation: the numbered samples of one version, scored beside training. Each is free, leased to a life, or has its result.
 -- A table, since Lua has room for no more local names. STATE: lineage, version, digest, samples, next, over.
-local evaluation = {STATE = 'q:eval', AGAIN = 'q:eval_again', LEASES = 'q:eval_leases', RESULTS = 'q:eval_results'}
+-- KILLS: digest, and by prompt how often an engine died of it alone; ALONE: life -> the suspect prompt that it has. A prompt
+-- goes by its first sample. An empty result is of a sample that was set aside with its prompt.
+local evaluation = {
+  STATE = 'q:eval', AGAIN = 'q:eval_again', LEASES = 'q:eval_leases', RESULTS = 'q:eval_results', KILLS = 'q:eval_kills',
+  ALONE = 'q:eval_alone',
+}
 
 -- Of this version, by whichever lineage it was begun: a version that was restored has the weights that it had.
 function evaluation.is_of(version)
@@ -10,17 +15,66 @@ end
 
 function evaluation.is_over() return redis.call('HEXISTS', evaluation.STATE, 'over') == 1 end
 
-function evaluation.forget_work() redis.call('DEL', evaluation.AGAIN, evaluation.LEASES, evaluation.RESULTS) end
+function evaluation.forget_work()
+  redis.call('DEL', evaluation.AGAIN, evaluation.LEASES, evaluation.RESULTS, evaluation.ALONE)
+end
 
 function evaluation.forget()
   redis.call('DEL', evaluation.STATE)
   evaluation.forget_work()
 end
 
--- Another digest: the sets are not those that it was begun with, and nothing of it counts.
+-- Another digest: the sets are not those that it was begun with, and nothing of it counts. Prompts that were set aside stay so
+-- for all versions.
 function evaluation.begin(lineage, version, digest, samples)
   evaluation.forget()
   redis.call('HSET', evaluation.STATE, 'lineage', lineage, 'version', version, 'digest', digest, 'samples', samples, 'next', 0)
+  if redis.call('HGET', evaluation.KILLS, 'digest') ~= digest then
+    redis.call('DEL', evaluation.KILLS)
+    redis.call('HSET', evaluation.KILLS, 'digest', digest)
+  end
+end
+
+function evaluation.is_all_there()
+  return redis.call('HLEN', evaluation.RESULTS) >= tonumber(redis.call('HGET', evaluation.STATE, 'samples') or '0')
+end
+
+-- The first sample of its prompt, and how many the prompt has: the digest ends in samples/samples of a prompt, set by set.
+function evaluation.prompt_of(sample)
+  local begin, number = 0, tonumber(sample)
+  for samples, each in string.gmatch(redis.call('HGET', evaluation.STATE, 'digest'), '(%d+)/(%d+)') do
+    local size = tonumber(each)
+    if number < begin + tonumber(samples) then return number - (number - begin) % size, size end
+    begin = begin + tonumber(samples)
+  end
+  return number, 1
+end
+
+function evaluation.kills_of(prompt) return tonumber(redis.call('HGET', evaluation.KILLS, prompt) or '') end
+
+function evaluation.held(owner)
+  local leases, held = redis.call('HGETALL', evaluation.LEASES), {}
+  for i = 1, #leases, 2 do
+    if leases[i + 1] == owner then held[#held + 1] = leases[i] end
+  end
+  return held
+end
+
+function work.evaluates(owner) return #evaluation.held(owner) > 0 end
+
+function work.evaluates_alone(owner)
+  return redis.call('HEXISTS', evaluation.ALONE, owner) == 1 and work.evaluates(owner)
+end
+
+-- As `kill_tickets`: the owner died, or its engine, with these samples in work.
+function evaluation.kill(owner, samples)
+  local alone = redis.call('HGET', evaluation.ALONE, owner)
+  for _, sample in ipairs(samples) do
+    redis.call('HSETNX', evaluation.KILLS, (evaluation.prompt_of(sample)), 0)
+    redis.call('HDEL', evaluation.LEASES, sample)
+    redis.call('ZADD', evaluation.AGAIN, sample, sample)
+  end
+  if #samples > 0 and alone then redis.call('HINCRBY', evaluation.KILLS, alone, 1) end
 end
 
 -- Of a life, or without one of all; gives how many.
@@ -43,13 +97,54 @@ function evaluation.restore()
   if evaluation.is_of(tonumber(version)) then evaluation.give_back() else evaluation.forget() end
 end
 
-function evaluation.take()
-  local again = redis.call('ZPOPMIN', evaluation.AGAIN)
-  if #again > 0 then return again[1] end
+function evaluation.lease(owner, sample)
+  redis.call('ZREM', evaluation.AGAIN, sample)
+  redis.call('HSET', evaluation.LEASES, sample, owner)
+end
+
+function evaluation.next()
   local next_sample = tonumber(redis.call('HGET', evaluation.STATE, 'next'))
   if next_sample >= tonumber(redis.call('HGET', evaluation.STATE, 'samples')) then return nil end
   redis.call('HSET', evaluation.STATE, 'next', next_sample + 1)
+  redis.call('ZADD', evaluation.AGAIN, next_sample, next_sample)
   return tostring(next_sample)
+end
+
+-- Free samples of no suspect prompt, up to `limit`; of a life that has nothing else in work, those of one suspect prompt. The
+-- second value: whether samples were set aside, with their prompt.
+function evaluation.take(owner, limit)
+  local given, suspect, put_aside, at = {}, nil, false, 1
+  local again = redis.call('ZRANGE', evaluation.AGAIN, 0, -1)
+  while #given < limit do
+    local sample = again[at] or evaluation.next()
+    at = at + 1
+    if not sample then break end
+    local prompt = evaluation.prompt_of(sample)
+    local kills = evaluation.kills_of(prompt)
+    if not kills then
+      evaluation.lease(owner, sample)
+      given[#given + 1] = sample
+    elseif kills >= SHAPE.kills then
+      redis.call('ZREM', evaluation.AGAIN, sample)
+      redis.call('HSET', evaluation.RESULTS, sample, '')
+      put_aside = true
+    else
+      suspect = suspect or prompt
+    end
+  end
+  if suspect and #given == 0 and work.count(owner) == 0 and not work.evaluates(owner) then
+    local _, size = evaluation.prompt_of(suspect)
+    for sample = suspect, suspect + size - 1 do
+      if #given < limit and redis.call('ZSCORE', evaluation.AGAIN, sample) then
+        evaluation.lease(owner, sample)
+        given[#given + 1] = tostring(sample)
+      end
+    end
+    redis.call('HSET', evaluation.ALONE, owner, suspect)
+  elseif #given > 0 then
+    redis.call('HDEL', evaluation.ALONE, owner)
+  end
+  return given, put_aside
 end
 
 -- Lineage and version that the engine holds, digest of the sets, their samples, how many are wanted, then what the life has in
@@ -63,14 +158,13 @@ rank_call('claim_evaluation', function(args, owner)
   if begins then evaluation.begin(lineage, version, args[3], args[4]) end
   for i = 6, #args do held[args[i]] = true end
   local returned = evaluation.give_back(owner, held)
-  local given = {}
-  while #given < limit do
-    local sample = evaluation.take()
-    if not sample then break end
-    redis.call('HSET', evaluation.LEASES, sample, owner)
-    given[#given + 1] = sample
+  for _, t in ipairs(tickets_held(owner)) do
+    if t.alone == 1 then limit = 0 end
   end
-  return {'S', table.concat(given, ' ')}, (begins or returned + #given > 0) or nil
+  if work.evaluates_alone(owner) then limit = 0 end
+  local given, put_aside = evaluation.take(owner, limit)
+  if put_aside and evaluation.is_all_there() then wake('scored') end
+  return {'S', table.concat(given, ' ')}, (begins or put_aside or returned + #given > 0) or nil
 end)
 
 -- Version, then sample and result of each. Refused is what the life has no lease of. Gives how many were taken.
@@ -81,16 +175,25 @@ rank_call('put_evaluation', function(args, owner)
       if redis.call('HGET', evaluation.LEASES, args[i]) == owner then
         redis.call('HDEL', evaluation.LEASES, args[i])
         redis.call('HSET', evaluation.RESULTS, args[i], args[i + 1])
+        redis.call('HDEL', evaluation.KILLS, (evaluation.prompt_of(args[i])))
         taken = taken + 1
       end
     end
+    if evaluation.is_all_there() then wake('scored') end
   end
   return {taken}, true
 end)
 
+-- 1 where an engine died of one of the samples, which follow.
 rank_call('return_evaluation', function(args, owner)
-  for _, sample in ipairs(args) do
-    if redis.call('HGET', evaluation.LEASES, sample) == owner then
+  local mine = {}
+  for i = 2, #args do
+    if redis.call('HGET', evaluation.LEASES, args[i]) == owner then mine[#mine + 1] = args[i] end
+  end
+  if args[1] == '1' then
+    evaluation.kill(owner, mine)
+  else
+    for _, sample in ipairs(mine) do
       redis.call('HDEL', evaluation.LEASES, sample)
       redis.call('ZADD', evaluation.AGAIN, sample, sample)
     end
@@ -98,22 +201,25 @@ rank_call('return_evaluation', function(args, owner)
   return {}, true
 end)
 
--- Lineage and version (-1: none is begun, or it is dead), samples, results, whether it is over.
+-- Lineage and version (-1: none is begun, or it is dead), samples, results, whether it is over, digest.
 read_call('evaluation', function()
   local begun = tonumber(redis.call('HGET', evaluation.STATE, 'version') or '-1')
-  if not evaluation.is_of(begun) then return {0, -1, 0, 0, 0} end
+  if not evaluation.is_of(begun) then return {0, -1, 0, 0, 0, ''} end
   return {
     tonumber(redis.call('HGET', evaluation.STATE, 'lineage')), begun, tonumber(redis.call('HGET', evaluation.STATE, 'samples')),
     redis.call('HLEN', evaluation.RESULTS), evaluation.is_over() and 1 or 0,
+    redis.call('HGET', evaluation.STATE, 'digest'),
   }
 end)
 
-read_call('evaluation_results', function() return redis.call('HVALS', evaluation.RESULTS) end)
+-- Sample, result, sample, result ...
+read_call('evaluation_results', function() return redis.call('HGETALL', evaluation.RESULTS) end)
 
 -- Version. Its results were read, and reported durably.
 admin_call('end_evaluation', function(args)
   if not evaluation.is_of(tonumber(args[1])) or evaluation.is_over() then return {} end
   redis.call('HSET', evaluation.STATE, 'over', 1)
   evaluation.forget_work()
+  wake('evaluated')
   return {}, true
 end)

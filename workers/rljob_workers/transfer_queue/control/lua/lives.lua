@@ -64,9 +64,10 @@ end)
 
 admin_call('suspect', function(args)
   local held = tickets_held(args[1])
-  if #held == 0 then return {} end
+  local samples = evaluation.held(args[1])
   kill_tickets(held)
-  return {}, true
+  evaluation.kill(args[1], samples)
+  return {}, #samples + #held > 0 or nil
 end)
 
 -- While the queue drains nobody else would get them.

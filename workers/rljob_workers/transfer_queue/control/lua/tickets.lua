@@ -15,7 +15,7 @@ local work = {}
 
 function work.taken_from(incarnation) return 'q:taken:' .. incarnation end
 
--- All that its worker may die of.
+-- All of its tickets that its worker may die of; `work.evaluates` asks for samples of an evaluation, which it may die of, too.
 function work.count(incarnation)
   return redis.call('SCARD', tickets_of(incarnation)) + redis.call('SCARD', work.taken_from(incarnation))
 end
@@ -202,7 +202,7 @@ local function issue_some(owner, version, limit)
     end
     if not is_suspect(g.prompt) then
       given[#given + 1] = issue(owner, r, group, g, 0)
-    elseif held + #given == 0 then
+    elseif held + #given == 0 and not work.evaluates(owner) then
       return {issue(owner, r, group, g, 1)}, nil, true
     else
       why = 'Suspect'
@@ -218,6 +218,7 @@ rank_call('claim_tickets', function(args, owner)
   for _, t in ipairs(tickets_held(owner)) do
     if t.alone == 1 then return {'W', 'Suspect'} end
   end
+  if work.evaluates_alone(owner) then return {'W', 'Suspect'} end
   local given, why, changed = issue_some(owner, version, limit)
   if #given == 0 then return {'W', why}, changed or nil end
   return {'T', table.concat(given)}, true
@@ -243,7 +244,7 @@ local function exchange(owner, t, g, draw)
   redis.call('HDEL', KILLS, t.prompt)
   draw(g)
   local suspect = is_suspect(g.prompt)
-  if meta('draining') or suspect and work.count(owner) > 0 then
+  if meta('draining') or suspect and (work.count(owner) > 0 or work.evaluates(owner)) then
     wait_again(t.r, t.group, g)
     return {'L'}, true
   end
