@@ -31,7 +31,7 @@ class TrackerPods:
             what = _trouble(pod, now)
             if what and self._noted.get(pod.component) != what:
                 tracker = pod.component.removeprefix(_PREFIX)
-                found.append(f"telemetry.reportTo: {tracker}: {what}. The job does not wait for it.")
+                found.append(f"telemetry.reportTo: {tracker}: {what.rstrip('.')}. The job does not wait for it.")
                 self._noted[pod.component] = what
         return found
 
