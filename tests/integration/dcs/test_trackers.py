@@ -162,4 +162,4 @@ def test_one_run_without_a_doubled_step_whatever_is_killed(pods: PodWorld) -> No
 def test_an_image_without_the_tracker_says_so(pods: PodWorld) -> None:
     missing = pods.start_tracker("wandb")
     assert missing.wait(240.0) == 64
-    assert pods.tracker_log.read_text().startswith("the image has no wandb. Give one with it (pip install")
+    assert pods.tracker_log.read_text().startswith("the image has no wandb. Name one in spec.image that has it")

@@ -65,8 +65,8 @@ def main() -> int:
         return EXIT_BAD_MANIFEST
     if find_spec(name.value) is None:
         sys.stderr.write(
-            f"the image has no {name.value}. Give one with it (pip install 'rljob[{name.value}]' on top of the worker "
-            f"image) in spec.image, or remove {name.value} from telemetry.reportTo.\n"
+            f"the image has no {name.value}. Name one in spec.image that has it, or remove {name.value} from "
+            "telemetry.reportTo.\n"
         )
         return EXIT_BAD_MANIFEST
     stillness = Stillness(STILL_SECONDS, lambda: _end_hung(name))
