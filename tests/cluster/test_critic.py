@@ -63,7 +63,7 @@ def records(subject: Subject) -> list[Path]:
     return found
 
 
-def told(job: ClusterJob, what: str) -> bool:
+def is_reported(job: ClusterJob, what: str) -> bool:
     """Whether an Event says this of the tracker that has no keys."""
     return any(
         event["note"].startswith("telemetry.reportTo: wandb: ") and what in event["note"]
@@ -90,7 +90,7 @@ def trained_by_tensorboard(job: ClusterJob) -> tuple[list[int], int]:
 @pytest.mark.long
 def test_both_trainers_restart_drain_and_resume_from_one_record(subject: Subject) -> None:
     job = subject.job
-    subject.wait("the missing Secret in an Event", lambda: told(job, 'secret "tracker-keys" not found'))
+    subject.wait("the missing Secret in an Event", lambda: is_reported(job, 'secret "tracker-keys" not found'))
     (tracker,) = tracker_pods(job, "tensorboard")
     processes.the(processes.of_container(job.kubectl, tracker["metadata"]["name"], "tracker"), Kind.FIRST).kill()
     job.kubectl("create", "secret", "generic", "tracker-keys", "--from-literal=WANDB_MODE=offline")
@@ -103,7 +103,7 @@ def test_both_trainers_restart_drain_and_resume_from_one_record(subject: Subject
     subject.wait_ready()
     subject.train_on()
 
-    subject.wait("the missing package in an Event", lambda: told(job, "the image has no wandb"))
+    subject.wait("the missing package in an Event", lambda: is_reported(job, "the image has no wandb"))
     assert job.is_true("Ready"), job.summary()
 
     # Its launcher announces it: both save before the next epoch, so that nothing is trained again.

@@ -159,7 +159,7 @@ def test_one_run_without_a_doubled_step_whatever_is_killed(pods: PodWorld) -> No
     assert (pods.run / cluster.RUN_NAME_FILE).read_text() == named
 
 
-def test_an_image_without_the_tracker_says_so(pods: PodWorld) -> None:
+def test_an_image_without_the_tracker_states_it(pods: PodWorld) -> None:
     missing = pods.start_tracker("wandb")
     assert missing.wait(240.0) == 64
     assert pods.tracker_log.read_text().startswith("the image has no wandb. Name one in spec.image that has it")

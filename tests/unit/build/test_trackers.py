@@ -37,7 +37,7 @@ def test_only_what_logs_in_has_the_secret_and_nothing_of_a_tracker_has_the_jobs_
         assert written == [f"{cluster.RUN_DIR}/trackers", "/tmp"]
 
 
-def test_nobody_reaches_a_tracker_and_files_reach_nobody() -> None:
+def test_no_one_reaches_a_tracker_and_one_of_files_reaches_no_one() -> None:
     objects = build(tracked("wandb", "tensorboard"))
     policies = {name: objects[f"NetworkPolicy/quickstart-tracker-{name}"]["spec"] for name in ("wandb", "tensorboard")}
     assert all(policy["policyTypes"] == ["Ingress", "Egress"] for policy in policies.values())
