@@ -51,5 +51,5 @@ def _trouble(pod: PodView, now: float) -> str:
 
 
 def _ended(pod: PodView, end: ContainerEnd) -> str:
-    said = last_line(last_message(pod, end)).rstrip(".")
-    return f"its process ended with {exit_code(end)}: {said or 'without output'}"
+    message = last_line(last_message(pod, end)).rstrip(".")
+    return f"its process ended with {exit_code(end)}: {message or 'without output'}"
