@@ -53,7 +53,7 @@ def network_policies(site: Site) -> list[Manifest]:
 
 def _of_tracker(site: Site, tracker: Tracker) -> Manifest:
     """Nothing in, and nothing out of one that only writes files."""
-    out = [{}] if tracker in TRACKERS_WITH_KEYS else []
+    out: list[Any] = [{}] if tracker in TRACKERS_WITH_KEYS else []
     return _policy(site, tracker_part(tracker), cluster.tracker_name(site.name, tracker.value), [], out)
 
 

@@ -76,7 +76,7 @@ class WrittenRecord:
             return
         line = {
             "time": at,
-            "reason": event.kind.value,
+            "reason": str(event.kind),
             "role": None if event.pod is None else event.pod.role.value,
             "scope": None,
             "message": event.message,
