@@ -42,6 +42,8 @@ COMPONENT_WORKER = "worker"
 COMPONENT_COORDINATOR = "coordinator"
 COMPONENT_CONTROL = "control"
 COMPONENT_STORAGE = "storage"
+COMPONENT_TRACKER = "tracker"
+"""Beginning of a component's name, before that of the tracker: each has a Deployment of its own."""
 
 COORDINATOR_PORT = 8080
 REDIS_PORT = 6379
@@ -62,6 +64,12 @@ JOB_FILE = "/etc/rljob/job/job.json"
 """The resolved RLJob as it was when the pod was made; the coordinator sends the job that an epoch runs with."""
 
 
+RUN_NAME_FILE = "tracked-run"
+"""In the coordinator's run folder: the name of the run at trackers, drawn once for each volume."""
+TRACKERS_FOLDER = "trackers"
+"""In the run folder: all that processes of trackers may write to."""
+
+
 CRITIC_PART = "critic"
 """Folder below a checkpoint's that transformers loads the critic from."""
 
@@ -79,6 +87,16 @@ def deployment_name(job: str, role: Role) -> str:
 def coordinator_name(job: str) -> str:
     """Deployment and Service of the coordinator."""
     return f"{job}-coordinator"
+
+
+def tracker_component(tracker: str) -> str:
+    """The component that feeds this tracker."""
+    return f"{COMPONENT_TRACKER}-{tracker}"
+
+
+def tracker_name(job: str, tracker: str) -> str:
+    """Deployment and NetworkPolicy of what feeds this tracker."""
+    return f"{job}-{tracker_component(tracker)}"
 
 
 def control_name(job: str) -> str:

@@ -12,7 +12,7 @@ from rljob_api.names import Role
 from rljob_api.revision import given
 from rljob_api.roles import FORWARD_ROLES, LEADING_ROLE, SAVING_ROLES, SCALED_ROLE, TRAITS, field_name
 from rljob_api.rule import Derived, Rule, rules_beside
-from rljob_api.spec import RLJobSpec
+from rljob_api.spec import TRACKERS_WITH_KEYS, RLJobSpec
 
 _ROLLOUT = f"roles.{field_name(SCALED_ROLE)}"
 
@@ -129,12 +129,18 @@ _NO_ORDER = Rule(
 )
 
 
-_NO_TRACKER = Rule(
-    field="telemetry.reportTo",
-    holds=lambda spec: not spec.telemetry.report_to,
-    sentence="is for rljob run on one machine: no pod of a cluster feeds a tracker. Remove it; Prometheus has every "
-    "figure of a step.",
-    cel="!has(self.telemetry) || !has(self.telemetry.reportTo) || size(self.telemetry.reportTo) == 0",
+def _has_whom_keys_are_for(spec: RLJobSpec) -> bool:
+    given = spec.telemetry
+    return given.keys_from is None or any(tracker in TRACKERS_WITH_KEYS for tracker in given.report_to or ())
+
+
+_KEYS_FOR_A_TRACKER = Rule(
+    field="telemetry.keysFrom",
+    holds=_has_whom_keys_are_for,
+    sentence="names a Secret for trackers that log in, but telemetry.reportTo has neither wandb nor trackio. Remove "
+    "it, or add the tracker.",
+    cel="!has(self.telemetry) || !has(self.telemetry.keysFrom) || (has(self.telemetry.reportTo) && "
+    "self.telemetry.reportTo.exists(tracker, tracker != 'tensorboard'))",
 )
 
 
@@ -143,7 +149,7 @@ ALWAYS: tuple[Rule, ...] = (
     *(_where_it_computes(role) for role in Role if TRAITS[role].loads_model),
     _ENOUGH_ROLLOUTS,
     _NO_ORDER,
-    _NO_TRACKER,
+    _KEYS_FOR_A_TRACKER,
 )
 
 
@@ -174,6 +180,7 @@ def _of_resource(rule: Rule, unless: str) -> dict[str, str]:
 CLUSTER_ONLY: tuple[str, ...] = (
     *(f"roles.{field_name(role)}.{field}" for role in Role for field in ("gpuResource", "resources", "template")),
     "transferQueue.redis",
+    "telemetry.keysFrom",
     "checkpoint.volume",
     "scheduling",
     "infrastructure",

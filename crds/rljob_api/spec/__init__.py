@@ -426,6 +426,18 @@ class Tracker(StrEnum):
     TRACKIO = "trackio"
 
 
+TRACKERS_WITH_KEYS = (Tracker.WANDB, Tracker.TRACKIO)
+"""Those that may log in somewhere."""
+
+
+class TrackerKeys(ApiModel):
+    """Where a tracker's process gets its keys from."""
+
+    secret_name: str = Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")
+    """A Secret of the job's namespace. Each of its keys is an environment variable of the processes that feed wandb and
+    trackio, and of nothing else: WANDB_API_KEY, WANDB_PROJECT, HF_TOKEN ..."""
+
+
 class TelemetrySpec(ApiModel):
     """What is written down beside metrics and events."""
 
@@ -436,7 +448,9 @@ class TelemetrySpec(ApiModel):
     rank. 0: none."""
     report_to: list[Tracker] | None = Field(default=None, max_length=8)
     """Trackers that get metrics, events, samples and this spec, each fed by a process of its own that the job does not
-    wait for. Each needs the extra of its name. Null: none. On one machine only."""
+    wait for. Each needs the extra of its name. Null: none."""
+    keys_from: TrackerKeys | None = None
+    """On a cluster: what those processes log in with. Null: nothing, and what they make is on the checkpoint volume."""
 
 
 class RLJobSpec(RuledModel):

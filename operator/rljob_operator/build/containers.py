@@ -133,6 +133,13 @@ CONTROL_RESOURCES: dict[str, Any] = {
 """Control state is some hundred bytes a row and the rows of a few rollouts; rewriting its file may double it."""
 
 
+TRACKER_RESOURCES: dict[str, Any] = {
+    "requests": {"cpu": "20m", "memory": "128Mi"},
+    "limits": {"memory": "1Gi"},
+}
+"""Of a process that sleeps nearly always, and must not take from a node what the job needs there."""
+
+
 _STORAGE_OVERHEAD_BYTES = 256 * _MIB
 """Connections' buffers: a chunk of 4 MiB is in flight for each client."""
 

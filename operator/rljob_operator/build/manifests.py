@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from rljob_api import cluster
 from rljob_api.cluster_rules import cluster_problems
@@ -10,21 +11,22 @@ from rljob_api.status import RLJobStatus
 from rljob_operator.build.deployments import coordinator, role_deployment
 from rljob_operator.build.mounted_objects import Found, claim, config
 from rljob_operator.build.network import network_policies, services
-from rljob_operator.build.parts import Manifest, Owner, Platform, Site, manifest
+from rljob_operator.build.parts import Manifest, Owner, Platform, Site, manifest, tracker_part, trackers
 from rljob_operator.build.redis import control, storage
 from rljob_operator.build.scheduling import MISSING_API, makes_claim, pod_group
 from rljob_operator.build.template_protection import ProtectedFieldChanged
 from rljob_operator.build.template_rules import template_problems
+from rljob_operator.build.trackers import tracker_deployment
 from rljob_operator.options import OperatorOptions
 
 
 def disruption_budget(site: Site) -> Manifest:
-    """The budget, named as the job is."""
-    spec = {
-        "maxUnavailable": 1,
-        "unhealthyPodEvictionPolicy": "AlwaysAllow",
-        "selector": {"matchLabels": {cluster.LABEL_JOB: site.name}},
-    }
+    """The budget, named as the job is. A tracker that does not run keeps no pod of the job on a node."""
+    selector: dict[str, Any] = {"matchLabels": {cluster.LABEL_JOB: site.name}}
+    if given := [tracker_part(tracker).component for tracker in trackers(site.job)]:
+        not_theirs = {"key": cluster.LABEL_COMPONENT, "operator": "NotIn", "values": given}
+        selector["matchExpressions"] = [not_theirs]
+    spec = {"maxUnavailable": 1, "unhealthyPodEvictionPolicy": "AlwaysAllow", "selector": selector}
     return manifest(site, ("policy/v1", "PodDisruptionBudget"), site.name, {"spec": spec})
 
 
@@ -84,6 +86,7 @@ def _with_pods(site: Site, status: RLJobStatus) -> list[Manifest]:
     roles = site.job.spec.roles.present().items()
     makers: list[Callable[[], Manifest]] = [partial(make, site, status) for make in (control, storage, coordinator)]
     makers += [partial(role_deployment, site, status, role, spec) for role, spec in roles]
+    makers += [partial(tracker_deployment, site, status, tracker) for tracker in trackers(site.job)]
     made, problems = [], dict[str, None]()
     for make in makers:
         try:

@@ -3,12 +3,13 @@
 Services list pods that are not ready too: clients retry by themselves and connect as soon as a server listens. Workers
 have none: the coordinator hands out their addresses. In: pods of the same job; the operator, to the coordinator; the
 scraper, to metrics. Out: Redis nowhere; the coordinator to the job's pods and DNS; workers anywhere, since models, data
-and remote rewards may be anywhere. Pure.
+and remote rewards may be anywhere. Trackers: nothing in; out where they log in. Pure.
 """
 
 from typing import Any
 
 from rljob_api import cluster
+from rljob_api.spec import TRACKERS_WITH_KEYS, Tracker
 from rljob_operator.build.parts import (
     CONTROL_PART,
     COORDINATOR_PART,
@@ -18,6 +19,8 @@ from rljob_operator.build.parts import (
     Site,
     manifest,
     selector,
+    tracker_part,
+    trackers,
 )
 from rljob_operator.options import CoordinatorAccess, Isolation
 
@@ -44,15 +47,22 @@ def network_policies(site: Site) -> list[Manifest]:
         _policy(
             site, _WORKERS, f"{site.name}-workers", [_from_job(site), _from_scraper(site, cluster.PROBE_PORT)], [{}]
         ),
+        *(_of_tracker(site, tracker) for tracker in trackers(site.job)),
     ]
+
+
+def _of_tracker(site: Site, tracker: Tracker) -> Manifest:
+    """Nothing in, and nothing out of one that only writes files."""
+    out: list[Any] = [{}] if tracker in TRACKERS_WITH_KEYS else []
+    return _policy(site, tracker_part(tracker), cluster.tracker_name(site.name, tracker.value), [], out)
 
 
 def _policy(site: Site, part: Part, name: str, ingress: list[Any], egress: list[Any]) -> Manifest:
     spec = {
         "podSelector": {"matchLabels": selector(site, part)},
         "policyTypes": ["Ingress", "Egress"],
-        "ingress": ingress,
         # No rule at all: the field is left out. The API server drops an empty list, and would see a change each time.
+        **({"ingress": ingress} if ingress else {}),
         **({"egress": egress} if egress else {}),
     }
     return manifest(site, ("networking.k8s.io/v1", "NetworkPolicy"), name, {"spec": spec}, part)

@@ -12,7 +12,7 @@ from rljob_api import cluster
 from rljob_api.cluster_rules import required_replicas
 from rljob_api.names import Role
 from rljob_api.revision import revision
-from rljob_api.spec import CleanPodPolicy, RLJob, RLJobSpec
+from rljob_api.spec import CleanPodPolicy, RLJob, RLJobSpec, Tracker
 from rljob_api.status import ConditionType, RLJobStatus
 from rljob_operator.options import OperatorOptions, WorkloadOptions
 
@@ -84,7 +84,10 @@ COORDINATOR_CONTAINER = "coordinator"
 REDIS_CONTAINER = "redis"
 
 
-CONTAINERS = (WORKER_CONTAINER, COORDINATOR_CONTAINER, REDIS_CONTAINER)
+TRACKER_CONTAINER = "tracker"
+
+
+CONTAINERS = (WORKER_CONTAINER, COORDINATOR_CONTAINER, REDIS_CONTAINER, TRACKER_CONTAINER)
 """Every container that the operator makes has one of these names."""
 
 
@@ -98,11 +101,24 @@ def role_part(role: Role) -> Part:
     return Part(cluster.COMPONENT_WORKER, WORKER_CONTAINER, role)
 
 
+def tracker_part(tracker: Tracker) -> Part:
+    """The pod that feeds a tracker. It belongs to no gang, and to nothing that the job waits for."""
+    return Part(cluster.tracker_component(tracker.value), TRACKER_CONTAINER)
+
+
+def trackers(job: RLJob) -> tuple[Tracker, ...]:
+    """Those that the job reports to, each once."""
+    return tuple(dict.fromkeys(job.spec.telemetry.report_to or ()))
+
+
+TRACKER_PARTS = tuple(tracker_part(tracker) for tracker in Tracker)
+
+
 def part_of(labels: dict[str, str]) -> Part:
     """The part whose `part_labels` these are."""
     if cluster.LABEL_ROLE in labels:
         return role_part(Role(labels[cluster.LABEL_ROLE]))
-    parts = (COORDINATOR_PART, CONTROL_PART, STORAGE_PART)
+    parts = (COORDINATOR_PART, CONTROL_PART, STORAGE_PART, *TRACKER_PARTS)
     return next(part for part in parts if part.component == labels[cluster.LABEL_COMPONENT])
 
 
@@ -192,6 +208,11 @@ def infrastructure_replicas(site: Site, status: RLJobStatus, replicas: int) -> i
     if _is(status, ConditionType.SUSPENDED) or (spec.suspend and not status.roles):
         return 0
     return 0 if _ended(status) and spec.clean_pod_policy is CleanPodPolicy.ALL else replicas
+
+
+def tracker_replicas(site: Site, status: RLJobStatus) -> int:
+    """One while the job may train: at its end the process gives the rest, closes the run and goes."""
+    return 0 if _ended(status) else infrastructure_replicas(site, status, 1)
 
 
 def _workers_gone(spec: RLJobSpec, status: RLJobStatus) -> bool:

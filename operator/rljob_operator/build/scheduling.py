@@ -20,7 +20,15 @@ from rljob_api.spec.roles import RoleSpec
 from rljob_api.spec.scheduling import TopologyRule
 from rljob_api.status import RLJobStatus
 from rljob_operator.build.containers import RUN, checkpoint_volume
-from rljob_operator.build.parts import Manifest, Part, Site, infrastructure_replicas, manifest, role_replicas
+from rljob_operator.build.parts import (
+    TRACKER_PARTS,
+    Manifest,
+    Part,
+    Site,
+    infrastructure_replicas,
+    manifest,
+    role_replicas,
+)
 from rljob_operator.build.template_patch import patched
 
 LOST_NODE_SECONDS = 30
@@ -54,14 +62,16 @@ _STAY = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.s
 little used, as one is whose GPUs alone are: to them that costs nothing, since a Deployment makes another."""
 
 
-def pod_labels(site: Site) -> dict[str, str]:
-    """By the label the scheduler knows the pod's gang, which is named as the job is."""
-    return {} if site.job.spec.scheduling.gang is None else {LABEL_POD_GROUP: site.name}
+def pod_labels(site: Site, part: Part) -> dict[str, str]:
+    """By the label the scheduler knows the pod's gang, which is named as the job is. A tracker's pod is in none."""
+    has_none = site.job.spec.scheduling.gang is None or part in TRACKER_PARTS
+    return {} if has_none else {LABEL_POD_GROUP: site.name}
 
 
-def pod_annotations(site: Site) -> dict[str, str]:
-    """What asks autoscalers of nodes to leave the pod where it is."""
-    return dict(_STAY) if site.job.spec.scheduling.refuses_node_removal else {}
+def pod_annotations(site: Site, part: Part) -> dict[str, str]:
+    """What asks autoscalers of nodes to leave the pod where it is; a tracker's goes on anywhere."""
+    stays = site.job.spec.scheduling.refuses_node_removal and part not in TRACKER_PARTS
+    return dict(_STAY) if stays else {}
 
 
 def pod_scheduling(site: Site) -> dict[str, Any]:
@@ -140,7 +150,7 @@ def _beside_the_leader(site: Site, together: dict[str, list[Any]]) -> dict[str, 
 def has_run_volume(part: Part) -> bool:
     """Whether the part mounts it."""
     saves = part.role is not None and TRAITS[part.role].saves
-    return saves or part.component == cluster.COMPONENT_COORDINATOR
+    return saves or part.component == cluster.COMPONENT_COORDINATOR or part in TRACKER_PARTS
 
 
 def _leader(job: RLJob) -> RoleSpec:

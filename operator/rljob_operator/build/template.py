@@ -36,10 +36,10 @@ def pod_template(
     ProtectedFieldChanged: the job would change what the administrator's template sets.
     """
     volume = {LABEL_RUN_VOLUME: site.name} if has_run_volume(part) else {}
-    annotated = pod_annotations(site)
+    annotated = pod_annotations(site, part)
     made = {
         "metadata": {
-            "labels": {**part_labels(site, part), **volume, **pod_labels(site)},
+            "labels": {**part_labels(site, part), **volume, **pod_labels(site, part)},
             **({"annotations": annotated} if annotated else {}),
         },
         "spec": {**_shared(site), **spec},

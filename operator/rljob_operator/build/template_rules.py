@@ -15,9 +15,11 @@ from rljob_operator.build.parts import (
     CONTAINERS,
     COORDINATOR_CONTAINER,
     REDIS_CONTAINER,
+    TRACKER_CONTAINER,
     WORKER_CONTAINER,
+    trackers,
 )
-from rljob_operator.build.scheduling import shares_node
+from rljob_operator.build.scheduling import run_volume, shares_node
 from rljob_operator.build.template_patch import DIRECTIVE, MERGE_KEYS
 from rljob_operator.options import WorkloadOptions
 
@@ -33,6 +35,8 @@ _LISTS_OF_OBJECTS = ("tolerations", "envFrom")
 """Those that the operator reads, beside the lists that are merged."""
 _SOURCE = re.compile(r"\.volumes\[\d+\]\.[^.]+$")
 _INFRASTRUCTURE = "infrastructure.template"
+_PODS_OWN = ("emptyDir", "ephemeral")
+"""Sources of a volume that no other pod sees."""
 
 
 def template_problems(job: RLJob) -> list[str]:
@@ -42,10 +46,23 @@ def template_problems(job: RLJob) -> list[str]:
         found += _problems(spec.template, f"roles.{field_name(role)}.template", (WORKER_CONTAINER,))
         found += _torn_apart(job, spec.template, f"roles.{field_name(role)}.template")
     infrastructure = job.spec.infrastructure.template
-    found += _problems(infrastructure, _INFRASTRUCTURE, (COORDINATOR_CONTAINER, REDIS_CONTAINER))
+    found += _problems(infrastructure, _INFRASTRUCTURE, (COORDINATOR_CONTAINER, REDIS_CONTAINER, TRACKER_CONTAINER))
     found += _torn_apart(job, infrastructure, _INFRASTRUCTURE)
     # Where the templates cannot be read, nothing more is made of them.
-    return found or [*_other_run_volumes(job), *_apart_from_the_actor(job)]
+    return found or [*_other_run_volumes(job), *_apart_from_the_actor(job), *_of_no_tracker(job)]
+
+
+def _of_no_tracker(job: RLJob) -> Iterator[str]:
+    """A run volume on which a tracker's pod does not find what the coordinator writes."""
+    if not trackers(job):
+        return
+    source = next((key for key in _PODS_OWN if key in run_volume(job)), None)
+    if source is not None:
+        yield (
+            f"telemetry.reportTo: trackers read and write the checkpoint volume, but {source} in"
+            f" roles.{field_name(LEADING_ROLE)}.template.spec.volumes[{RUN}] is each pod's own. Leave that volume to"
+            " checkpoint.volume, or remove reportTo."
+        )
 
 
 def _torn_apart(job: RLJob, template: dict[str, Any], path: str) -> Iterator[str]:

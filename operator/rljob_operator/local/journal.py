@@ -13,41 +13,12 @@ from typing import Any
 from rljob_api.status import Phase, RLJobStatus
 from rljob_api.times import timestamp
 from rljob_api.wire.observation import CoordinatorEvent, EvaluationReport, EventKind, QueueObservation
+from rljob_api.wire.step_line import step_line
 from rljob_operator.core import Decision, Event
 from rljob_operator.core.conditions import terminal
 from rljob_operator.core.notices import reported
 from rljob_operator.local.run_record import append_line, read_lines, replace_file
 from rljob_operator.local.view import View
-
-
-def step_line(event: CoordinatorEvent, queue: QueueObservation | None) -> dict[str, object] | None:
-    """What the user reads of a step; None for an event without a report."""
-    report = event.step
-    if report is None:
-        return None
-    seconds = max(report.seconds, 1e-9)
-    return {
-        "time": event.at,
-        "step": report.step,
-        "epoch": event.epoch,
-        "reward": report.reward,
-        "loss": report.loss,
-        "weightVersion": report.version,
-        "staleness": report.staleness,
-        "samples": report.samples,
-        "tokens": report.tokens,
-        "seconds": report.seconds,
-        "samplesPerSecond": report.samples / seconds,
-        "tokensPerSecond": report.tokens / seconds,
-        "queueDepth": queue.groups_issued if queue is not None else None,
-        **{name: value for name, value in sorted(report.metrics.items()) if name not in _OURS},
-    }
-
-
-_OURS = frozenset(
-    ("time", "step", "epoch", "reward", "loss", "weightVersion", "staleness", "samples", "tokens", "seconds")
-)
-"""A metric of the trainer cannot replace one of these."""
 
 
 def merge_timeline(run: Path) -> Path:

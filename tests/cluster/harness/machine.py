@@ -92,6 +92,14 @@ def workload_options(sources: Path | None = None) -> dict[str, Any]:
     return hostpython.workload_options(REPOSITORY, Path(sys.prefix), Path(sys.base_prefix), find_server(), sources)
 
 
+def tracker_workload_options() -> dict[str, Any]:
+    """The same for jobs with trackers. An operator of an earlier release would add such a container to every pod."""
+    options = workload_options()
+    spec = options["podTemplate"]["spec"]
+    tracker = hostpython.container("tracker", REPOSITORY, Path(sys.prefix), Path(sys.base_prefix))
+    return {**options, "podTemplate": {"spec": {**spec, "containers": [*spec["containers"], tracker]}}}
+
+
 def idle_workload_options(folder: Path) -> dict[str, Any]:
     """The same for jobs whose epoch shall not begin; what their pods run instead lies in `folder`."""
     return hostpython.idle_options(workload_options(), folder)

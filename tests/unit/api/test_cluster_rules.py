@@ -49,13 +49,22 @@ SHARED = {"gpus": 1, "shareDevicesWith": "actor"}
             id="two pods write to a volume of one node",
         ),
         pytest.param({"spec.telemetry": {"reportTo": []}}, [], id="no tracker"),
+        pytest.param({"spec.telemetry": {"reportTo": ["tensorboard"]}}, [], id="a tracker"),
         pytest.param(
-            {"spec.telemetry": {"reportTo": ["tensorboard"]}},
-            [
-                "spec.telemetry.reportTo: is for rljob run on one machine: no pod of a cluster feeds a tracker. Remove"
-                " it; Prometheus has every figure of a step."
-            ],
-            id="a tracker",
+            {"spec.telemetry": {"reportTo": ["tensorboard", "wandb"], "keysFrom": {"secretName": "keys"}}},
+            [],
+            id="keys for a tracker that logs in",
+        ),
+        *(
+            pytest.param(
+                {"spec.telemetry": {**given, "keysFrom": {"secretName": "keys"}}},
+                [
+                    "spec.telemetry.keysFrom: names a Secret for trackers that log in, but telemetry.reportTo has"
+                    " neither wandb nor trackio. Remove it, or add the tracker."
+                ],
+                id=f"keys that nobody wants: {given}",
+            )
+            for given in ({}, {"reportTo": []}, {"reportTo": ["tensorboard"]})
         ),
         pytest.param({**CRITIC, "spec.roles.critic": {}}, [], id="an actor's pod and a critic's write to one volume"),
         pytest.param(

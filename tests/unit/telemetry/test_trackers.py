@@ -13,7 +13,7 @@ from rljob_api import generations
 from rljob_api.spec import Tracker as TrackerName
 from rljob_workers.telemetry.trackers import tail
 from rljob_workers.telemetry.trackers.base import Line, Tracker
-from rljob_workers.telemetry.trackers.feed import Feed, cursor_file, figures_of, tracked_run
+from rljob_workers.telemetry.trackers.feed import Feed, NamedRun, cursor_file, figures_of, tracked_run
 from rljob_workers.telemetry.trackers.tail import Place, read_on
 
 NAME = TrackerName.TENSORBOARD
@@ -120,19 +120,19 @@ def test_a_process_that_dies_before_its_cursor_is_written_gives_lines_twice_and_
     run.train(1, 2)
     run.feed(Shown())
     cursor_file(run.path, NAME).write_text(before)
-    assert tracked_run(run.path, NAME).next_step == 2
+    assert tracked_run(run.path, NamedRun.of_folder(run.path), NAME).next_step == 2
     shown = Shown()
     run.feed(shown)
     assert rewards(shown) == {2: 12.0}
 
 
 def test_the_run_is_the_same_after_each_start(run: Run) -> None:
-    first = tracked_run(run.path, NAME)
+    first = tracked_run(run.path, NamedRun.of_folder(run.path), NAME)
     assert (first.id, first.next_step, first.given_lines, first.config) == ("demo-0123456789ab", 0, 0, {"seed": 3})
     run.train(1, 0, 1)
     run.append("events.jsonl", {"reason": "Ready"})
     run.feed(Shown())
-    again = tracked_run(run.path, NAME)
+    again = tracked_run(run.path, NamedRun.of_folder(run.path), NAME)
     assert (again.id, again.next_step, again.given_lines) == (first.id, 2, 5)
 
 

@@ -35,8 +35,9 @@ def main(arguments: Sequence[str]) -> int:
     listener = open_listener(options.host, options.port)  # callers wait in its backlog while the rest is imported
     from rljob_workers.dcs.coordinator.server_gate import ACROSS_MACHINES
     from rljob_workers.dcs.coordinator.serving import serve_job
+    from rljob_workers.dcs.coordinator.written_record import record_of
 
-    serve_job(listener, pod.endpoints, job, ACROSS_MACHINES)
+    serve_job(listener, pod.endpoints, job, ACROSS_MACHINES, record_of)
     return EXIT_SUCCEEDED
 
 

@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import redis
@@ -29,6 +30,7 @@ from rljob_workers.dcs.coordinator.coordinator import Coordinator
 from rljob_workers.dcs.coordinator.records import Store
 from rljob_workers.dcs.coordinator.serial_executor import SerialExecutor
 from rljob_workers.dcs.coordinator.server_gate import ON_ONE_MACHINE, TICK_SECONDS, OpeningPatience
+from rljob_workers.dcs.coordinator.written_record import WrittenRecord
 from rljob_workers.dcs.membership.rank_context import checkpoint_dir
 from rljob_workers.kept_logs import RetainedLogs
 from rljob_workers.pipeline import queue_shape
@@ -43,6 +45,10 @@ TIMING = QueueAdminTiming(patience_seconds=0.3)
 """The one thread must not wait long inside a call: what opens a restarted server runs in it too."""
 UNITS_SECONDS = 0.5
 SWEEP_SECONDS = 2.0
+RECORD_WAIT_SECONDS = 5.0
+"""A store that is read from the control Redis notifies nobody."""
+RECORD_PAUSE_SECONDS = 5.0
+"""After an error of the volume that trackers read from."""
 CARE_SHARE = 0.1
 """Largest share of the thread's time that each may take: units which do not answer, and sweeps of a hundred thousand
 chunks."""
@@ -56,11 +62,20 @@ _LOG = logging.getLogger("rljob.coordinator")
 def serve(listener: socket.socket, endpoints_file: Path, manifest: Path) -> None:
     """Serves until the process is ended."""
     endpoints = Endpoints.model_validate_json(endpoints_file.read_bytes())
-    serve_job(listener, lambda _: endpoints, RLJob.model_validate_json(manifest.read_bytes()), ON_ONE_MACHINE)
+    job = RLJob.model_validate_json(manifest.read_bytes())
+    serve_job(listener, lambda _: endpoints, job, ON_ONE_MACHINE, lambda *_: None)
+
+
+RecordOf = Callable[[RLJob, Endpoints], WrittenRecord | None]
+"""What is to be written for trackers; on one machine the supervisor writes it."""
 
 
 def serve_job(
-    listener: socket.socket, endpoints_of: Callable[[RLJob], Endpoints], job: RLJob, opening: OpeningPatience
+    listener: socket.socket,
+    endpoints_of: Callable[[RLJob], Endpoints],
+    job: RLJob,
+    opening: OpeningPatience,
+    record_of: RecordOf,
 ) -> None:
     """Serves until SIGTERM or SIGINT. An epoch with another job makes everything again, on the same socket."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
@@ -68,14 +83,22 @@ def serve_job(
         signal.signal(number, _ended)  # uvicorn raises the signal again once it has shut down
     following: RLJob | None = job
     while following is not None:
-        following = asyncio.run(_serve(listener, endpoints_of(following), following, opening))
+        endpoints = endpoints_of(following)
+        record = record_of(following, endpoints)
+        following = asyncio.run(_serve(listener, endpoints, following, opening, record))
 
 
 def _ended(*_: object) -> None:
     """The process leaves by itself: its server receives the signal too."""
 
 
-async def _serve(listener: socket.socket, endpoints: Endpoints, job: RLJob, opening: OpeningPatience) -> RLJob | None:
+async def _serve(
+    listener: socket.socket,
+    endpoints: Endpoints,
+    job: RLJob,
+    opening: OpeningPatience,
+    record: WrittenRecord | None,
+) -> RLJob | None:
     """Serves one job; the one to serve next, or None at the end."""
     notifier = Notifier(asyncio.get_running_loop())
     url = endpoints.control_redis
@@ -102,6 +125,8 @@ async def _serve(listener: socket.socket, endpoints: Endpoints, job: RLJob, open
     work = [_tick(executor), _watch(executor), _tend_units(executor), _sweep(executor)]
     if job.spec.evaluation is not None:
         work.append(_end_evaluations(executor, url))
+    if record is not None:
+        work.append(_write_record(executor, record))
     duties = [asyncio.create_task(duty) for duty in work]
     try:
         # A copy, since the server closes its socket: callers wait in the backlog of ours meanwhile.
@@ -181,6 +206,30 @@ async def _sweep(executor: SerialExecutor) -> None:
         began = time.monotonic()
         await _try(executor, executor.coordinator.sweep)
         await asyncio.sleep(max(SWEEP_SECONDS, (time.monotonic() - began) / CARE_SHARE))
+
+
+async def _write_record(executor: SerialExecutor, record: WrittenRecord) -> None:
+    """Follows the coordinator's own events, from the first that it still has. A volume that fails is asked again."""
+    store, reported = executor.coordinator.store, ""
+    last: int | None = None
+    while True:
+        try:
+            if last is None:
+                await asyncio.to_thread(record.begin)
+                last = 0
+            if last > store.last_event:
+                await executor.do(partial(store.raise_event_id, last))
+            page = await executor.await_answer(Topic.EVENTS, partial(store.news, last, ()), RECORD_WAIT_SECONDS)
+            if page is not None and page.events:
+                await asyncio.to_thread(record.write, page.events)
+                last = page.events[-1].id
+        except Refused:  # it ends, or begins anew with another job
+            return
+        except Exception as error:
+            if str(error) != reported:
+                _LOG.warning("trackers get nothing: the record of the run cannot be written: %s", error)
+            reported = str(error)
+            await asyncio.sleep(RECORD_PAUSE_SECONDS)
 
 
 async def _try(executor: SerialExecutor, duty: Callable[[], None]) -> None:

@@ -1,8 +1,8 @@
-"""Trackers of a run on one machine: a process for each, which gives its tracker what the run folder gets.
+"""Trackers of a run: a process for each, which gives its tracker what the run folder gets.
 
 No process of a job knows this room, and none waits for it: `rljob run` starts the processes (`rljob_operator.local`),
-and a tracker that hangs or dies costs the job nothing. `base` is what a tracker must do, `feed` what it is given and
-when.
+on a cluster they are pods of their own (`pod`), and a tracker that hangs or dies costs the job nothing. `base` is what
+a tracker must do, `feed` what it is given and when.
 """
 
 from __future__ import annotations

@@ -12,9 +12,8 @@ from pathlib import Path
 
 from rljob_api.spec import Tracker as TrackerName
 from rljob_workers.telemetry.trackers import open_tracker
-from rljob_workers.telemetry.trackers.feed import Feed, tracked_run
-
-POLL_SECONDS = 1.0
+from rljob_workers.telemetry.trackers.feed import NamedRun, tracked_run
+from rljob_workers.telemetry.trackers.following import follow
 
 
 def main() -> None:
@@ -28,21 +27,9 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: asked.set())
     if given.once:
         asked.set()
-    follow(given.folder.absolute(), given.tracker, asked)
-
-
-def follow(run: Path, name: TrackerName, asked: threading.Event) -> None:
-    """Gives what comes until `asked` is set, then the rest."""
-    tracker = open_tracker(name, tracked_run(run, name))
-    feed = Feed(run, name, tracker)
-    while True:
-        is_last = asked.is_set()
-        while feed.turn():
-            pass
-        if is_last:
-            break
-        asked.wait(POLL_SECONDS)
-    tracker.close()
+    run = given.folder.absolute()
+    tracker = open_tracker(given.tracker, tracked_run(run, NamedRun.of_folder(run), given.tracker))
+    follow(run, given.tracker, tracker, asked)
 
 
 if __name__ == "__main__":

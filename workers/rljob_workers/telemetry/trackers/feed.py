@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import groupby, takewhile
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,12 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from rljob_api import generations
+from rljob_api.cluster import TRACKERS_FOLDER
 from rljob_api.spec import Tracker as TrackerName
 from rljob_workers.telemetry.trackers.base import TrackedRun, Tracker
 from rljob_workers.telemetry.trackers.tail import Place, read_on
 
-FOLDER = "trackers"
+FOLDER = TRACKERS_FOLDER
 """Of the run folder: cursors, and what trackers keep there."""
 
 
@@ -54,18 +56,33 @@ def cursor_file(run: Path, name: TrackerName) -> Path:
     return run / FOLDER / f"{name.value}.json"
 
 
-def tracked_run(run: Path, name: TrackerName) -> TrackedRun:
+@dataclass(frozen=True, slots=True)
+class NamedRun:
+    """Whose record is in a folder."""
+
+    job: str
+    run: str
+    """Drawn with the folder, or with the volume that it is."""
+    spec: Mapping[str, Any]
+    """Resolved."""
+
+    @classmethod
+    def of_folder(cls, run: Path) -> NamedRun:
+        """As `rljob run` has left it."""
+        manifest = json.loads((run / "job.json").read_bytes())
+        record = json.loads((run / "run.json").read_bytes())
+        return cls(manifest["metadata"]["name"], record["run"], manifest["spec"])
+
+
+def tracked_run(run: Path, named: NamedRun, name: TrackerName) -> TrackedRun:
     """The run in the folder `run`, as a tracker shall have it."""
-    manifest = json.loads((run / "job.json").read_bytes())
-    record = json.loads((run / "run.json").read_bytes())
-    job = manifest["metadata"]["name"]
     cursor = Cursor.read(cursor_file(run, name))
     folder = run / FOLDER / name.value
     folder.mkdir(parents=True, exist_ok=True)
     return TrackedRun(
-        id=f"{job}-{record['run']}",
-        name=job,
-        config=manifest["spec"],
+        id=f"{named.job}-{named.run}",
+        name=named.job,
+        config=named.spec,
         folder=folder,
         next_step=cursor.last_step + 1,
         given_lines=cursor.metrics.lines + cursor.events.lines + cursor.samples.lines,
