@@ -19,7 +19,8 @@ from typing import IO
 from pydantic import ValidationError
 
 from rljob_api.machine.devices import machine_devices
-from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_FAILED, Role
+from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_FAILED
+from rljob_api.roles import TICKET_ROLE
 from rljob_api.spec import RLJob
 from rljob_api.spec.roles import RolesSpec
 from rljob_api.wire.checkpoint_evaluation import (
@@ -71,18 +72,18 @@ def engine_pods(roles: RolesSpec) -> list[EnginePod]:
     Raises EvaluationRefused where the machine has too few.
     """
     alone = {
-        role.value: spec.model_copy(update={"gpus": 0 if role is not Role.ROLLOUT else spec.gpus} | _OWN_DEVICES)
+        role.value: spec.model_copy(update={"gpus": 0 if role is not TICKET_ROLE else spec.gpus} | _OWN_DEVICES)
         for role, spec in roles.present().items()
     }
     first = {"replicas": roles.rollout.first_replicas, "autoscaling": None}
-    alone[Role.ROLLOUT.value] = alone[Role.ROLLOUT.value].model_copy(update=first)
+    alone[TICKET_ROLE.value] = alone[TICKET_ROLE.value].model_copy(update=first)
     asked = roles.model_copy(update=alone)
     try:
         found = machine_devices() if roles.rollout.gpus else None
         dealt = place(asked, found.names, found.source) if found is not None else {}
     except (ValueError, RunRefused) as error:
         raise EvaluationRefused(str(error), EXIT_BAD_MANIFEST) from error
-    pods = (PodKey(role=Role.ROLLOUT, replica=replica) for replica in range(roles.rollout.first_replicas))
+    pods = (PodKey(role=TICKET_ROLE, replica=replica) for replica in range(roles.rollout.first_replicas))
     return [EnginePod(pod=pod, devices=list(dealt.get(pod, ()))) for pod in pods]
 
 

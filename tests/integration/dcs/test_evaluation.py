@@ -102,7 +102,7 @@ def test_prompts_that_were_set_aside_are_counted_and_named(world: World) -> None
     assert event.evaluation.samples == 2
 
 
-def test_scores_of_other_sets_are_no_result_and_are_made_anew(world: World) -> None:
+def test_scores_of_other_sets_are_no_result_and_are_made_again(world: World) -> None:
     """A job that was resumed with other sets when all samples were scored and their end was not reported."""
     world.begin()
     with closing(client_of(world)) as queue:

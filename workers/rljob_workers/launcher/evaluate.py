@@ -22,8 +22,8 @@ from rljob_api.names import (
     EXIT_SUCCEEDED,
     EXIT_TERMINATED,
     Epoch,
-    Role,
 )
+from rljob_api.roles import TICKET_ROLE
 from rljob_api.wire.checkpoint_evaluation import EvaluationAnswer, EvaluationQuestion, ScoredSamples
 from rljob_api.wire.checkpoint_report import Refusal
 from rljob_api.wire.epochs import PodOrder
@@ -223,7 +223,7 @@ def main(read: Callable[[], bytes]) -> int:
     answers = _Answers(os.dup(1))
     os.dup2(2, 1)  # what a library prints is no answer
     answers.print(EvaluationAnswer(progress=ScoredSamples()))
-    preload(preloads_of(question.job.spec, [Role.ROLLOUT]))
+    preload(preloads_of(question.job.spec, [TICKET_ROLE]))
     return Evaluation(question, SignalPipe(), answers).run()
 
 
