@@ -41,11 +41,17 @@ def ends_at(observed: Observed, status: RLJobStatus, now: float) -> list[float]:
 
 
 def _finished(observed: Observed) -> Succeed | None:
-    """Version numRollouts is recorded, not only published: a success that a crash could take back is none."""
+    """The last version is recorded, not only published: a success that a crash could take back is none.
+
+    The last one is numRollouts, or the one at which stopWhen holds.
+    """
     coordinator = observed.coordinator
-    if coordinator is None or coordinator.recorded is None or coordinator.recorded < observed.num_rollouts:
+    if coordinator is None or coordinator.recorded is None:
         return None
-    return Succeed()
+    if coordinator.recorded >= observed.num_rollouts:
+        return Succeed()
+    stop = coordinator.stop
+    return Succeed(stop) if stop is not None and coordinator.recorded >= stop.version else None
 
 
 def _deadline(observed: Observed, status: RLJobStatus, now: float) -> Fail | None:
