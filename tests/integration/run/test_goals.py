@@ -57,8 +57,8 @@ def test_a_job_ends_at_a_reward_over_a_kill_and_goes_on_without_that(tmp_path: P
         assert (status["phase"], status["reason"]) == ("Succeeded", "StopConditionMet")
         assert status["training"]["checkpoint"] == first + 1
         message = (
-            f"stopWhen holds: reward was above 0.9 in 4 steps in a row (... 1, 1, 1), the last one that of step {first};"
-            f" version {first + 1} is recorded"
+            "stopWhen holds: reward was above 0.9 in 4 steps in a row (... 1, 1, 1), the last one that of step"
+            f" {first}; version {first + 1} is recorded"
         )
         assert job.events()[-1]["message"] == message
         job.wait_gone()
