@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from rljob_cli.jobs.sample_log import audit_run
 
 from .job import RunningJob, kill, make_manifest, make_simulated
@@ -81,6 +83,7 @@ def checkpoints(job: RunningJob) -> dict[int, str]:
     return {int(mark.parent.name.split("-")[0]): mark.parent.name for mark in marks}
 
 
+@pytest.mark.long
 def test_the_best_checkpoint_is_kept_over_a_kill(tmp_path: Path) -> None:
     tell(tmp_path, 0.25)
     kept = {"everySteps": 1, "keep": 1, "keepBest": {"metric": "reward"}}
