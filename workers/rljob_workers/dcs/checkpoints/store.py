@@ -26,7 +26,7 @@ from safetensors import SafetensorError, safe_open
 from rljob_api.failpoints import failpoint
 from rljob_api.roles import LEADING_ROLE, SAVING_ROLES
 from rljob_api.spec.restart import absence_seconds, parts_seconds
-from rljob_api.wire.checkpoints import CheckpointRecord, DamageRequest, PartWriter
+from rljob_api.wire.checkpoints import DamageRequest, PartWriter
 from rljob_api.wire.identity import WeightId
 from rljob_workers.dcs.checkpoints.attempt import Attempt, DuePart, Gang, Place
 from rljob_workers.dcs.checkpoints.on_disk import (
@@ -259,15 +259,14 @@ class CheckpointStore:
     def _write(self, due: DuePart) -> None:
         recorded = Attempt(self._place, due).carry_out()
         if recorded is not None:
-            self._prune(recorded)
+            self._prune(recorded.folder, None if recorded.best is None else recorded.best.folder)
 
-    def _prune(self, record: CheckpointRecord) -> None:
+    def _prune(self, recorded: str, best: str | None = None) -> None:
         failpoint("checkpoint.after_record")
         with self._turn:
             current, due = self._reference, self._due
         in_use = [one for one in (current, None if due is None else due.reference) if one is not None]
-        best = None if record.best is None else record.best.folder
-        prune(self._place.root, record.folder, self._place.incarnation.epoch, self._retention, in_use, best)
+        prune(self._place.root, recorded, self._place.incarnation.epoch, self._retention, in_use, best)
 
 
 def _opened(path: Path) -> Any:  # noqa: ANN401 - safetensors has no name for it
