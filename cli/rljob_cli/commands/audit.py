@@ -16,6 +16,7 @@ from rljob_api.problems import first_problem
 from rljob_api.spec import RLJob
 from rljob_api.status import Phase, RLJobStatus
 from rljob_cli.jobs.sample_log import AuditReport, audit_run
+from rljob_operator.core.reasons import Reason
 
 _EPILOG = """\b
 Exit codes: 0 everything holds, 1 something does not, 64 the folder has nothing to audit.
@@ -68,7 +69,8 @@ def _missing(folder: Path) -> str | None:
 
 def _proven_steps(job: RLJob, status: RLJobStatus) -> int:
     """Lines of a step are durable before its checkpoint is recorded; later ones may be missing."""
-    return job.spec.rollout.num_rollouts if status.phase is Phase.SUCCEEDED else status.training.checkpoint or 0
+    has_trained_all = status.phase is Phase.SUCCEEDED and status.reason != Reason.STOP_CONDITION_MET
+    return job.spec.rollout.num_rollouts if has_trained_all else status.training.checkpoint or 0
 
 
 def _json(report: AuditReport) -> str:

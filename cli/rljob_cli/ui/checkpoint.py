@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from rljob_api.roles import VALUE_ROLE
+from rljob_api.spec.measured import BestMode
 from rljob_api.wire.checkpoint_report import (
     CheckpointReport,
     ExportReport,
@@ -15,6 +16,7 @@ from rljob_api.wire.checkpoint_report import (
     RecordedRole,
     RecordedState,
 )
+from rljob_api.wire.checkpoints import BestCheckpoint
 from rljob_cli.ui.tables import size_text
 
 _KINDS = {
@@ -30,7 +32,7 @@ def report_text(report: CheckpointReport) -> str:
     """A block of a few lines."""
     rows = [
         ("job", report.job or "not known here: the record lies outside of its run"),
-        ("version", _version(report)),
+        ("version", f"{_version(report)}{_best(report.best, Path(report.folder).name)}"),
         ("written", f"{report.written_at:%Y-%m-%d %H:%M:%S} UTC{'' if report.is_recorded else ', not recorded'}"),
         ("files", f"{report.files}, {size_text(report.bytes)}; {_state_of_files(report)}"),
         *(row for role in report.roles for row in _role(role)),
@@ -38,7 +40,7 @@ def report_text(report: CheckpointReport) -> str:
     if report.reference is not None:
         rows.append(("reference", _reference(report.reference)))
     if report.others:
-        rows.append(("beside it", ", ".join(report.others)))
+        rows.append(("beside it", ", ".join(f"{name}{_best(report.best, name)}" for name in report.others)))
     title = f"{report.folder}{_latest(report.latest_of)}"
     damage = [f"DAMAGED: {text}" for text in report.damage]
     return "\n".join([title, *(f"  {name:<10} {text}" for name, text in rows), *damage])
@@ -67,6 +69,13 @@ def progress_text(progress: Progress) -> str:
 
 def _latest(folder: str | None) -> str:
     return "" if folder is None else f" (the latest record of {Path(folder)})"
+
+
+def _best(best: BestCheckpoint | None, name: str) -> str:
+    if best is None or best.folder != name:
+        return ""
+    which = "largest" if best.mode == BestMode.MAX else "smallest"
+    return f" (kept as the best: {best.metric} {best.value:.6g}, the {which})"
 
 
 def _version(report: CheckpointReport) -> str:

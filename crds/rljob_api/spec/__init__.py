@@ -24,6 +24,7 @@ from rljob_api.spec.evaluation import EvaluationSpec
 from rljob_api.spec.experts import EXPERTS
 from rljob_api.spec.infrastructure import InfrastructureSpec
 from rljob_api.spec.laid_out_roles import LAYOUTS
+from rljob_api.spec.measured import MEASURED, StopWhenSpec
 from rljob_api.spec.model import ModelSpec, Seed
 from rljob_api.spec.parallelism import WHOLE
 from rljob_api.spec.queue import TransferQueueSpec
@@ -321,6 +322,7 @@ SPEC: tuple[Rule, ...] = (
     *TEACHER,
     *LAYOUTS,
     *EXPERTS,
+    *MEASURED,
     Rule(
         field="algorithm.proximal",
         holds=_has_no_idle_forward,
@@ -484,6 +486,8 @@ class RLJobSpec(RuledModel):
     """What is restarted when something fails."""
     evaluation: Annotated[EvaluationSpec | None, RESTARTS] = None
     """What is answered and scored beside training, by the job's engines. Null: nothing."""
+    stop_when: Annotated[StopWhenSpec | None, RESTARTS] = None
+    """The job succeeds as soon as this holds, with a checkpoint of that version. Null: after its last rollout."""
     telemetry: Annotated[TelemetrySpec, RESTARTS] = TelemetrySpec()
     """What is written down beside metrics and events."""
     simulation: Annotated[SimulationSpec | None, RESTARTS] = None

@@ -14,6 +14,7 @@ from rljob_api.base import ApiModel
 from rljob_api.change import LIVE, fixed, grows
 from rljob_api.quantity import Quantity
 from rljob_api.rule import Rule, RuledModel
+from rljob_api.spec.measured import KeepBestSpec
 
 CHECKPOINT_VOLUME: tuple[Rule, ...] = (
     Rule(
@@ -82,5 +83,7 @@ class CheckpointSpec(ApiModel):
     keep_every: int | None = Field(default=None, ge=1, le=10_000_000)
     """Versions that are multiples of this are saved, whatever everySteps says, and kept for ever beside the newest.
     Null: none."""
+    keep_best: KeepBestSpec | None = None
+    """The recorded checkpoint with the best value of a metric is kept beside these. Null: none."""
     volume: CheckpointVolumeSpec = CheckpointVolumeSpec()
     """Where the run folder of actor, critic and coordinator lies on a cluster."""

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from rljob_api.base import WireModel
 from rljob_api.names import Role
+from rljob_api.wire.checkpoints import BestCheckpoint
 
 
 class ExportDtype(StrEnum):
@@ -102,6 +103,8 @@ class CheckpointReport(WireModel):
     """The folder with the records that it is the latest of; None where it was named itself."""
     others: list[str]
     """Other records beside it, newest first."""
+    best: BestCheckpoint | None = None
+    """Which of all of them `checkpoint.keepBest` keeps; None where it keeps none, or lies elsewhere."""
     job: str | None = None
     """None where neither the record nor what lies around it says whose it is."""
     version: int | None

@@ -113,6 +113,34 @@ class CheckpointRequest(WireModel):
     call_id: str
 
 
+class MetricValues(WireModel):
+    """Values of a metric, by the version that has them: that of a step is its version."""
+
+    metric: str = ""
+    values: dict[int, float] = {}
+
+
+class BestCheckpoint(WireModel):
+    """The recorded checkpoint that `checkpoint.keepBest` keeps; the file `best.json` beside the folders."""
+
+    version: int
+    folder: str
+    metric: str
+    mode: str
+    value: float
+
+
+class Measured(WireModel):
+    """What `stopWhen` and `checkpoint.keepBest` go by, of the versions that are part of the job's history."""
+
+    stop: MetricValues = MetricValues()
+    """The last values of the metric of stopWhen."""
+    candidates: MetricValues = MetricValues()
+    """Of the metric of keepBest: of folders that are kept, and of versions that may yet be recorded."""
+    folders: dict[int, str] = {}
+    """Recorded version -> its folder."""
+
+
 class CheckpointRecord(WireModel):
     """The record, as in the control Redis and in `record.json` beside the folders."""
 
@@ -122,3 +150,7 @@ class CheckpointRecord(WireModel):
     checksums: dict[str, str]
     ancestry: dict[str, int]
     """Lineage -> last version of it that is alive (the current lineage: -1 for no bound)."""
+    measured: Measured | None = None
+    """As it was with this record; None where nothing of the job goes by values."""
+    best: BestCheckpoint | None = None
+    """Which checkpoint keepBest keeps, as of this record."""

@@ -10,6 +10,7 @@ from rljob_api.wire.failures import Failure
 from rljob_api.wire.identity import PodKey, WeightId
 from rljob_api.wire.launchers import Engines, RankProcess
 from rljob_api.wire.ranks import Busy, RankState, StepReport
+from rljob_api.wire.turns import StopReached
 
 
 class RankObservation(WireModel):
@@ -138,6 +139,8 @@ class CoordinatorStatus(WireModel):
     """c of the last checkpoint record; None before checkpoint 0."""
     recorded_folder: str | None = None
     """Its folder, below the checkpoint path."""
+    stop: StopReached | None = None
+    """None while the job is to go on."""
     step: int | None
     """Last step reported in the current epoch's history."""
     last_step: StepReport | None

@@ -4,8 +4,8 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from rljob_api.base import WireModel
-from rljob_api.names import Role
+from rljob_api.base import BoundedText, WireModel
+from rljob_api.names import Role, WeightVersion
 from rljob_api.wire.identity import Incarnation
 
 
@@ -15,9 +15,17 @@ class Turn(StrEnum):
     GO = "Go"
     """Train on it: all roles that train have come to it, and will."""
     STOP = "Stop"
-    """Leave with version r: one of them drains, and all leave with that version."""
+    """Leave with version r: one of them drains, or stopWhen holds, and all leave with that version."""
     WAIT = "Wait"
-    """Ask again: another one has not come to it."""
+    """Ask again: another one has not come to it, or an evaluation of version r is not over that stopWhen goes by."""
+
+
+class StopReached(WireModel):
+    """`stopWhen` holds: what trains leaves with this version, and with its record the job is complete."""
+
+    version: WeightVersion
+    message: BoundedText
+    """One sentence, without a full stop."""
 
 
 class TurnRequest(WireModel):

@@ -12,6 +12,7 @@ from rljob_api.names import Epoch, Role, Scope
 from rljob_api.status import ConditionType, Phase, RLJobStatus
 from rljob_api.wire.epochs import DesiredState
 from rljob_api.wire.identity import PodKey
+from rljob_api.wire.turns import StopReached
 from rljob_operator.core.reasons import Reason
 
 
@@ -39,6 +40,9 @@ class Cause:
 @dataclass(frozen=True, slots=True)
 class Succeed:
     """The job is complete."""
+
+    stop: StopReached | None = None
+    """How, where stopWhen holds; None: all rollouts are trained."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ _HOPELESS: dict[str | None, Reason] = {
 def ending(observed: Observed, status: RLJobStatus, causes: Causes, now: float) -> Succeed | Fail | None:
     """The job's success, or else its failure by a deadline, an error that no restart cures, or its infrastructure."""
     return (
-        _finished(observed)
+        _finished(observed, status)
         or _deadline(observed, status, now)
         or _fatal(observed, status, causes)
         or failing(observed, status, now)
@@ -40,12 +40,21 @@ def ends_at(observed: Observed, status: RLJobStatus, now: float) -> list[float]:
     return [at for at in times if at is not None]
 
 
-def _finished(observed: Observed) -> Succeed | None:
-    """Version numRollouts is recorded, not only published: a success that a crash could take back is none."""
+def _finished(observed: Observed, status: RLJobStatus) -> Succeed | None:
+    """The last version is recorded, not only published: a success that a crash could take back is none.
+
+    The last one is numRollouts, or the one at which stopWhen holds.
+    """
     coordinator = observed.coordinator
-    if coordinator is None or coordinator.recorded is None or coordinator.recorded < observed.num_rollouts:
+    if coordinator is None or coordinator.recorded is None:
         return None
-    return Succeed()
+    if coordinator.recorded >= observed.num_rollouts:
+        return Succeed()
+    stop = coordinator.stop
+    if stop is None or coordinator.recorded < stop.version:
+        return None
+    # By an epoch that a resumed job leaves behind it was reached with the stopWhen of before.
+    return Succeed(stop) if coordinator.epoch == status.restart.epoch else None
 
 
 def _deadline(observed: Observed, status: RLJobStatus, now: float) -> Fail | None:

@@ -41,6 +41,9 @@ def applied(observed: Observed, status: RLJobStatus, verdict: Verdict, now: floa
         case Fail():
             event = Event(now, verdict.reason, verdict.message, verdict.role)
             return ended(status, ConditionType.FAILED, event)
+        case Succeed(stop) if stop is not None:
+            message = f"{stop.message}; version {stop.version} is recorded"
+            return ended(status, ConditionType.SUCCEEDED, Event(now, Reason.STOP_CONDITION_MET, message))
         case Succeed():
             count = observed.num_rollouts
             message = f"all {count} rollouts are trained and version {count} is recorded"

@@ -162,6 +162,8 @@ class Reason(StrEnum):
     """The job was interrupted and has stopped; it can be resumed."""
     SUCCEEDED = "Succeeded"
     """All rollouts are trained and the last checkpoint is recorded."""
+    STOP_CONDITION_MET = "StopConditionMet"
+    """spec.stopWhen holds, and the checkpoint of that version is recorded."""
 
 
 LONGEST_MESSAGE = 4096

@@ -179,6 +179,7 @@ _NORMAL = frozenset(
         Reason.SUSPENDED,
         Reason.INTERRUPTED,
         Reason.SUCCEEDED,
+        Reason.STOP_CONDITION_MET,
         Reason.EARLIER_INCARNATION,
     }
 )

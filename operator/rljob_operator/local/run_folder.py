@@ -23,6 +23,8 @@ from rljob_api.revision import changes, refused_changes, run_digest
 from rljob_api.spec import RLJob, RLJobSpec
 from rljob_api.status import Phase, RLJobStatus
 from rljob_api.wire.logs import last_incarnations
+from rljob_operator.core import Reason
+from rljob_operator.core.conditions import terminal
 from rljob_operator.local.earlier_run import Earlier, start_over
 from rljob_operator.local.errors import RunRefused
 from rljob_operator.local.run_record import (
@@ -244,11 +246,20 @@ class RunFolder:
             ) from error
 
     def is_finished(self, job: RLJob) -> bool:
-        """Whether this folder's run has trained all that `job` asks for."""
+        """Whether this folder's run has trained all that `job` asks for: its rollouts, or until what stopWhen names."""
         status = self.status()
+        if status.phase is not Phase.SUCCEEDED:
+            return False
         recorded = status.training.checkpoint
-        done = recorded is not None and recorded >= job.spec.rollout.num_rollouts
-        return status.phase is Phase.SUCCEEDED and done
+        has_trained_all = recorded is not None and recorded >= job.spec.rollout.num_rollouts
+        return has_trained_all or self._is_stopped_as(job, status)
+
+    def _is_stopped_as(self, job: RLJob, status: RLJobStatus) -> bool:
+        """Whether it ended by the stopWhen that `job` has, too."""
+        ended = terminal(status)
+        if ended is None or ended.reason != Reason.STOP_CONDITION_MET or not self.manifest.exists():
+            return False
+        return job.spec.stop_when is not None and self._spec_before().stop_when == job.spec.stop_when
 
     def write_manifest(self, job: RLJob) -> str:
         """The resolved manifest, for every process of the run.

@@ -253,7 +253,7 @@ def checkpoint_folder(path: Path, spec: RLJobSpec) -> str:
 def _checkpoint_places(folder: str) -> list[RecordedPlace]:
     names = [
         rf"(\.partial-|\.deleted-)?{_CHECKPOINT}|{_CHECKPOINT}\.damaged",
-        r"(record|begun)\.json|record\.json\.damaged|\.((record|begun)\.json|latest)\.\d+",
+        r"(record|begun|best)\.json|record\.json\.damaged|\.((record|begun|best)\.json|latest)\.\d+",
         LATEST,
     ]
     if Path(folder).is_absolute():

@@ -11,6 +11,7 @@ from rljob_api.names import EXIT_FAILED, EXIT_SUCCEEDED
 from rljob_api.spec import RLJob
 from rljob_api.status import Phase
 from rljob_operator.core import Reason
+from rljob_operator.core.conditions import terminal
 from rljob_operator.local import supervisor
 from rljob_operator.local.device_placement import PodDevices, place, wanted_devices
 from rljob_operator.local.earlier_run import Earlier
@@ -90,6 +91,10 @@ def _unwritable(folder: RunFolder, error: OSError, seconds: float, resume: str) 
 
 def _finished_already(job: RLJob, folder: RunFolder) -> dict[str, object]:
     line = summary(folder.path, folder.status(), 0.0, "")
+    ended = terminal(folder.status())
+    if ended is not None and ended.reason == Reason.STOP_CONDITION_MET:
+        cure = "Change or remove spec.stopWhen to train further, or start over with --fresh."
+        return {**line, "message": f"an earlier run in this folder ended by spec.stopWhen: {ended.message}. {cure}"}
     cure = "Raise spec.rollout.numRollouts to train further, or start over with --fresh."
     count = job.spec.rollout.num_rollouts
     return {**line, "message": f"all {count} rollouts were trained by an earlier run in this folder. {cure}"}

@@ -4,6 +4,9 @@ from typing import Any
 
 import pytest
 
+from rljob_api.metric_names import OF_REPORTS, OF_STEPS
+
+KNOWN_METRICS = ", ".join((*OF_REPORTS, *OF_STEPS))
 EVALUATED: dict[str, Any] = {"sets": [{"name": "a", "data": {"prompts": "a.jsonl"}}], "everySteps": 2}
 
 
@@ -169,6 +172,12 @@ CROSS_FIELD = [
     pytest.param({"spec.evaluation": EVALUATED, "spec.rollout.function": {"function": "a:b"}}, "spec.evaluation: answers in a single turn, and this job has a rollout.function that takes several. Remove evaluation or rollout.function.", id="evaluation: beside a rollout function"),
     pytest.param({"spec.evaluation": {**EVALUATED, "sets": [{"name": "a", "data": {"prompts": "a.jsonl", "labelKey": None}}]}}, "spec.evaluation.sets: have one whose data.labelKey is null, and the reward of this job compares answers with labels. Give the key of the label, or rollout.reward.custom.", id="evaluation: of a set without labels"),
     pytest.param({"spec.evaluation": {**EVALUATED, "sets": [{**EVALUATED["sets"][0], "sampling": {"stop": ["."]}}]}}, "spec.evaluation.sets: have one whose sampling.stop has texts, at which only engines of kind SGLang end a sample. Set roles.rollout.engine.kind to SGLang, or give tokens in stopTokenIds.", id="evaluation: texts that end a sample of an engine that knows tokens only"),
+    pytest.param({"spec.stopWhen": {"metric": "reward"}}, "spec.stopWhen.above: exactly one of above and below must be given. Give the bound that the metric must pass.", id="stopWhen: without a bound"),
+    pytest.param({"spec.stopWhen": {"metric": "reward", "above": 1, "below": 2}}, "spec.stopWhen.above: exactly one of above and below must be given. Give the bound that the metric must pass.", id="stopWhen: with two bounds"),
+    pytest.param({"spec.stopWhen": {"metric": "rewards", "above": 1}}, f"spec.stopWhen.metric: rewards is no metric of a step. Known are {KNOWN_METRICS}, what rewards and rollout functions name below reward/ and rollout/, and eval/SET/NAME of an evaluation.", id="stopWhen: of no metric"),
+    pytest.param({"spec.stopWhen": {"metric": "eval/held-out/mean@8", "above": 1}}, "spec.stopWhen.metric: eval/held-out/mean@8 is no metric of this job's evaluation. Give eval/SET/NAME, or eval/SET/SOURCE/NAME: SET is the name of one of evaluation.sets, NAME is mean@K (K: samplesPerPrompt of that set), std@K (of K above 1), pass@k with k of 1, 2, 4 ... K, mean_error, response_length, truncated_share, unscored_share, prompts or samples.", id="stopWhen: of no evaluation"),
+    pytest.param({"spec.checkpoint": {"keepBest": {"metric": "policy/kl"}}}, f"spec.checkpoint.keepBest.metric: policy/kl is no metric of a step. Known are {KNOWN_METRICS}, what rewards and rollout functions name below reward/ and rollout/, and eval/SET/NAME of an evaluation.", id="keepBest: of no metric"),
+    pytest.param({"spec.evaluation": EVALUATED, "spec.checkpoint": {"keepBest": {"metric": "eval/a/mean@8"}}}, "spec.checkpoint.keepBest.metric: eval/a/mean@8 is no metric of this job's evaluation. Give eval/SET/NAME, or eval/SET/SOURCE/NAME: SET is the name of one of evaluation.sets, NAME is mean@K (K: samplesPerPrompt of that set), std@K (of K above 1), pass@k with k of 1, 2, 4 ... K, mean_error, response_length, truncated_share, unscored_share, prompts or samples.", id="keepBest: of another number of samples"),
     pytest.param({"spec.roles.actor.backend": "Sim"}, "spec.roles.actor.backend: Sim does not go with the kind of roles.rollout.engine: a policy is simulated by actor and engines, or by neither. Set backend and kind to Sim, or leave backend out.", id="simulation: a trainer alone"),
     pytest.param({"spec.roles.rollout": {"engine": {"kind": "Sim"}}, "spec.roles.actor.backend": "Fsdp"}, "spec.roles.actor.backend: Fsdp does not go with the kind of roles.rollout.engine: a policy is simulated by actor and engines, or by neither. Set backend and kind to Sim, or leave backend out.", id="simulation: engines alone"),
     pytest.param({"spec.roles.rollout": {"engine": {"kind": "Sim"}}, "spec.model": {"path": "/models/qwen"}}, "spec.model.path: /models/qwen is not read by a simulated job, which has no weights of a model. Give model.config, and model.tokenizerPath for the tokenizer of a folder.", id="simulation: of a model in a folder"),

@@ -70,11 +70,22 @@ EVALUATION_DATA = st.sampled_from(
 EVALUATION_SETS = st.lists(
     st.fixed_dictionaries(
         {"name": st.sampled_from(["a", "b"]), "data": EVALUATION_DATA},
-        optional={"sampling": st.sampled_from([None, {}, {"stop": []}, {"stop": ["."]}])},
+        optional={
+            "sampling": st.sampled_from([None, {}, {"stop": []}, {"stop": ["."]}]),
+            "samplesPerPrompt": st.sampled_from([1, 2, 3, 8]),
+        },
     ),
     min_size=1,
     max_size=2,
 )
+MEASURED = st.sampled_from(
+    [
+        *("reward", "rewards", "reward/mean", "reward/", "rollout/turns", "policy/entropy", "policy/kl"),
+        *("eval/a/mean@1", "eval/a/mean@2", "eval/b/source/pass@2", "eval/a/pass@3", "eval/a/pass@6", "eval/a/std@1"),
+        *("eval/a/std@3", "eval/c/mean@1", "eval/a/prompts", "eval/prompts", "eval/b/medians", "eval/"),
+    ]
+)
+BOUND = st.sampled_from([0, 0.5, -1, None])
 # Always with a learning rate: the CEL library of this test writes 1e-06 as 0.000001.
 OPTIMIZER = st.fixed_dictionaries(
     {"learningRate": st.sampled_from([0.125, 1])},
@@ -148,6 +159,9 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
             "retries": st.just(0),
         },
     ),
+    "spec.stopWhen": st.none()
+    | st.fixed_dictionaries({"metric": MEASURED}, optional={"above": BOUND, "below": BOUND, "forSteps": st.just(3)}),
+    "spec.checkpoint.keepBest": st.none() | st.fixed_dictionaries({"metric": MEASURED}),
     "spec.evaluation": st.none() | st.fixed_dictionaries({"sets": EVALUATION_SETS, "everySteps": st.just(2)}),
     "spec.algorithm.noVariance": st.sampled_from(["Keep", "LeaveOut"]),
     "spec.algorithm.proximal": st.sampled_from(["Actor", "Rollout", "Recompute", None]),

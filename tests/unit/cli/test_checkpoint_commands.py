@@ -47,6 +47,21 @@ def test_the_latest_record_of_a_run_is_shown(out: Path) -> None:
     assert ", exact weights " in lines[6]
 
 
+def test_the_best_of_the_records_is_marked(out: Path) -> None:
+    best = {"version": 4, "folder": NAME, "metric": "eval/held-out/mean@8", "mode": "Max", "value": 0.9375}
+    (out / "checkpoints" / "best.json").write_text(json.dumps(best))
+    result = run("show", out, "--no-verify")
+    assert result.exit_code == 0, result.output
+    assert result.output.splitlines()[2] == (
+        "  version    4 (after rollout 3), epoch 1, lineage 1 (kept as the best: eval/held-out/mean@8 0.9375, the"
+        " largest)"
+    )
+    report = json.loads(run("show", out, "--no-verify", "--output", "json").output)
+    assert report["best"] == best
+    (out / "checkpoints" / "best.json").write_text(json.dumps({**best, "folder": "2-e1-0123456789ab"}))
+    assert "kept as the best" not in run("show", out, "--no-verify").output
+
+
 def test_programs_get_the_same_as_json(out: Path) -> None:
     result = run("show", out / "checkpoints" / NAME, "--no-verify", "--output", "json")
     assert result.exit_code == 0, result.output

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from rljob_api.names import Role, Scope
+from rljob_api.names import Role, Scope, WeightVersion
 from rljob_api.status import Phase
 from rljob_api.wire.epochs import PodPhase
 from rljob_api.wire.failures import FailureKind
 from rljob_api.wire.launchers import EngineProcess, EngineState
 from rljob_api.wire.observation import ServerState
 from rljob_api.wire.ranks import Busy
+from rljob_api.wire.turns import StopReached
 from rljob_operator.core import (
     Observed,
     PodState,
@@ -70,6 +71,24 @@ def test_a_recorded_last_version_is_success() -> None:
 
 def test_a_trained_last_step_without_its_record_is_no_success() -> None:
     assert decide(with_coordinator(make_running(), recorded=99, step=99), NOW).status.phase is Phase.RUNNING
+
+
+STOP = StopReached(version=WeightVersion(40), message="stopWhen holds: reward of step 39 is 1, above 0.9")
+
+
+def test_a_stop_is_success_once_its_version_is_recorded() -> None:
+    trained = with_coordinator(make_running(), recorded=38, step=39, stop=STOP)
+    assert decide(trained, NOW).status.phase is Phase.RUNNING
+    decision = decide(with_coordinator(trained, recorded=40), NOW)
+    assert (decision.status.phase, decision.status.reason) == (Phase.SUCCEEDED, Reason.STOP_CONDITION_MET)
+    (event,) = [event for event in decision.events if event.reason is Reason.STOP_CONDITION_MET]
+    assert event.message == "stopWhen holds: reward of step 39 is 1, above 0.9; version 40 is recorded"
+
+
+def test_a_stop_of_an_epoch_that_a_resumed_job_leaves_behind_is_none() -> None:
+    observed = with_coordinator(make_running(), recorded=40, step=39, stop=STOP)
+    resumed, _ = begin(observed.status, REPLICAS, NOW)
+    assert decide(replace(observed, status=resumed), NOW).status.phase is not Phase.SUCCEEDED
 
 
 def test_success_is_not_undone_by_a_process_that_dies_after_it() -> None:

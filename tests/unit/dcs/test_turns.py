@@ -102,6 +102,15 @@ def test_no_rollout_is_passed_over(questions: list[tuple[Role, int, bool]], sent
         asked(*questions)
 
 
+def test_no_role_goes_before_an_evaluation_is_over_that_may_end_the_job() -> None:
+    taken = turns_of_epoch(None, restored(1, 4))
+    for role in BOTH:
+        taken = turns_after(taken, role, 4, BOTH, drains=False, waits=True)
+    assert turn_of(taken, 4, BOTH) == TurnAnswer(turn=Turn.WAIT)
+    assert turn_of(turns_after(taken, ACTOR, 4, BOTH, drains=True, waits=True), 4, BOTH) == STOP
+    assert turn_of(turns_after(taken, ACTOR, 4, BOTH, drains=False), 4, BOTH) == GO
+
+
 def test_an_epoch_begins_with_its_restored_version_whatever_was_decided_before() -> None:
     table = Table()
     assert table.ask(ACTOR, 4, drains=True) == STOP

@@ -16,9 +16,11 @@ from dataclasses import dataclass
 
 import torch
 
+from rljob_api.metric_names import is_of_evaluations
 from rljob_api.model_files.size import checkpoint_bytes, checkpoint_interval
 from rljob_api.names import WeightVersion
 from rljob_api.spec import RLJobSpec
+from rljob_api.spec.evaluation import EvaluationSpec
 from rljob_api.spec.model import Dtype
 from rljob_api.spec.restart import loading_seconds
 from rljob_api.wire.identity import WeightId
@@ -37,14 +39,18 @@ class SaveConfig:
     keep_every: int | None
     """Versions that are multiples of it are saved as well."""
     timeout_seconds: float
+    evaluation: EvaluationSpec | None = None
+    """Versions that it evaluates are saved as well. None also where keepBest does not go by what it finds."""
 
     @classmethod
     def of(cls, spec: RLJobSpec) -> SaveConfig:
         """Of a job; the same for every role of it."""
+        best = spec.checkpoint.keep_best
         return cls(
             num_rollouts=spec.rollout.num_rollouts,
             checkpoint_every=checkpoint_interval(spec),
             keep_every=spec.checkpoint.keep_every,
+            evaluation=spec.evaluation if best is not None and is_of_evaluations(best.metric) else None,
             timeout_seconds=float(spec.weight_sync.timeout_seconds),
         )
 
@@ -101,7 +107,9 @@ class Saves:
         """Whether the job's intervals ask for the version reached to be saved."""
         intervals = (self._config.checkpoint_every, self._config.keep_every)
         is_due = any(interval is not None and self.version % interval == 0 for interval in intervals)
-        return is_due or self.version == self._config.num_rollouts
+        evaluation, count = self._config.evaluation, self._config.num_rollouts
+        is_candidate = evaluation is not None and evaluation.is_due(self.version, count)
+        return is_due or is_candidate or self.version == count
 
     def save_if_due(self) -> None:
         """Begins to save the version reached, whose weights are staged; returns before it is recorded."""

@@ -45,10 +45,10 @@ class Turns(ABC):
 
     @staticmethod
     def of(rank: RankParts, group: DataParallelGroup) -> Turns:
-        """Of a job. Where it has one role that trains, no request is made."""
+        """Of a job. Where it has one role that trains, and no stopWhen, no request is made."""
         present = rank.spec.roles.present()
         roles = [role for role in SAVING_ROLES if role in present]
-        if len(roles) == 1:
+        if len(roles) == 1 and rank.spec.stop_when is None:
             return OwnTurns()
         return SharedTurns(rank.session, group, CoordinatorClient(rank.context.endpoints), roles)
 
@@ -70,7 +70,7 @@ class OwnTurns(Turns):
 
 
 class SharedTurns(Turns):
-    """Of one of several roles that train: rank 0 asks the coordinator for all of the gang."""
+    """Of one of several roles that train, or of a job that may be complete: rank 0 asks the coordinator for all."""
 
     def __init__(
         self, session: RankSession, group: DataParallelGroup, client: CoordinatorClient, roles: Sequence[Role]
@@ -120,5 +120,7 @@ class SharedTurns(Turns):
         return TurnAnswer.model_validate_json(accept(answer))
 
     def _waiting(self, rollout: RolloutId) -> str:
+        if not self._waits_for:
+            return f"the turn at train_{rollout}, by the coordinator"
         others = " and ".join(f"the {role.value}'s" for role in self._waits_for)
         return f"{others} turn at train_{rollout}"

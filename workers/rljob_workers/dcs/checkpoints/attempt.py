@@ -127,8 +127,8 @@ class Attempt:
         self._name = folder_name(due.weight.version, place.incarnation.epoch, place.gang.leader)
         self._beside = place.root / partial_name(self._name)
 
-    def carry_out(self) -> str | None:
-        """Writes this rank's part; on the leader the name of the folder once it is recorded.
+    def carry_out(self) -> CheckpointRecord | None:
+        """Writes this rank's part; on the leader the record, once there is one.
 
         None on the others, and where a part did not come in time: the record before stands then.
         """
@@ -145,8 +145,9 @@ class Attempt:
             whole = self._await_parts(client, attempt, self._place.parts_seconds + transfer_seconds(written))
             if whole is None:
                 return None
-            self._settle(self._record(client, self._complete(whole)))
-        return self._name
+            record = self._record(client, self._complete(whole))
+            self._settle(record)
+        return record
 
     def _begin(self, client: CoordinatorClient) -> None:
         place = self._place

@@ -14,6 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from rljob_api.model_files.families import architecture_of
 from rljob_api.model_files.size import stored_head
 from rljob_api.names import Role
@@ -26,7 +28,9 @@ from rljob_api.wire.checkpoint_report import (
     RecordedState,
     StateKind,
 )
+from rljob_api.wire.checkpoints import BestCheckpoint
 from rljob_workers.dcs.checkpoints.on_disk import (
+    BEST_FILE,
     CHECKSUMS_FILE,
     RECORD_FILE,
     RECORDED_MARK,
@@ -116,6 +120,15 @@ def recorded_names(root: Path) -> list[str]:
     return [one.name for one in sorted(found, key=lambda one: (one.version, one.epoch), reverse=True)]
 
 
+def best_beside(root: Path) -> BestCheckpoint | None:
+    """What `best.json` names, if that is there."""
+    try:
+        best = BestCheckpoint.model_validate(read_json(root / BEST_FILE))
+    except (CheckpointDamaged, ValidationError):
+        return None
+    return best if (root / best.folder).is_dir() else None
+
+
 def describe(record: Record) -> CheckpointReport:
     """What a record has, by names, sizes and heads; what of these cannot be read is in `damage`."""
     damage: list[str] = []
@@ -126,6 +139,7 @@ def describe(record: Record) -> CheckpointReport:
     return CheckpointReport(
         folder=str(record.folder),
         latest_of=None if record.latest_of is None else str(record.latest_of),
+        best=best_beside(record.root),
         others=[name for name in recorded_names(record.root) if name != record.name],
         version=None if named is None else named.version,
         epoch=None if named is None else named.epoch,

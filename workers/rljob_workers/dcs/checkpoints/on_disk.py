@@ -143,6 +143,7 @@ def parse_reference(name: str) -> tuple[int, int] | None:
 
 
 TICKETS_FILE, CHECKSUMS_FILE, RECORD_FILE = "tickets.json", "checksums.json", "record.json"
+BEST_FILE = "best.json"
 
 
 RECORDED_MARK = "RECORDED"

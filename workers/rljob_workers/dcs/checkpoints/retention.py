@@ -42,13 +42,13 @@ class Retention:
 
 
 def folders_to_delete(
-    folders: Iterable[CheckpointFolder], recorded: str, epoch: int, retention: Retention
+    folders: Iterable[CheckpointFolder], recorded: str, epoch: int, retention: Retention, best: str | None = None
 ) -> list[str]:
     """What a new record `recorded` of `epoch` makes superfluous, oldest first.
 
-    Kept are the record, the `keep` - 1 newest recorded versions before it and those that stay for ever (of a version
-    that was recorded in two epochs the later one: the earlier is of a past that a restore left), unrecorded folders of
-    this epoch that are newer (in work; the older were given up, and every rank has written to the recorded one since),
+    Kept are the record, the `keep` - 1 newest recorded versions before it, `best`, those that stay for ever (of a
+    version that was recorded in two epochs the later one: the earlier is of a past that a restore left), unrecorded
+    folders of this epoch that are newer (in work; older ones were given up, and every rank has written to this since),
     and all of a later epoch: the process that prunes may have been stopped since its record and be of a past itself.
     """
     present = sorted(folders, key=lambda folder: (folder.version, folder.epoch))
@@ -57,6 +57,7 @@ def folders_to_delete(
         folder.version: folder.name for folder in present if folder.is_recorded and folder.version < current.version
     }
     retained = {recorded, *list(newest.values())[max(0, len(newest) - (retention.keep - 1)) :]}
+    retained |= set() if best is None else {best}
     retained |= {name for version, name in newest.items() if retention.stays_for_ever(version)}
     in_work = {
         folder.name
@@ -67,13 +68,23 @@ def folders_to_delete(
     return [folder.name for folder in present if folder.name not in retained | in_work | later]
 
 
-def prune(root: Path, recorded: str, epoch: int, retention: Retention, in_use: Collection[Reference]) -> None:
-    """Below `root`: `in_use` are the reference versions of this rank that no folder names yet."""
+def prune(
+    root: Path,
+    recorded: str,
+    epoch: int,
+    retention: Retention,
+    in_use: Collection[Reference],
+    best: str | None = None,
+) -> None:
+    """Below `root`: `in_use` are the reference versions of this rank that no folder names yet.
+
+    `best` is the folder that keepBest keeps, if any.
+    """
     found = (
         parse_folder(path.name, is_recorded=(path / RECORDED_MARK).exists()) for path in root.iterdir() if path.is_dir()
     )
     folders = [folder for folder in found if folder is not None]
-    for name in folders_to_delete(folders, recorded, epoch, retention):
+    for name in folders_to_delete(folders, recorded, epoch, retention, best):
         # Gone from its name first: a deletion that is cut off leaves nothing that passes for a checkpoint.
         with contextlib.suppress(FileNotFoundError):
             (root / name).rename(root / deleted_name(name))

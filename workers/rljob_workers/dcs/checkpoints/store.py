@@ -259,14 +259,14 @@ class CheckpointStore:
     def _write(self, due: DuePart) -> None:
         recorded = Attempt(self._place, due).carry_out()
         if recorded is not None:
-            self._prune(recorded)
+            self._prune(recorded.folder, None if recorded.best is None else recorded.best.folder)
 
-    def _prune(self, recorded: str) -> None:
+    def _prune(self, recorded: str, best: str | None = None) -> None:
         failpoint("checkpoint.after_record")
         with self._turn:
             current, due = self._reference, self._due
         in_use = [one for one in (current, None if due is None else due.reference) if one is not None]
-        prune(self._place.root, recorded, self._place.incarnation.epoch, self._retention, in_use)
+        prune(self._place.root, recorded, self._place.incarnation.epoch, self._retention, in_use, best)
 
 
 def _opened(path: Path) -> Any:  # noqa: ANN401 - safetensors has no name for it

@@ -63,14 +63,14 @@ def add_requests(app: FastAPI, executor: SerialExecutor) -> None:
     when_open("PUT", "/v1/desired", DesiredState, coordinator.order)
     when_open("POST", "/v1/ranks", RankHello, coordinator.register_rank)
     when_open("POST", "/v1/notices", Notice, progress.take_notice)
-    when_open("POST", "/v1/steps", StepReport, coordinator.steps.report)
+    when_open("POST", "/v1/steps", StepReport, coordinator.report_step)
     when_open("POST", "/v1/weights/parts", PartRequest, coordinator.weights.take_part)
     when_open("POST", "/v1/weights/sources", SourceRequest, coordinator.weights.add_source)
     when_open("POST", "/v1/checkpoints/begin", CheckpointBegin, progress.begin_attempt)
     when_open("POST", "/v1/checkpoints/parts", CheckpointPartRequest, progress.take_part)
     when_open("POST", "/v1/checkpoints/give-up", CheckpointGiveUp, progress.give_up)
     when_open("POST", "/v1/checkpoints/damaged", DamageRequest, coordinator.restoring.take_report)
-    when_open("POST", "/v1/checkpoints", CheckpointRequest, progress.record)
+    when_open("POST", "/v1/checkpoints", CheckpointRequest, coordinator.record)
     when_open("PUT", "/v1/queue/drain", DrainRequest, coordinator.queue.drain)
 
 

@@ -7,7 +7,7 @@ decides about restarts.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +19,7 @@ from rljob_api.wire.observation import CoordinatorEvent, EvaluationReport, Event
 from rljob_api.wire.ranks import Beat, RankState
 from rljob_workers.dcs.coordinator.context import CoordinatorContext, Topic
 from rljob_workers.dcs.coordinator.epochs import Epochs
+from rljob_workers.dcs.coordinator.measures import Measures
 from rljob_workers.dcs.coordinator.progress import Progress
 from rljob_workers.dcs.coordinator.rank_incarnations import RankIncarnations, beat_interval_seconds
 from rljob_workers.dcs.coordinator.records import EVALUATION, ROOM
@@ -224,9 +225,18 @@ def _not_emitted(listed: list[Dropped], emitted: RoomMade | None) -> list[Droppe
 class Evaluations:
     """The ends of a job's evaluations. Ranks begin them, and the queue has their samples."""
 
-    def __init__(self, context: CoordinatorContext, epochs: Epochs) -> None:
+    def __init__(
+        self, context: CoordinatorContext, epochs: Epochs, measures: Measures, note_best: Callable[[], None]
+    ) -> None:
+        """`note_best` writes down which checkpoint is the best one, where another one has become that."""
         self._context = context
         self._epochs = epochs
+        self._measures = measures
+        self._note_best = note_best
+
+    def is_over(self, version: int) -> bool:
+        """Whether the evaluation of a version is."""
+        return self._context.admin.evaluation().is_over_of(WeightVersion(version))
 
     def check(self) -> None:
         """Ends the one whose samples are all scored. Reported once, also by a coordinator that died in between.
@@ -250,10 +260,13 @@ class Evaluations:
         )
         event = self._context.event(EventKind.EVALUATED, self._epochs.current.restore.epoch, message)
         report = EvaluationReport(version=state.version, samples=len(results), metrics=metrics)
+        changes = self._measures.after_evaluation(state.version, metrics)
         self._context.emit_once(
             "evaluation",
             f"{state.lineage}/{state.version}/{state.digest}",
             event.model_copy(update={"evaluation": report}),
             EVALUATION.put(report),
+            *changes,
         )
+        self._note_best()
         self._context.admin.end_evaluation(state.version)

@@ -12,6 +12,7 @@ from pathlib import Path
 from rljob_api.names import Epoch
 from rljob_api.roles import TICKET_ROLE, TRAITS
 from rljob_api.spec import RLJobSpec
+from rljob_api.wire.checkpoints import CheckpointRecord, CheckpointRequest
 from rljob_api.wire.epochs import DesiredState, EpochRequest, RestorePoint
 from rljob_api.wire.failures import Failure, FailureKind
 from rljob_api.wire.launchers import LauncherHello
@@ -24,12 +25,13 @@ from rljob_api.wire.observation import (
     RankObservation,
     ServerState,
 )
-from rljob_api.wire.ranks import Beat, BeatAnswer, RankHello, RankState, RankWelcome
+from rljob_api.wire.ranks import Beat, BeatAnswer, RankHello, RankState, RankWelcome, StepReport
 from rljob_workers.data.rows import place_of_prompt
 from rljob_workers.dcs.coordinator.background_care import Evaluations, HeldWork, StorageCare
 from rljob_workers.dcs.coordinator.context import CoordinatorContext, Refused, not_open, wrong_epoch
 from rljob_workers.dcs.coordinator.epochs import Epochs, note_job_to_come, runs_alike
 from rljob_workers.dcs.coordinator.launchers import Launchers
+from rljob_workers.dcs.coordinator.measures import Measures
 from rljob_workers.dcs.coordinator.progress import Progress
 from rljob_workers.dcs.coordinator.queue_room import QueueRoom
 from rljob_workers.dcs.coordinator.rank_incarnations import Judged, RankIncarnations, beat_interval_seconds
@@ -38,7 +40,7 @@ from rljob_workers.dcs.coordinator.rendezvous import RendezvousTable
 from rljob_workers.dcs.coordinator.restoring import Restoring, SavedFolder
 from rljob_workers.dcs.coordinator.server_gate import OpeningPatience, ServerGate
 from rljob_workers.dcs.coordinator.steps import Steps
-from rljob_workers.dcs.coordinator.turns import TurnTable
+from rljob_workers.dcs.coordinator.turns import Goal, TurnTable
 from rljob_workers.dcs.coordinator.weights import Weights
 from rljob_workers.evaluation import main_figures
 from rljob_workers.transfer_queue.admin import SetAside
@@ -57,14 +59,16 @@ class Coordinator:
         self.ranks = RankIncarnations(context, self.epochs)
         self.launchers = Launchers(context, self.epochs, self.ranks)
         self.weights = Weights(context, self.epochs, self.ranks)
-        self.progress = Progress(context, self.epochs, self.ranks)
-        self.steps = Steps(context, self.epochs, self.ranks)
+        self._measures = Measures(context)
+        self.progress = Progress(context, self.epochs, self.ranks, self._measures)
+        self._steps = Steps(context, self.epochs, self.ranks, self._measures)
         self.restoring = Restoring(context, self.epochs, self.ranks, self.progress, self._saved)
         self.rendezvous = RendezvousTable(context, self.epochs, self.ranks)
-        self.turns = TurnTable(context, self.epochs, self.ranks)
         self.gate = ServerGate(context, self.epochs, self.launchers, self.ranks, opening)
         self.queue = QueueRoom(context, self.epochs, self.gate)
-        self._evaluations = Evaluations(context, self.epochs)
+        self._evaluations = Evaluations(context, self.epochs, self._measures, self._note_best)
+        goal = Goal(context.job.spec, self._measures, self._evaluations)
+        self.turns = TurnTable(context, self.epochs, self.ranks, goal)
         self._held_work = HeldWork(context, self.ranks)
         self.storage = StorageCare(context, self.epochs, self.progress)
 
@@ -90,6 +94,7 @@ class Coordinator:
         if self.gate.state is ServerState.LOST:
             self.gate.opened_by_epoch()
         self.restoring.settle(choice, restore)
+        self._note_best()
         return restore
 
     def _require_job(self, request: EpochRequest) -> None:
@@ -139,6 +144,7 @@ class Coordinator:
             published=None if published is None else published.version,
             recorded=None if recorded is None else recorded[0],
             recorded_folder=None if recorded is None else recorded[1],
+            stop=self.turns.stop(),
             step=last.step if last is not None else _restored_step(restore),
             last_step=last,
             evaluation=None if self.evaluated is None else _observed(self.evaluated, self._context.job.spec),
@@ -242,6 +248,22 @@ class Coordinator:
         if server_is_open and TRAITS[failure.pod.role].draws_tickets:
             self.check_prompts()
 
+    # --- progress --------------------------------------------------------------------------------------------------
+
+    def report_step(self, report: StepReport) -> None:
+        """Takes a role's report in. What trains leaves at once where stopWhen holds with it."""
+        self._steps.report(report)
+        self.turns.stop_if_reached()
+
+    def record(self, request: CheckpointRequest) -> CheckpointRecord:
+        """Records a checkpoint; which one is the best is written down before this is answered."""
+        record = self.progress.record(request)
+        self._note_best()
+        return record
+
+    def _note_best(self) -> None:
+        self._saved.note_best(self._measures.best())
+
     # --- background ------------------------------------------------------------------------------------------------
 
     def check_units(self) -> None:
@@ -271,6 +293,7 @@ class Coordinator:
         """Reports what an evaluation has found, once all of it is scored."""
         if self._is_at_work():
             self._evaluations.check()
+            self.turns.stop_if_reached()
 
     def _is_at_work(self) -> bool:
         """Whether there is a queue to maintain: the control Redis is open, and an epoch was."""

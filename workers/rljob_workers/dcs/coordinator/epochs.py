@@ -19,6 +19,7 @@ from rljob_api.wire.launchers import LauncherHello
 from rljob_api.wire.observation import EventKind
 from rljob_api.wire.ranks import StepReport
 from rljob_workers.dcs.coordinator.context import CoordinatorContext, Topic, wrong_epoch
+from rljob_workers.dcs.coordinator.measures import restored
 from rljob_workers.dcs.coordinator.records import (
     DESIRED,
     EPOCH,
@@ -27,6 +28,7 @@ from rljob_workers.dcs.coordinator.records import (
     JOB_IN_FORCE,
     JOB_TO_COME,
     LAST_STEP,
+    MEASURED,
     RANKS,
     RECORD,
     RENDEZVOUS,
@@ -235,7 +237,7 @@ class Epochs:
             EPOCH.put(opened),
             *([RECORD.put(record)] if record is not None and record.folder == restore.folder else []),
             *job_changes(restore.epoch, request.job),
-            *self._forget_after(opened),
+            *self._forget_after(opened, record),
         )
         context.notify(Topic.ORDERS)
         context.notify(Topic.REPLICAS)
@@ -261,8 +263,8 @@ class Epochs:
         """The change that makes `report` the last step."""
         return LAST_STEP.put(report)
 
-    def _forget_after(self, opened: OpenEpoch) -> list[Change]:
-        """What an epoch's end voids: its incarnations, its rendezvous, steps at or after the restored version.
+    def _forget_after(self, opened: OpenEpoch, record: CheckpointRecord | None) -> list[Change]:
+        """What an epoch's end voids: its incarnations, its rendezvous, what is after the restored version.
 
         No record has a step that a part of the roles has reported.
         """
@@ -276,6 +278,9 @@ class Epochs:
         evaluated = store.value(EVALUATION)
         if evaluated is not None and evaluated.version > opened.restore.version:
             changes.append(EVALUATION.drop())
+        measured = restored(store.value(MEASURED), record, opened.restore.version)
+        if measured is not None:
+            changes.append(MEASURED.put(measured))
         return changes
 
 

@@ -22,8 +22,9 @@ from rljob_api.wire.observation import EventKind
 from rljob_api.wire.ranks import Notice, NoticeKind
 from rljob_workers.dcs.coordinator.context import CoordinatorContext, Topic, not_found
 from rljob_workers.dcs.coordinator.epochs import Epochs
+from rljob_workers.dcs.coordinator.measures import Measures
 from rljob_workers.dcs.coordinator.rank_incarnations import RankIncarnations
-from rljob_workers.dcs.coordinator.records import ACKNOWLEDGED, ATTEMPTS, FAILURES, GIVEN_UP, RECORD, Change
+from rljob_workers.dcs.coordinator.records import ACKNOWLEDGED, ATTEMPTS, FAILURES, GIVEN_UP, MEASURED, RECORD, Change
 
 NOTICED = {
     NoticeKind.WRONG_WEIGHTS: EventKind.WRONG_WEIGHTS,
@@ -45,10 +46,13 @@ MOST_GIVEN_UP = 3
 class Progress:
     """Checkpoints in work and recorded, failures."""
 
-    def __init__(self, context: CoordinatorContext, epochs: Epochs, ranks: RankIncarnations) -> None:
+    def __init__(
+        self, context: CoordinatorContext, epochs: Epochs, ranks: RankIncarnations, measures: Measures
+    ) -> None:
         self._context = context
         self._epochs = epochs
         self._ranks = ranks
+        self._measures = measures
 
     # --- notices and records ---------------------------------------------------------------------------------------
 
@@ -66,11 +70,13 @@ class Progress:
         record = self._context.admin.record(
             request.incarnation, request.id, request.folder, request.checksums, request.call_id
         )
+        record = self._measures.with_record(record)
         epoch = request.incarnation.epoch
         event = self._context.event(
             EventKind.RECORDED, epoch, f"Checkpoint {request.id} is recorded: {request.folder}."
         )
-        done = (RECORD.put(record), ATTEMPTS.drop(request.folder), GIVEN_UP.drop())
+        measured = () if record.measured is None else (MEASURED.put(record.measured),)
+        done = (RECORD.put(record), *measured, ATTEMPTS.drop(request.folder), GIVEN_UP.drop())
         self._context.emit_once("recorded", str(request.id), event, *done)
         return record
 

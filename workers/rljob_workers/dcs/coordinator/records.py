@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 from rljob_api.base import WireModel
 from rljob_api.names import Epoch, Role
 from rljob_api.spec import RLJob
-from rljob_api.wire.checkpoints import CheckpointAttempt, CheckpointRecord
+from rljob_api.wire.checkpoints import CheckpointAttempt, CheckpointRecord, Measured
 from rljob_api.wire.epochs import DesiredState, RestorePoint
 from rljob_api.wire.failures import Failure
 from rljob_api.wire.identity import WeightId
@@ -196,6 +196,8 @@ class TurnsTaken(WireModel):
     """Roles that have come to it."""
     stopped: bool = False
     """All leave before it."""
+    reached: str = ""
+    """How stopWhen holds, where they leave for that: the job is complete then."""
 
 
 PODS = Table("pods", LauncherHello)
@@ -285,6 +287,10 @@ LAST_STEP = Cell("step", StepReport)
 RECORD = Cell("record", CheckpointRecord)
 
 
+MEASURED = Cell("measured", Measured)
+"""Values that stopWhen and checkpoint.keepBest go by."""
+
+
 GIVEN_UP = Cell("given_up", int)
 """Checkpoints that were given up since the last record."""
 
@@ -321,6 +327,7 @@ CELLS: tuple[Cell[Any], ...] = (
     DESIRED,
     LAST_STEP,
     RECORD,
+    MEASURED,
     GIVEN_UP,
     TURNS,
     JOB_IN_FORCE,

@@ -20,12 +20,13 @@ from pydantic import BaseModel, ValidationError
 from rljob_api.failpoints import failpoint
 from rljob_api.names import Epoch, Lineage, WeightVersion
 from rljob_api.roles import LEADING_ROLE
-from rljob_api.wire.checkpoints import CheckpointRecord, DamageRequest
+from rljob_api.wire.checkpoints import BestCheckpoint, CheckpointRecord, DamageRequest
 from rljob_api.wire.epochs import RestorePoint
 from rljob_api.wire.failures import FailureKind
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.observation import EventKind
 from rljob_workers.dcs.checkpoints.on_disk import (
+    BEST_FILE,
     CHECKSUMS_FILE,
     DAMAGED_SUFFIX,
     RECORD_FILE,
@@ -135,6 +136,19 @@ class SavedFolder:
                 write_record(self._root, record)
         except OSError as error:
             _log.warning("%s cannot be written: %s", self._root / RECORD_FILE, error)
+
+    def note_best(self, best: BestCheckpoint | None) -> None:
+        """The file `best.json` names this checkpoint from here on; None: there is no such file."""
+        path = self._root / BEST_FILE
+        try:
+            if best is None:
+                path.unlink(missing_ok=True)
+                return
+            content = best.model_dump_json(indent=1).encode()
+            if not path.exists() or path.read_bytes() != content:
+                replace_synced(path, content)
+        except OSError as error:
+            _log.warning("%s cannot be written: %s", path, error)
 
     def last_epoch(self) -> Epoch:
         """The highest epoch that has left something here; 0 where none is known of.

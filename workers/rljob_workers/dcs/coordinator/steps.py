@@ -14,6 +14,7 @@ from rljob_api.wire.observation import EventKind
 from rljob_api.wire.ranks import StepReport
 from rljob_workers.dcs.coordinator.context import CoordinatorContext, bad_request
 from rljob_workers.dcs.coordinator.epochs import Epochs
+from rljob_workers.dcs.coordinator.measures import Measures
 from rljob_workers.dcs.coordinator.rank_incarnations import RankIncarnations
 from rljob_workers.dcs.coordinator.records import STEP_PARTS
 
@@ -30,10 +31,13 @@ def joined(parts: Mapping[Role, StepReport]) -> StepReport:
 class Steps:
     """Takes the reports of all roles in."""
 
-    def __init__(self, context: CoordinatorContext, epochs: Epochs, ranks: RankIncarnations) -> None:
+    def __init__(
+        self, context: CoordinatorContext, epochs: Epochs, ranks: RankIncarnations, measures: Measures
+    ) -> None:
         self._context = context
         self._epochs = epochs
         self._ranks = ranks
+        self._measures = measures
 
     def report(self, report: StepReport) -> None:
         """A role has trained a step. The same step of the same epoch twice is one."""
@@ -63,7 +67,8 @@ class Steps:
         parts = self._context.store.rows(STEP_PARTS).items()
         over = [STEP_PARTS.drop(field) for field, part in parts if part.step <= report.step]
         self._ranks.demand.step_ended(report.step)
-        self._context.emit_once("step", f"{epoch}:{report.step}", event, self._epochs.note_step(report), *over)
+        changes = (self._epochs.note_step(report), *self._measures.after_step(report), *over)
+        self._context.emit_once("step", f"{epoch}:{report.step}", event, *changes)
 
 
 def _field(report: StepReport) -> str:
