@@ -36,6 +36,7 @@ def score(answers):
 PROMPTS, SAMPLES = 40, 4
 IN_PLACE = {"table": {"rollout": "InPlace"}, "threshold": 100}
 FLAT_OF_TWO = {"actor": {"replicas": 2}}
+SGLANG = {"rollout": {"engine": {"kind": "SGLang", "args": ["--enable-deterministic-inference"]}}}
 FSDP_OF_TWO = {"actor": {"ranksPerPod": 2, "backend": "Fsdp"}}
 
 Found = dict[int, dict[str, float]]
@@ -238,6 +239,35 @@ def test_an_evaluation_goes_on_where_the_whole_run_was_stopped_within_it(
             job.start()
         job.assert_succeeded()
         assert_equal_to(job, undisturbed({}))
+
+
+def greedy(metrics: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if name.startswith("eval/greedy/")}
+
+
+def test_an_sglang_server_that_is_killed_within_an_evaluation_changes_no_greedy_answer(
+    tmp_path: Path, undisturbed: Undisturbed
+) -> None:
+    """Of version 0, whose weights are the same in both runs.
+
+    Of sampled answers one in many differs, though seeds are heeded: which share a batch changes the last digits.
+    """
+    folder = tmp_path / "struck"
+    expected, _ = undisturbed(SGLANG)
+    with RunningJob(folder, evaluated_job(folder, SGLANG, at_start=True)) as job:
+        state = Evaluated(job)
+        state.wait_for_calls(8)
+        victim = engine(job, 0)
+        kill(victim)
+        job.wait_for("another server", lambda: engine(job, 0) not in (0, victim))
+        state.wait_for_calls(8)
+        assert state.versions() == []
+        job.assert_succeeded(epochs=1)
+        assert state.versions() == [0, 2, 3]
+        assert greedy(state.found()[0]) == greedy(expected[0])
+        for metrics in state.found().values():
+            assert metrics["eval/sampled/samples"] == PROMPTS * SAMPLES
+            assert metrics["eval/greedy/samples"] == PROMPTS
 
 
 def test_an_evaluation_begins_anew_where_a_resumed_run_has_other_sets(tmp_path: Path) -> None:
