@@ -88,10 +88,10 @@ def tracker_pid(job: RunningJob, name: str) -> int:
     return 0
 
 
-def has_taken(job: RunningJob, name: str, lines: int) -> bool:
-    """Whether its cursor is behind so many lines of metrics.jsonl."""
+def lines_taken(job: RunningJob, name: str) -> int:
+    """Of metrics.jsonl, by its cursor."""
     file = job.out / f"trackers/{name}.json"
-    return file.exists() and json.loads(file.read_bytes())["metrics"]["lines"] >= lines
+    return int(json.loads(file.read_bytes())["metrics"]["lines"]) if file.exists() else 0
 
 
 @pytest.mark.parametrize("name", READ_BACK)
@@ -102,12 +102,14 @@ def test_a_tracker_has_one_run_over_a_restart_a_kill_of_its_process_and_a_resume
     manifest["spec"]["telemetry"] |= {"reportTo": [name]}
     env = {"TRACKIO_DIR": str(tmp_path / "trackio"), "WANDB_MODE": "offline"}
     with Reporting(tmp_path, manifest, env) as job:
-        job.wait_for("its first rows", lambda: has_taken(job, name, 6))
+        job.wait_for("its first rows", lambda: lines_taken(job, name) >= 6)
         kill(job.rank_pid("actor"))
         job.wait_for("the next epoch", lambda: job.epoch() == 2 and job.ready())
         job.wait_for("its process", lambda: tracker_pid(job, name) > 0)
         kill(tracker_pid(job, name))
         job.wait_for_event("TrackerFailed")
+        taken = lines_taken(job, name)
+        job.wait_for("a process that goes on", lambda: lines_taken(job, name) > taken)
         job.interrupt()
         job.start()
         job.assert_succeeded()
