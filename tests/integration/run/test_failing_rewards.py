@@ -1,11 +1,16 @@
 """Rewards that fail or hang, now and then or always: no role is restarted, nothing is learnt from what has no score."""
 
 import json
+import re
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from rljob_cli.jobs.sample_log import read_generations
+from tests.unit.rewards.test_servers import serving
 
 from .job import RunningJob, make_manifest, make_simulated
 
@@ -146,3 +151,57 @@ def test_a_reward_that_never_works_fails_the_job_with_its_last_error(
             assert log.endswith(f"{event['message'].removeprefix('rollout-0: ')}\n")
         job.assert_epoch(1)
         job.wait_gone()
+
+
+_SPECIAL = re.compile(r"<\|\w+\|>")
+"""Tokens that the log of generations shows and a reward does not see."""
+
+
+def nines(response: str) -> float:
+    return response.count("9") / 4
+
+
+def test_a_server_that_fails_for_a_tenth_of_its_calls_in_every_way_changes_no_reward(tmp_path: Path) -> None:
+    """By a status, by a connection that it closes, by no answer; one of two rewards with weights."""
+    over, failed = threading.Event(), [0]
+
+    def flaky(_: str, body: Any, number: int) -> tuple[int, Any]:
+        if number % 10:
+            return 200, {"scores": [nines(each["response"]) for each in body["answers"]]}
+        failed[0] += 1
+        if number % 30 == 10:
+            return 500, "out of memory"
+        if number % 30 == 20:
+            raise ConnectionAbortedError("the server closes the connection")
+        over.wait(300)
+        return 500, "too late"
+
+    with serving(flaky) as server:
+        remote = {"url": f"{server.url}/score", "timeoutSeconds": 2, "backoffSeconds": 0.01}
+        reward = {
+            "sum": [
+                {"name": "right", "weight": 0.5, "characterMatch": {}},
+                {"name": "nines", "weight": 2, "remote": remote},
+            ]
+        }
+        manifest = make_simulated(tmp_path, rollout={"numRollouts": 12, "reward": reward})
+        manifest["spec"]["telemetry"] |= {"generationsPerRollout": 32}  # all of them
+        with RunningJob(tmp_path, manifest) as job:
+            assert job.assert_succeeded(epochs=1).lines == 12 * 32
+            steps, samples = job.metrics(), read_generations(job.out)
+            log = (job.out / "logs/rollout-0.0.log").read_text()
+        over.set()
+    assert failed[0] >= 9
+    assert len(samples) == 12 * 32
+    for sample in samples:
+        response, label = _SPECIAL.sub("", sample["response"]), sample["prompt"].removesuffix("=")
+        agreeing = sum(given == wanted for given, wanted in zip(response, label, strict=False))
+        right = agreeing / max(len(response), len(label))
+        assert sample["reward"] == pytest.approx(0.5 * right + 2 * nines(response), abs=1e-6)
+    for step in steps:
+        assert step["samples/invalid_share"] == 0.0
+        assert step["reward/mean"] == pytest.approx(0.5 * step["reward/right"] + 2 * step["reward/nines"], abs=1e-6)
+    assert "samples without a score" not in log
+    counted = [step.get("reward_retries", 0) for step in steps]
+    assert counted == sorted(counted)
+    assert counted[-1] > 0

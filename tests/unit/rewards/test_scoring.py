@@ -75,6 +75,25 @@ def test_only_groups_that_failed_are_tried_again_after_ever_longer_pauses() -> N
     assert asked.counters == {"reward_retries": 3, "samples_unscored": 0}
 
 
+class Resending(Scripted):
+    """As a server's: it tries again by itself."""
+
+    num_resent = 0
+
+    def score_groups(self, groups: Sequence[Sequence[Answer]]) -> Sequence[Sequence[float | RewardError]]:
+        self.num_resent += 2
+        return super().score_groups(groups)
+
+
+def test_what_a_reward_tries_again_by_itself_is_counted_too() -> None:
+    """A call with 2, then one that fails and is made again: 2 + 1 + 2 more."""
+    asked = scoring(Resending([[1, 2]], [[None, 4]], [[3, 4]]), policy())
+    asked.scoring.score_groups(groups("a"))
+    assert asked.counters["reward_retries"] == 2
+    asked.scoring.score_groups(groups("b"))
+    assert asked.counters["reward_retries"] == 7
+
+
 def test_an_answer_keeps_the_score_that_it_had_before_a_retry() -> None:
     asked = scoring(Scripted([[1, None]], [[None, 2]]), policy(retries=1))
     assert asked.scoring.score_groups(groups("a")) == [[SettledScore(1), SettledScore(2)]]

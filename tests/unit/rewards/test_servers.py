@@ -125,6 +125,7 @@ def test_a_server_that_fails_for_a_tenth_of_its_calls_costs_retries_and_no_score
         assert reward.score_groups(groups) == [[float(n), 1.0] for n in range(100)]
         reward.close()
     assert server.failed >= 10
+    assert reward.num_resent == server.failed
     assert server.calls == 100 + server.failed
 
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
 import sqlite3
 import struct
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -112,3 +116,36 @@ def test_wandb_has_one_run_whose_rows_are_numbered_through(tmp_path: Path, monke
         (6, 3, 2, 23),
     ]
     assert [row[0] for row in rows] == [0, 1, 2, 3, 4, 5, 6]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from tests.unit.telemetry.test_other_trackers import give, tracked
+from rljob_workers.telemetry.trackers.wandb_run import WandbRun
+
+run = WandbRun(tracked(Path(sys.argv[1]), 0, 0))
+give(run, 1, 0, 1, 2)
+run.flush()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_wandb_has_what_was_flushed_by_a_process_that_was_killed_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    pytest.importorskip("wandb", reason="the extra wandb is not installed: pip install 'rljob[wandb]'")
+    ended = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], timeout=120, check=False)
+    assert ended.returncode == -signal.SIGKILL
+
+    def steps() -> list[int]:
+        (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
+        rows = [record.history for record in records(file) if record.HasField("history")]
+        items = [item for row in rows for item in row.item if (item.key or item.nested_key[0]) == "step"]
+        return [json.loads(item.value_json) for item in items]
+
+    deadline = time.monotonic() + 60  # its own process writes them, and outlives ours
+    while steps() != [0, 1, 2] and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert steps() == [0, 1, 2]

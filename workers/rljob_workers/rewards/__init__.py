@@ -85,14 +85,14 @@ def _single(spec: RewardSpec | SummedRewardSpec, field: str, data: DataSpec, sou
 def _of_server(spec: RewardSpec | SummedRewardSpec, field: str, part: str | None) -> Reward | None:
     if spec.remote is None and spec.judge is None:
         return None
-    from rljob_workers.rewards.servers import JudgedScore, RemoteScores  # aiohttp: not for other rewards
+    from rljob_workers.rewards.servers import JudgedScore, RemoteScores, ServedReward  # aiohttp: not for other rewards
 
     if spec.remote is not None:
         scores = RemoteScores(spec.remote, f"{field}.remote")
-        return CustomReward.of_server(scores, spec.remote.url, f"{field}.remote", part)
+        return ServedReward(scores, spec.remote.url, f"{field}.remote", part)
     assert spec.judge is not None
     judged = JudgedScore(spec.judge, f"{field}.judge")
-    return CustomReward.of_server(judged, spec.judge.url, f"{field}.judge", part, per_sample=True)
+    return ServedReward(judged, spec.judge.url, f"{field}.judge", part, per_sample=True)
 
 
 def _need_labels(data: DataSpec) -> None:

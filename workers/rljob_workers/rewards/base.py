@@ -124,5 +124,10 @@ class Reward(ABC):
         Raises RewardRefused where another try would not help.
         """
 
+    @property
+    def num_resent(self) -> int:
+        """Requests of all calls that were sent again, since a try had failed; what `score_groups` settles by itself."""
+        return 0
+
     def close(self) -> None:  # noqa: B027 - most rewards hold nothing; closing one is still right
         """Ends what the reward runs beside the caller; may be called twice."""

@@ -6,7 +6,7 @@ Threads and event loops are `runners`; here are what a function's results must b
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from rljob_workers.rewards.base import (
     Answer,
@@ -54,19 +54,6 @@ MAX_HANGING = 1000
 stays: a job that leaves more of them behind would end by the limits of its machine, without a name."""
 
 
-_OWN_LIMIT_SECONDS = 1e6
-
-
-class ServedReward(Protocol):
-    """A reward function that keeps connections open, on the event loop that calls it."""
-
-    async def __call__(self, answers: Sequence[Answer], /) -> Sequence[Given]:
-        """Given to the answers, in their order."""
-
-    async def close(self) -> None:
-        """Ends the connections; another call may open new ones."""
-
-
 class CustomReward(Reward):
     """Calls a user's function; the messages name function and prompt."""
 
@@ -109,15 +96,6 @@ class CustomReward(Reward):
         runner = _runner_of(cast("RewardFunction", function))
         name = spec.function if part is None else f"{spec.function} ({part})"
         return cls(name, runner, spec.timeout_seconds, field=field, per_sample=spec.per_sample)
-
-    @classmethod
-    def of_server(
-        cls, function: ServedReward, url: str, field: str, part: str | None = None, *, per_sample: bool = False
-    ) -> CustomReward:
-        """Of an async function that bounds its own time, and is closed with the reward."""
-        name = url if part is None else f"{url} ({part})"
-        runner = LoopRunner(function, at_end=function.close)
-        return cls(name, runner, _OWN_LIMIT_SECONDS, field=field, per_sample=per_sample, named_by="url")
 
     def score_groups(self, groups: Sequence[Sequence[Answer]]) -> list[list[Outcome]]:
         """Scores all groups (or answers) side by side; one that another try would not help ends all of this call."""

@@ -66,6 +66,11 @@ class LengthShaped(Reward):
         scored = self._reward.score_groups(groups)
         return [self._shaped(group, outcomes) for group, outcomes in zip(groups, scored, strict=True)]
 
+    @property
+    def num_resent(self) -> int:
+        """Of the other reward."""
+        return self._reward.num_resent
+
     def close(self) -> None:
         """Closes the other reward."""
         self._reward.close()

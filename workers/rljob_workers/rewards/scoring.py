@@ -13,6 +13,7 @@ from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 
 from rljob_api.spec.rollout import FailedReward, RewardSpec
+from rljob_workers.dcs.membership.counters import REWARD_RETRIES
 from rljob_workers.rewards.base import Answer, Outcome, Reward, RewardError, RewardRefused, Score, SettledScore
 from rljob_workers.rewards.metrics import PREFIX
 from rljob_workers.user_functions import FailureLog, final
@@ -62,7 +63,7 @@ class FailedShare:
 _LOG = logging.getLogger(__name__)
 
 
-RETRIES, UNSCORED = "reward_retries", "samples_unscored"
+UNSCORED = "samples_unscored"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ class Scoring:
         *,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`counters`: where retries (calls for a group that had failed) and samples without a score are counted."""
+        """`counters`: of retries (of calls for a group, of requests to a server) and samples without a score."""
         self._reward = reward
         self._policy = policy
         self._share = share
@@ -103,7 +104,9 @@ class Scoring:
         self._lock = threading.Lock()
         self._failures = FailureLog(_LOG, "the reward's function")
         self._counters = counters
-        counters.update(dict.fromkeys((RETRIES, UNSCORED), 0.0))
+        self._num_resent = 0
+        """What of the reward's requests was counted."""
+        counters.update(dict.fromkeys((REWARD_RETRIES, UNSCORED), 0.0))
 
     def score_groups(self, groups: Sequence[Sequence[Answer]]) -> list[list[SettledScore]]:
         """One score per answer, in order; blocks for as long as it takes.
@@ -117,7 +120,7 @@ class Scoring:
                 break
             self._sleep(self._policy.backoff_seconds * 2**retry)
             with self._lock:
-                self._counters[RETRIES] += len(failed)
+                self._counters[REWARD_RETRIES] += len(failed)
             again = self._ask([groups[place] for place in failed])
             for place, group in zip(failed, again, strict=True):
                 outcomes[place] = _better(outcomes[place], group)
@@ -128,6 +131,11 @@ class Scoring:
             return self._reward.score_groups(groups)
         except RewardRefused as error:
             raise final(str(error), error.__cause__) from error
+        finally:
+            with self._lock:
+                resent = self._reward.num_resent
+                self._counters[REWARD_RETRIES] += resent - self._num_resent
+                self._num_resent = resent
 
     def _settled(self, outcome: Outcome) -> SettledScore:
         failed = isinstance(outcome, RewardError)

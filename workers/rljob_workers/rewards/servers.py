@@ -1,7 +1,7 @@
 """Rewards from servers: a request with a time limit, further tries, and a bound on how many run at the same time.
 
-`remote` posts the answers to one prompt, `judge` asks a model about one answer. Both are async functions for
-`CustomReward`, which has the event loop, the checks of scores and the sentences.
+`remote` posts the answers to one prompt, `judge` asks a model about one answer. Both are async functions that
+`ServedReward` calls as a user's are called: `CustomReward` has the event loop, the checks of scores and the sentences.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 
 from rljob_workers.rewards.base import Answer, Given, Score
+from rljob_workers.rewards.custom import CustomReward
+from rljob_workers.rewards.runners import LoopRunner
 
 if TYPE_CHECKING:
     from rljob_api.spec.rollout import JudgeSpec, RemoteSpec, ServerSpec
@@ -62,6 +64,8 @@ class Server:
         self._headers = _headers(spec, field)
         self._turns = asyncio.Semaphore(spec.concurrency)
         self._session: aiohttp.ClientSession | None = None
+        self.num_resent = 0
+        """Tries after the first of a request."""
 
     async def close(self) -> None:
         """Ends its connections. A later request opens new ones."""
@@ -74,6 +78,7 @@ class Server:
         encoded = json.dumps(body, default=str).encode()
         for number in range(self._spec.retries + 1):
             if number:
+                self.num_resent += 1
                 await asyncio.sleep(self._spec.backoff_seconds * 2 ** (number - 1))
             try:
                 async with self._turns:
@@ -154,11 +159,11 @@ class RemoteScores:
     """
 
     def __init__(self, spec: RemoteSpec, field: str) -> None:
-        self._server = Server(spec, spec.url, field)
+        self.server = Server(spec, spec.url, field)
 
     async def __call__(self, answers: Sequence[Answer], /) -> Sequence[Given]:
         """See `Server.post`."""
-        reply = await self._server.post({"answers": [_described(answer) for answer in answers]})
+        reply = await self.server.post({"answers": [_described(answer) for answer in answers]})
         scores = reply.get("scores") if isinstance(reply, dict) else None
         if not isinstance(scores, list):
             raise ValueError(f"the server answers with {json.dumps(reply)[:_SHOWN]}, which has no list of scores.")
@@ -166,7 +171,7 @@ class RemoteScores:
 
     async def close(self) -> None:
         """Ends its connections."""
-        await self._server.close()
+        await self.server.close()
 
 
 def _described(answer: Answer) -> dict[str, Any]:
@@ -196,7 +201,7 @@ class JudgedScore:
 
     def __init__(self, spec: JudgeSpec, field: str) -> None:
         self._spec = spec
-        self._server = Server(spec, f"{spec.url.rstrip('/')}/chat/completions", field)
+        self.server = Server(spec, f"{spec.url.rstrip('/')}/chat/completions", field)
 
     async def __call__(self, answers: Sequence[Answer], /) -> Sequence[Given]:
         """Of one answer at a time."""
@@ -204,10 +209,10 @@ class JudgedScore:
 
     async def close(self) -> None:
         """Ends its connections."""
-        await self._server.close()
+        await self.server.close()
 
     async def _score(self, answer: Answer) -> Given:
-        reply = await self._server.post(
+        reply = await self.server.post(
             {
                 "model": self._spec.model,
                 "messages": [{"role": "user", "content": self._question(answer)}],
@@ -231,3 +236,31 @@ class JudgedScore:
         question = re.sub(r"\{(prompt|response|label)\}", lambda found: parts[found[1]], self._spec.rubric)
         lowest, highest = self._spec.lowest, self._spec.highest
         return f"{question}\n\nEnd with a line `Score: N`, where N is a number from {lowest:g} to {highest:g}."
+
+
+_OWN_LIMIT_SECONDS = 1e6
+"""Of a call as a whole: its tries have time limits."""
+
+
+class ServedReward(CustomReward):
+    """A server's, with a count of the tries that it has cost."""
+
+    def __init__(
+        self,
+        scores: RemoteScores | JudgedScore,
+        url: str,
+        field: str,
+        part: str | None = None,
+        *,
+        per_sample: bool = False,
+    ) -> None:
+        """`part`: which reward of a sum it is."""
+        name = url if part is None else f"{url} ({part})"
+        runner = LoopRunner(scores, at_end=scores.close)
+        super().__init__(name, runner, _OWN_LIMIT_SECONDS, field=field, per_sample=per_sample, named_by="url")
+        self._server = scores.server
+
+    @property
+    def num_resent(self) -> int:
+        """Of its requests."""
+        return self._server.num_resent

@@ -46,6 +46,11 @@ class WeightedSum(Reward):
             for columns in zip(groups, *scored, strict=True)
         ]
 
+    @property
+    def num_resent(self) -> int:
+        """Of all of them."""
+        return sum(each.reward.num_resent for each in self._summands)
+
     def close(self) -> None:
         """Closes all of them."""
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -17,6 +17,7 @@ from rljob_api.wire.ranks import Beat
 from rljob_workers.dcs.membership.counters import (
     LOOP_SECONDS,
     PASSED_OVER,
+    REWARD_RETRIES,
     STARVED_SECONDS,
     TRUNCATED,
     WITHHELD_SECONDS,
@@ -83,6 +84,7 @@ _SUMMED: dict[tuple[Role, str], str] = {
     (TICKET_ROLE, WITHHELD_SECONDS): "withheld_seconds",
     (TICKET_ROLE, PASSED_OVER): PASSED_OVER,
     (TICKET_ROLE, TRUNCATED): TRUNCATED,
+    (TICKET_ROLE, REWARD_RETRIES): REWARD_RETRIES,
 }
 """Role and counter of its ranks -> the sum over all incarnations."""
 
@@ -137,10 +139,10 @@ class Demand:
         self.at_step = DemandObservation(since=self._since, at=self._wall(), step=step, **sums)
 
     @property
-    def long_prompts(self) -> dict[str, float]:
-        """Prompts that were too long, over all rollouts and their incarnations, by the metric that counts them."""
-        truncated = {TRUNCATED: self._sums[TRUNCATED]} if self._sums[TRUNCATED] else {}
-        return {PASSED_OVER: self._sums[PASSED_OVER], **truncated}
+    def trouble(self) -> dict[str, float]:
+        """Prompts that were too long, and rewards asked again, over all rollouts and their incarnations, by metric."""
+        met = {name: self._sums[name] for name in (TRUNCATED, REWARD_RETRIES) if self._sums[name]}
+        return {PASSED_OVER: self._sums[PASSED_OVER], **met}
 
     def epoch_opened(self) -> None:
         """Steps are counted from the restored one on, by new incarnations."""

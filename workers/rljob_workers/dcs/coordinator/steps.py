@@ -61,7 +61,7 @@ class Steps:
 
     def _complete(self, report: StepReport) -> None:
         epoch = report.incarnation.epoch
-        report = report.model_copy(update={"metrics": {**report.metrics, **self._ranks.demand.long_prompts}})
+        report = report.model_copy(update={"metrics": {**report.metrics, **self._ranks.demand.trouble}})
         message = f"Step {report.step} was trained: reward {report.reward:.4f}, loss {report.loss:.4f}."
         event = self._context.event(EventKind.STEP_TRAINED, epoch, message).model_copy(update={"step": report})
         parts = self._context.store.rows(STEP_PARTS).items()

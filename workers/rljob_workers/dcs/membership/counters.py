@@ -17,6 +17,7 @@ WITHHELD_SECONDS = "withheld_seconds"
 PASSED_OVER, TRUNCATED = "prompts_passed_over", "prompts_truncated"
 
 
+REWARD_RETRIES = "reward_retries"
 FUNCTION_RETRIES, SAMPLES_LOST = "rollout_function_retries", "samples_lost"
 
 
@@ -37,7 +38,7 @@ COUNTERS: dict[str, str] = {
     "queue_got_bytes": "Bytes of values read from the queue.",
     "queue_put_bytes": "Bytes of chunks put into the queue.",
     "queue_wait_seconds": "Seconds that a rank has waited for the rows that it then got.",
-    "reward_retries": "Calls for groups whose reward had failed.",
+    REWARD_RETRIES: "Calls for groups whose reward had failed, and requests to rewards' servers, made again.",
     "samples_unscored": "Samples that stayed without a score.",
     FUNCTION_RETRIES: "Samples whose rollout function had failed, begun again.",
     SAMPLES_LOST: "Samples that their rollout function could not make.",
@@ -53,7 +54,7 @@ _OF_TICKETS = (
     "groups_redrawn",
     PASSED_OVER,
     TRUNCATED,
-    "reward_retries",
+    REWARD_RETRIES,
     "samples_unscored",
     FUNCTION_RETRIES,
     SAMPLES_LOST,

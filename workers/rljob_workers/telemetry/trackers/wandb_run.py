@@ -70,7 +70,8 @@ class WandbRun(Tracker):
 
     def _log(self, row: Mapping[str, object]) -> None:
         """A call is at least one line, so that the numbers of this process end before those of the next."""
-        self._run.log(dict(row), step=self._number)
+        # A row with a step of its own is else retained until the next one comes, and lost with this process.
+        self._run.log(dict(row), step=self._number, commit=True)
         self._number += 1
 
 
