@@ -201,6 +201,10 @@ def _with_paths(job: RLJob, change: Callable[[str, RepoKind], str]) -> RLJob:
     if rollout.function is not None:
         function = rollout.function.model_copy(update={"path": changed(rollout.function.path)})
         rollout = rollout.model_copy(update={"function": function})
+    if rollout.dynamic_sampling is not None:
+        path = changed(rollout.dynamic_sampling.path)
+        sampling = rollout.dynamic_sampling.model_copy(update={"path": path})
+        rollout = rollout.model_copy(update={"dynamic_sampling": sampling})
     algorithm = spec.algorithm.model_copy(update={"path": changed(spec.algorithm.path)})
     roles = spec.roles
     if roles.critic is not None:

@@ -22,6 +22,8 @@ OF_STEPS = (
     "groups/all_wrong",
     "groups/mixed",
     "groups/no_variance",
+    "groups/draws",
+    "groups/last_draw_refused",
     "prompt_length/mean",
     "prompt_length/max",
     "response_length/mean",

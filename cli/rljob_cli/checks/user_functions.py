@@ -73,6 +73,10 @@ def functions_of(spec: RLJobSpec) -> Iterator[UserFunction]:
         yield UserFunction(
             f"{field}.function", own.function, f"{field}.path", own.path, RolloutCall(frozenset(own.arguments))
         )
+    sampling = spec.rollout.dynamic_sampling
+    if sampling is not None and ":" in sampling.filter:
+        field = "spec.rollout.dynamicSampling"
+        yield UserFunction(f"{field}.filter", sampling.filter, f"{field}.path", sampling.path)
     named = {
         "advantage": algorithm.advantage,
         "loss": algorithm.loss,

@@ -85,4 +85,12 @@ def _text(report: AuditReport, job: RLJob) -> str:
         f"  voided     {report.voided} (trained, lost with a restart, and trained again)",
         f"  staleness  at most {report.max_staleness} of {bound} allowed",
     ]
+    redrawn = report.redrawn
+    if redrawn.groups:
+        figures.append(
+            f"  redrawn    {redrawn.draws} draws of {redrawn.groups} groups, which a filter refused; the most:"
+            f" {'; '.join(redrawn.examples)}"
+        )
+    if redrawn.last_refused:
+        figures.append(f"  kept       {redrawn.last_refused} groups of which it refused the last draw as well")
     return "\n".join([*verdict, *figures])

@@ -48,8 +48,15 @@ def table_text(lines: Sequence[RetainedSample]) -> str:
 def _headline(line: RetainedSample) -> str:
     worth = [f"reward {line['reward']:g}", f"advantage {line['advantage']:+.3g}"] if line["valid"] else ["not scored"]
     tokens = f"{line['promptTokens']} + {_tokens(line)} tokens"
-    facts = [_place(line), *worth, _finish(line), tokens, f"made by {_versions(line)}"]
+    facts = [_place(line), *worth, _finish(line), tokens, f"made by {_versions(line)}", *_draws(line)]
     return f"== {' | '.join(facts)}"
+
+
+def _draws(line: RetainedSample) -> list[str]:
+    """Of its group, where the filter of rollout.dynamicSampling has refused any."""
+    if line.get("lastDrawRefused"):
+        return [f"all {line['draws']} draws refused"]
+    return [f"draw {line['draws']} of its group"] if line.get("draws", 1) > 1 else []
 
 
 def _place(line: RetainedSample) -> str:

@@ -56,6 +56,23 @@ class SampleLine:
     epoch: int
     pass_index: int
     reward: float
+    draws: int = 0
+    """Draws of its group that the filter of rollout.dynamicSampling has seen; 0 where none has."""
+    last_draw_refused: bool = False
+    """Whether it has refused the one that was trained, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class RedrawnGroups:
+    """What a filter (rollout.dynamicSampling) has refused of the groups that were trained."""
+
+    groups: int
+    draws: int
+    """Refused draws of all of them, another prompt each."""
+    last_refused: int
+    """Groups of which it has refused the last draw as well, which is trained on: maxAttempts."""
+    examples: list[str]
+    """Those that were drawn most often, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +85,7 @@ class AuditReport:
     steps: int
     epochs: int
     max_staleness: int
+    redrawn: RedrawnGroups
     problems: list[str]
     """One sentence each; empty when everything holds."""
 
@@ -92,6 +110,8 @@ def _parse(row: dict[str, int | float | str]) -> SampleLine:
         epoch=int(row["epoch"]),
         pass_index=int(row["pass"]),
         reward=float(row["reward"]),
+        draws=int(row.get("draws", 0)),
+        last_draw_refused=bool(row.get("lastDrawRefused", False)),
     )
 
 
@@ -122,7 +142,21 @@ def audit(lines: list[SampleLine], spec: RLJobSpec, *, steps: int) -> AuditRepor
         steps=len({line.step for line in standing}),
         epochs=len({line.epoch for line in lines}),
         max_staleness=staleness,
+        redrawn=_redrawn(standing),
         problems=problems,
+    )
+
+
+def _redrawn(standing: list[SampleLine]) -> RedrawnGroups:
+    """All samples of a group say the same of it."""
+    drawn = {(line.step, line.group): (line.draws, line.last_draw_refused) for line in standing if line.draws}
+    again = sorted((-draws, *place) for place, (draws, _) in drawn.items() if draws > 1)
+    shown = [f"train_{step} group {group}, drawn {-draws} times" for draws, step, group in again[:MAX_EXAMPLES]]
+    return RedrawnGroups(
+        groups=len(again),
+        draws=sum(-draws - 1 for draws, *_ in again),
+        last_refused=sum(refused for _, refused in drawn.values()),
+        examples=shown,
     )
 
 

@@ -20,6 +20,7 @@ from rljob_api.spec.advantages import ADVANTAGES
 from rljob_api.spec.algorithm import AlgorithmSpec, ProximalPolicy
 from rljob_api.spec.checkpoint import CheckpointSpec
 from rljob_api.spec.data import DataSpec
+from rljob_api.spec.dynamic_sampling import DYNAMIC_SAMPLING
 from rljob_api.spec.evaluation import EvaluationSpec
 from rljob_api.spec.experts import EXPERTS
 from rljob_api.spec.infrastructure import InfrastructureSpec
@@ -323,6 +324,7 @@ SPEC: tuple[Rule, ...] = (
     *LAYOUTS,
     *EXPERTS,
     *MEASURED,
+    *DYNAMIC_SAMPLING,
     Rule(
         field="algorithm.proximal",
         holds=_has_no_idle_forward,

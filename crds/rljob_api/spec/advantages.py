@@ -48,6 +48,8 @@ class AdvantageTraits:
     """Whether it measures samples against a greedy answer to their prompt, which is drawn and scored beside them."""
     needs_reference: bool = False
     """Whether it reads the log-probs of a teacher, which is the model of the role reference, and no rewards."""
+    compares_group: bool = True
+    """Whether a group whose rewards, a greedy answer's among them, are all equal has no advantage."""
 
     @property
     def is_of_a_group(self) -> bool:
@@ -65,15 +67,21 @@ ADVANTAGES: Mapping[str, AdvantageTraits] = {
     Advantage.DR_GRPO: AdvantageTraits(),
     Advantage.RLOO: AdvantageTraits(),
     Advantage.REMAX: AdvantageTraits(Statistics.ROW, needs_greedy=True),
-    Advantage.REINFORCE_PLUS_PLUS: AdvantageTraits(Statistics.PARTITION, is_per_token=True),
+    Advantage.REINFORCE_PLUS_PLUS: AdvantageTraits(Statistics.PARTITION, is_per_token=True, compares_group=False),
     Advantage.REINFORCE_PLUS_PLUS_BASELINE: AdvantageTraits(Statistics.PARTITION, is_per_token=True),
-    Advantage.GAE: AdvantageTraits(Statistics.PARTITION, is_per_token=True, needs_values=True),
-    Advantage.DISTILLATION: AdvantageTraits(Statistics.ROW, is_per_token=True, needs_reference=True),
+    Advantage.GAE: AdvantageTraits(Statistics.PARTITION, is_per_token=True, needs_values=True, compares_group=False),
+    Advantage.DISTILLATION: AdvantageTraits(
+        Statistics.ROW, is_per_token=True, needs_reference=True, compares_group=False
+    ),
 }
 
 
 OF_A_TEACHER = tuple(str(name) for name, traits in ADVANTAGES.items() if traits.needs_reference)
 """Those that are made of a teacher's log-probs."""
+
+
+WITHOUT_GROUPS = tuple(str(name) for name, traits in ADVANTAGES.items() if not traits.compares_group)
+"""Those that measure samples against something other than their group."""
 
 
 OWN_ADVANTAGE = AdvantageTraits()

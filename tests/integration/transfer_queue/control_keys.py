@@ -87,7 +87,7 @@ class Control:
         return sum(1 << order.index(name) for name in set(fields))
 
     def groups(self, r: int) -> dict[int, Any]:
-        """Group -> [state, attempt, prompt, ticket, rejected prompts]."""
+        """Group -> [state, attempt, prompt, ticket, rejected prompts, attempts that were refused]."""
         return {int(group): record for group, record in self.packed(f"p:{r}:groups").items()}
 
     def listed(self, r: int, task: Task) -> list[int]:

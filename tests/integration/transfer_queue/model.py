@@ -25,6 +25,8 @@ class Group:
     made_by: int = -1
     serial: int = -1
     """The number that its tokens say."""
+    refused: int = 0
+    """Attempts that a filter has closed."""
 
 
 @dataclass

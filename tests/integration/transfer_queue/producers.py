@@ -37,6 +37,7 @@ class Producers(Members):
             known = self.model.groups[place] = Group(ticket.attempt, ticket.prompt_index, "work")
             assert ticket.attempt == 0
         assert (ticket.attempt, ticket.prompt_index) == (known.attempt, known.prompt)
+        assert ticket.refused == known.refused
         known.state = "work"
 
     @precondition(lambda self: any(member.tickets for member in self.members))
@@ -68,7 +69,9 @@ class Producers(Members):
         self.put_groups(who, [0, 1, 2, 3], 0)
 
     @precondition(lambda self: any(member.tickets for member in self.members))
-    @rule(who=st.integers(0, 1), which=INDEX, how=st.sampled_from(["return", "redraw", "pass over", "unlisted"]))
+    @rule(
+        who=st.integers(0, 1), which=INDEX, how=st.sampled_from(["return", "redraw", "refuse", "pass over", "unlisted"])
+    )
     def let_go(self, who: int, which: int, how: str) -> None:
         member = self.members[who]
         for ticket in picked(member.tickets, [which]):
@@ -81,13 +84,18 @@ class Producers(Members):
                 for _ in range(2):
                     self.beat(member)
             else:
-                is_attempt = how == "redraw"
-                drawn = member.queue.redraw(ticket, "a rule") if is_attempt else member.queue.pass_over(ticket)
+                drawn = self.drawn_again(member, ticket, how)
                 assert drawn.prompt_index not in {group.prompt for group in self.model.groups.values()}
-                assert drawn.attempt == ticket.attempt + is_attempt
-                self.model.groups[place] = Group(drawn.attempt, drawn.prompt_index, "work")
+                assert drawn.attempt == ticket.attempt + (how != "pass over")
+                refused = ticket.refused + (how == "refuse")
+                self.model.groups[place] = Group(drawn.attempt, drawn.prompt_index, "work", refused=refused)
                 self.take(place, drawn)
                 member.tickets.append(drawn)
+
+    def drawn_again(self, member: Member, ticket: Ticket, how: str) -> Ticket:
+        if how == "redraw":
+            return member.queue.redraw(ticket, "a rule")
+        return member.queue.refuse(ticket) if how == "refuse" else member.queue.pass_over(ticket)
 
     def beat(self, member: Member) -> None:
         leases = [batch.lease for _, batch in member.batches if batch.lease is not None]

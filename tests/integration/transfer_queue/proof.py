@@ -115,8 +115,10 @@ def _groups(control: Control) -> list[str]:
     num = control.shape.samples_per_prompt
     for r in control.partitions:
         whole = (control.masks(r) & generated) == generated
-        for group, (state, _, prompt, _, rejected) in control.groups(r).items():
+        for group, (state, attempt, prompt, _, rejected, refused) in control.groups(r).items():
             drawn.update([prompt, *rejected])
+            if not refused <= attempt <= len(rejected):
+                found.append(f"train_{r} group {group}: {refused} refused, attempt {attempt}, {len(rejected)} rejected")
             mine = set(whole[group * num : (group + 1) * num].tolist())
             if mine != {state == b"p"}:
                 found.append(f"train_{r} group {group} has state {state.decode()} and generated rows {mine}")
@@ -158,7 +160,7 @@ def _tickets(control: Control) -> list[str]:
     issued: dict[int, tuple[int, int]] = {}
     waiting: set[int] = set()
     for r in control.partitions:
-        for group, (state, _, _, ticket, _) in control.groups(r).items():
+        for group, (state, _, _, ticket, *_) in control.groups(r).items():
             if state == b"i":
                 issued[ticket] = (r, group)
             if state == b"w":

@@ -103,6 +103,7 @@ def test_every_kind_of_call_goes_on_after_a_kill(make_job: MakeJob) -> None:
         lambda: forward.release(claimed(forward, REFERENCE.name)),
         lambda: job.rollout.return_tickets([job.rollout.redraw(job.tickets(1)[0], "a test")], killed=False),
         lambda: job.rollout.return_tickets([job.rollout.pass_over(job.tickets(1)[0])], killed=False),
+        lambda: job.rollout.return_tickets([job.rollout.refuse(job.tickets(1)[0])], killed=False),
         lambda: job.derive(0),
         lambda: job.train(0),
         lambda: job.publish(1),

@@ -153,6 +153,51 @@ def test_a_rejected_group_is_drawn_again_under_the_same_reservation(make_job: Ma
     assert job.put([drawn, second]) == [True, True]
 
 
+def test_a_refused_group_is_drawn_again_and_its_failed_draws_have_a_limit_of_their_own(make_job: MakeJob) -> None:
+    job = make_job(attempts=2)
+    first, second = job.tickets(2)
+    drawn = first
+    for refused in (1, 2, 3):
+        before, drawn = drawn, job.rollout.refuse(drawn)
+        assert (drawn.rollout_id, drawn.group, drawn.prompt_index) == (0, 0, 1 + refused)
+        assert (drawn.attempt, drawn.refused) == (refused, refused)
+        with pytest.raises(TicketLost):
+            job.rollout.refuse(before)
+    drawn = job.rollout.redraw(drawn, "the grader is away")
+    assert (drawn.attempt, drawn.refused) == (4, 3)
+    drawn = job.rollout.refuse(drawn)
+    assert (drawn.attempt, drawn.refused) == (5, 4)
+    with pytest.raises(AttemptsExhausted, match=r"rollout.maxAttempts: group 0 of train_0 was drawn 2 times.*away"):
+        job.rollout.redraw(drawn, "the grader is away")
+    assert job.admin.stats().groups_issued == 2
+    assert job.put([drawn, second]) == [True, True]
+
+
+def test_what_was_refused_stays_counted_when_its_replica_dies(make_job: MakeJob) -> None:
+    job = make_job()
+    first, _ = job.tickets(2)
+    drawn = job.rollout.refuse(first)
+    job.rollout = job.client(Role.ROLLOUT)
+    again = job.tickets(1)[0]
+    assert (again.group, again.attempt, again.refused, again.prompt_index) == (0, 1, 1, drawn.prompt_index)
+
+
+_OF_BEFORE = """
+local g = cmsgpack.unpack(redis.call('HGET', KEYS[1], '0'))
+table.remove(g, 6)
+return redis.call('HSET', KEYS[1], '0', cmsgpack.pack(g))
+"""
+
+
+def test_a_group_of_a_release_that_counted_no_refused_draws_begins_at_none(make_job: MakeJob) -> None:
+    job = make_job()
+    first, _ = job.tickets(2)
+    with job.servers.control.admin() as control:
+        control.eval(_OF_BEFORE, 1, "p:0:groups")
+    drawn = job.rollout.refuse(first)
+    assert (drawn.attempt, drawn.refused) == (1, 1)
+
+
 def test_a_prompt_that_is_passed_over_is_no_attempt(make_job: MakeJob) -> None:
     job = make_job(attempts=1)
     first, second = job.tickets(2)

@@ -289,15 +289,20 @@ class World:
             self.admin.beats([InWork(replica.incarnation.id, [*replica.work, *replica.in_vain], [])])
             self.admin.beats([InWork(replica.incarnation.id, [*replica.work, *replica.in_vain], [])])
         else:
-            is_attempt = choice < 0.85
+            is_attempt, is_refused = choice < 0.9, 0.8 <= choice < 0.9
             try:
-                drawn = replica.queue.redraw(ticket, "filtered") if is_attempt else replica.queue.pass_over(ticket)
+                if is_refused:
+                    drawn = replica.queue.refuse(ticket)
+                elif is_attempt:
+                    drawn = replica.queue.redraw(ticket, "a reward failed")
+                else:
+                    drawn = replica.queue.pass_over(ticket)
             except TicketLost:  # the next prompt is a suspect, which is for a replica that has nothing else
                 if not replica.work and not replica.in_vain:
                     self.history.broken.append(f"{ticket} came back from a replica that has nothing else")
                 return
-            place = (ticket.rollout_id, ticket.group, ticket.attempt + is_attempt)
-            if (drawn.rollout_id, drawn.group, drawn.attempt) != place:
+            place = (ticket.rollout_id, ticket.group, ticket.attempt + is_attempt, ticket.refused + is_refused)
+            if (drawn.rollout_id, drawn.group, drawn.attempt, drawn.refused) != place:
                 self.history.broken.append(f"{ticket} was redrawn as {drawn}")
             replica.work[drawn.id] = (drawn, [[] for _ in range(self.shape.samples_per_prompt)])
 

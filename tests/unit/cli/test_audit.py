@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from rljob_api.spec import RLJobSpec
-from rljob_cli.jobs.sample_log import SampleLine, audit, standing_samples
+from rljob_cli.jobs.sample_log import RedrawnGroups, SampleLine, audit, standing_samples
 
 SPEC = RLJobSpec.model_validate(
     {
@@ -74,3 +74,24 @@ def test_an_epoch_between_voids_only_what_came_before_it() -> None:
 )
 def test_a_broken_promise_is_named(log: list[SampleLine], sentence: str) -> None:
     assert audit(log, SPEC, steps=3).problems == [sentence]
+
+
+def test_groups_that_a_filter_has_seen_are_counted_once_and_those_drawn_most_often_are_named() -> None:
+    draws = {(0, 0): (3, False), (1, 1): (4, True), (2, 0): (1, False), (2, 1): (2, False)}
+
+    def of_filter(line: SampleLine) -> SampleLine:
+        count, refused = draws.get((line.step, line.group), (0, False))  # 0: before the job had a filter
+        return replace(line, draws=count, last_draw_refused=refused)
+
+    log = [*make_log(range(2, 3), epoch=1), *map(of_filter, make_log(range(3), epoch=2))]
+    report = audit([*log, *(replace(line, pass_index=1) for line in log)], SPEC, steps=3)
+    assert report.redrawn == RedrawnGroups(
+        groups=3,
+        draws=2 + 3 + 1,
+        last_refused=1,
+        examples=["train_1 group 1, drawn 4 times", "train_0 group 0, drawn 3 times", "train_2 group 1, drawn 2 times"],
+    )
+
+
+def test_a_run_without_a_filter_has_redrawn_nothing() -> None:
+    assert audit(make_log(range(3)), SPEC, steps=3).redrawn == RedrawnGroups(0, 0, 0, [])

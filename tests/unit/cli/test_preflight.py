@@ -248,6 +248,17 @@ def test_a_reward_that_is_not_there_is_named(rewards: Path, custom: dict[str, An
     ]
 
 
+def test_a_filter_that_is_not_there_is_named(rewards: Path) -> None:
+    sampling = {"filter": "reward:mixed", "path": "."}
+    assert _problems(rewards, {"spec.rollout.dynamicSampling": sampling}, GOOD_LINE) == [
+        "spec.rollout.dynamicSampling.filter: reward.py has no mixed. Define it there or correct the name."
+    ]
+    sampling = {"filter": "filters:mixed", "path": "filters"}
+    assert _problems(rewards, {"spec.rollout.dynamicSampling": sampling}, GOOD_LINE) == [
+        "spec.rollout.dynamicSampling.path: filters is not a folder. Give the folder that holds the module."
+    ]
+
+
 FOUND = [
     ("def points(a): ...", "points"),
     ("async def points(a): ...", "points"),

@@ -35,6 +35,20 @@ def line(rollout: int, index: int = 0, epoch: int = 1, **changes: Any) -> Retain
     }
 
 
+@pytest.mark.parametrize(
+    ("draws", "shown"),
+    [
+        ({}, "made by v2"),
+        ({"draws": 1, "lastDrawRefused": False}, "made by v2"),
+        ({"draws": 3, "lastDrawRefused": False}, "made by v2 | draw 3 of its group"),
+        ({"draws": 8, "lastDrawRefused": True}, "made by v2 | all 8 draws refused"),
+    ],
+)
+def test_a_page_states_which_draw_a_sample_is_of(tmp_path: Path, draws: dict[str, Any], shown: str) -> None:
+    write(tmp_path / FILE, [line(2, **draws)])
+    assert run(tmp_path).output.splitlines()[0].endswith(f"| {shown}")
+
+
 LINES = [
     line(0, 0, reward=0.0, advantage=-0.5),
     line(0, 1, finishReason="length"),

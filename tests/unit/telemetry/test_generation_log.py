@@ -8,7 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from rljob_api.generations import FILE, MAX_CHARACTERS, OLDER_FILE
-from rljob_workers.telemetry.sample_logs import GenerationLog, LoggedGeneration, LoggedTurn, SpanOfVersion, turns_of
+from rljob_workers.telemetry.sample_logs import (
+    DrawsOfGroup,
+    GenerationLog,
+    LoggedGeneration,
+    LoggedTurn,
+    SpanOfVersion,
+    turns_of,
+)
 
 SAMPLE = LoggedGeneration(
     rollout=0,
@@ -37,6 +44,12 @@ def test_a_long_text_is_retained_without_its_middle() -> None:
     assert line["prompt"] == whole
     half = MAX_CHARACTERS // 2
     assert line["response"] == f"{'a' * half}\n[{MAX_CHARACTERS + 2} characters left out]\n{'d' * half}"
+
+
+def test_a_sample_has_the_draws_of_its_group_where_a_filter_has_seen_it() -> None:
+    line = json.loads(replace(SAMPLE, draws=DrawsOfGroup(2, last_refused=False)).line())
+    assert (line["draws"], line["lastDrawRefused"]) == (2, False)
+    assert "draws" not in json.loads(SAMPLE.line())
 
 
 def test_the_older_of_two_files_goes_when_the_newer_is_full(tmp_path: Path) -> None:

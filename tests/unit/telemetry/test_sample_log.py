@@ -1,11 +1,12 @@
 """The audit's lines survive a writer that died in the middle of one."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from rljob_workers.telemetry.sample_logs import SampleLog, TrainedSample
+from rljob_workers.telemetry.sample_logs import DrawsOfGroup, SampleLog, TrainedSample
 
 
 def make_sample(index: int = 0) -> TrainedSample:
@@ -28,6 +29,11 @@ def test_lines_are_json_with_the_documented_keys(tmp_path: Path) -> None:
         "reward": 0.5,
         "valid": True,
     }
+
+
+def test_a_line_has_the_draws_of_its_group_where_a_filter_has_seen_it() -> None:
+    line = json.loads(replace(make_sample(), draws=DrawsOfGroup(3, last_refused=True)).line())
+    assert (line["draws"], line["lastDrawRefused"]) == (3, True)
 
 
 @pytest.mark.parametrize(

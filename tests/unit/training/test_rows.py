@@ -18,6 +18,7 @@ from rljob_workers.estimators import JobEstimator
 from rljob_workers.scoring.advantages import advantages
 from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
+from rljob_workers.tensors.packed import DRAWS, LAST_REFUSED, RowExtra, pack_rows
 from rljob_workers.trainers.base import OptimizerStepResult
 from rljob_workers.trainers.data_parallel import SingleRank
 from rljob_workers.trainers.mesh import data_parallel
@@ -188,3 +189,14 @@ def test_a_rollout_is_worth_what_its_valid_samples_are() -> None:
     summary = tally.report(INCARNATION, RolloutId(5), 1.5, {"stage checkpoint": 0.5})
     assert (summary.samples, summary.reward) == (4, 0.75)
     assert (summary.metrics["samples/invalid_share"], summary.metrics["response_length/truncated_share"]) == (0.5, 0.5)
+
+
+def test_a_step_reports_how_often_its_groups_were_drawn() -> None:
+    batch = make_batch([0, 0, 1, 1, 2, 2], [1.0, 0.0] * 3, [1] * 6)
+    of_groups = [{DRAWS: 3, LAST_REFUSED: True}, {DRAWS: 1, LAST_REFUSED: False}, {}]  # the last before the filter
+    extra = pack_rows([RowExtra(facts=facts) for facts in of_groups for _ in range(2)])
+    facts = slice_facts(replace(batch, columns={**batch.columns, Column.EXTRA: extra}))
+    found = row_metrics(dict(zip(FACTS, facts.unbind(1), strict=True)), RolloutId(3))
+    assert (found["groups/draws"], found["groups/last_draw_refused"]) == (2.0, 0.5)
+    without = row_metrics(dict(zip(FACTS, slice_facts(batch).unbind(1), strict=True)), RolloutId(3))
+    assert "groups/draws" not in without

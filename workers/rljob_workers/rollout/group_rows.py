@@ -11,11 +11,11 @@ import torch
 from rljob_workers.data.prompts import Prompt
 from rljob_workers.engines.base import FINISH_CODES, FinishReason
 from rljob_workers.estimators import JobEstimator, has_variance
-from rljob_workers.rewards.base import SettledScore
+from rljob_workers.rewards.base import Answer, SettledScore
 from rljob_workers.rollout.trajectory import LostSample, Trajectory, place_of
 from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
-from rljob_workers.tensors.packed import Fact, RowExtra, pack_rows
+from rljob_workers.tensors.packed import DRAWS, LAST_REFUSED, Fact, RowExtra, pack_rows
 from rljob_workers.transfer_queue.types import GroupRows, Ticket
 
 GREEDY_REWARD = "greedy_reward"
@@ -39,18 +39,53 @@ class GeneratedGroup:
         return self.samples if self.greedy is None else (*self.samples, self.greedy)
 
 
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """What the filter of `rollout.dynamicSampling` has made of a group."""
+
+    count: int
+    """Draws that the filter has seen, with the one that is trained on."""
+    refused: bool
+    """Whether it has refused that one, too."""
+
+    def facts(self) -> dict[str, Fact]:
+        """As its rows carry it."""
+        return {DRAWS: self.count, LAST_REFUSED: self.refused}
+
+
+def answer_of(group: GeneratedGroup, index: int, text: str) -> Answer:
+    """A sample that was made, the greedy answer among them, as rewards and filters see it; `text` is its response."""
+    prompt, sample = group.prompt, group.answers[index]
+    assert isinstance(sample, Trajectory)
+    return Answer(
+        prompt.text,
+        text,
+        prompt.label,
+        group.ticket.group,
+        index,
+        token_ids=tuple(sample.response_ids),
+        loss_mask=tuple(sample.loss_mask),
+        finish_reason=sample.finish.value,
+        messages=prompt.messages,
+        row=prompt.row,
+        metrics=sample.metrics,
+    )
+
+
 def group_rows(
     group: GeneratedGroup,
     scores: Sequence[SettledScore],
     baseline: float | None = None,
     estimator: JobEstimator | None = None,
+    draws: Draws | None = None,
 ) -> GroupRows:
     """All columns of the group, a row for each sample, of which there are `scores`; at least one was made.
 
-    `baseline`: the reward of its greedy answer; None: there is none. `estimator`: with its advantages.
+    `baseline`: the reward of its greedy answer; None: there is none. `estimator`: with its advantages. `draws`: where
+    a filter has seen it.
     Raises ValueError where a user's estimator does not give what it should.
     """
-    facts = _facts(group.prompt)
+    facts = _facts(group.prompt) | ({} if draws is None else draws.facts())
     rows = [sample if isinstance(sample, Trajectory) else _masked(group.prompt) for sample in group.samples]
     response_lengths = torch.tensor([len(row.loss_mask) for row in rows], dtype=torch.int64)
     total_lengths = torch.tensor([len(row.token_ids) for row in rows], dtype=torch.int64)

@@ -27,10 +27,10 @@ from rljob_workers.rollout.engine_access import RankEngine
 from rljob_workers.rollout.engine_calls import EngineCalls
 from rljob_workers.rollout.group_rows import GeneratedGroup
 from rljob_workers.rollout.sampling import GenerateConfig
-from rljob_workers.rollout.scoring_stage import ScoreStage, Unscored
+from rljob_workers.rollout.scoring_stage import Outcome, ScoreStage
 from rljob_workers.rollout.trajectory import Trajectory
 from rljob_workers.telemetry.timeline import Timeline
-from rljob_workers.transfer_queue.types import GroupRows, Ticket
+from rljob_workers.transfer_queue.types import Ticket
 
 
 class GroupMaker(Protocol):
@@ -112,8 +112,8 @@ SCORING_THREADS = 32
 """Scores that are waited for at once; most of a slow reward is waiting."""
 
 
-Outcomes = list[GroupRows | Unscored]
-"""Of each group its rows, or why it has none."""
+Outcomes = list[Outcome]
+"""Of each group what became of it."""
 
 
 class Ended(NamedTuple):

@@ -38,6 +38,7 @@ from rljob_workers.rollout.admission import (
     limits_of,
     tickets_to_claim,
 )
+from rljob_workers.rollout.dynamic_sampling import DynamicSampling
 from rljob_workers.rollout.engine_access import EngineProgress, IdleEngine, RankEngine, build_engine
 from rljob_workers.rollout.engine_sync import WeightFollower
 from rljob_workers.rollout.evaluating import Evaluator
@@ -46,7 +47,7 @@ from rljob_workers.rollout.function import load_rollout_function
 from rljob_workers.rollout.function_stage import CalledFunction, FunctionsOwnReward, FunctionStage
 from rljob_workers.rollout.groups import GenerateStage, GroupMaker, GroupsInWork, Outcomes
 from rljob_workers.rollout.sampling import GenerateConfig
-from rljob_workers.rollout.scoring_stage import ScoreStage, Unscored
+from rljob_workers.rollout.scoring_stage import Refused, ScoreStage, Unscored
 from rljob_workers.rollout.verification import EngineMismatch, WeightProof, bound_of
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.transfer_queue.client import TransferQueueClient
@@ -260,7 +261,7 @@ class RolloutLoop:
             elif self._proof.voids(groups, finished.begun):
                 self._queue.return_tickets(finished.tickets, killed=False)
             else:
-                self._settle(groups, [outcome for outcome in finished.outcomes if isinstance(outcome, Unscored)])
+                self._settle(groups, finished.outcomes)
         return len(self._unproven) < len(waiting)
 
     def _tickets(self) -> list[Ticket]:
@@ -283,11 +284,14 @@ class RolloutLoop:
         if before != self._waiting:
             _log.warning("tickets are handed back: %s: %s", type(error).__name__, error)
 
-    def _settle(self, groups: list[GroupRows], unscored: list[Unscored]) -> None:
+    def _settle(self, groups: list[GroupRows], outcomes: Outcomes) -> None:
         if groups:
             self._put(groups)
-        for group in unscored:
-            self._redraw(group)
+        for outcome in outcomes:
+            if isinstance(outcome, Unscored):
+                self._redraw(outcome)
+            elif isinstance(outcome, Refused):
+                self._draw_again(outcome.ticket)
 
     def _redraw(self, group: Unscored) -> None:
         """Another prompt for a group that has no samples to compare; none left ends the job by name."""
@@ -298,6 +302,12 @@ class RolloutLoop:
             return
         except AttemptsExhausted as error:
             raise ValueError(str(error)) from error
+
+    def _draw_again(self, ticket: Ticket) -> None:
+        """Another prompt for a group that the job's filter refuses."""
+        self._session.counters["groups_refused"] += 1
+        with suppress(TicketLost):
+            self._begin([self._queue.refuse(ticket)])
 
     def _put(self, groups: list[GroupRows]) -> None:
         with self._timeline.span("put", r=groups[0].ticket.rollout_id, groups=len(groups)):
@@ -340,12 +350,14 @@ def _serve_tickets(rank: RankParts, engine: RankEngine, found: IdleEngine) -> No
         if _scores_answers(spec):
             reward = shaped_by_length(build_reward(spec.rollout.reward, spec.data, source), spec.rollout)
         estimator = estimator_of(spec.algorithm) if rollout_estimates(spec) else None
+        decode = text_decoder(tokenizer, skip_special_tokens=True)
+        sampling = DynamicSampling.of(spec.rollout.dynamic_sampling, decode)
         plan = build_plan(spec, tokenizer, found.max_tokens)
     wake = threading.Event()
     work = GroupsInWork(
         engine,
         _group_maker(rank, engine, found),
-        ScoreStage(_scoring(rank, reward), text_decoder(tokenizer, skip_special_tokens=True), estimator),
+        ScoreStage(_scoring(rank, reward), decode, estimator, sampling),
         rank.timeline,
         wake=wake.set,
         stall_seconds=engine_stall_seconds(spec.restart_policy),
@@ -380,7 +392,7 @@ def _serve_tickets(rank: RankParts, engine: RankEngine, found: IdleEngine) -> No
                 plan,
                 rank.queue,
                 engine,
-                text_decoder(tokenizer, skip_special_tokens=True),
+                decode,
                 proof,
                 max_tokens=found.max_tokens,
                 stall_seconds=engine_stall_seconds(spec.restart_policy),

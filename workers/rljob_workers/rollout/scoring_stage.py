@@ -12,7 +12,8 @@ from typing import Protocol
 from rljob_workers.estimators import JobEstimator
 from rljob_workers.models.tokenizers import TextDecoder
 from rljob_workers.rewards.base import Answer, SettledScore
-from rljob_workers.rollout.group_rows import GeneratedGroup, group_rows
+from rljob_workers.rollout.dynamic_sampling import DynamicSampling, Verdict
+from rljob_workers.rollout.group_rows import Draws, GeneratedGroup, answer_of, group_rows
 from rljob_workers.rollout.trajectory import LostSample, Trajectory
 from rljob_workers.transfer_queue.types import GroupRows, Ticket
 
@@ -40,23 +41,44 @@ class Unscored:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A group that the job's filter would not have trained: another prompt is drawn."""
+
+    ticket: Ticket
+
+
+Outcome = GroupRows | Unscored | Refused
+"""A group's rows, or why it has none."""
+
+
 class ScoreStage:
     """Scores groups and makes rows of them."""
 
-    def __init__(self, reward: GroupScorer, decode: TextDecoder, estimator: JobEstimator | None = None) -> None:
-        """The parts come from their factories; nothing is opened here. `estimator` None: a role makes advantages."""
+    def __init__(
+        self,
+        reward: GroupScorer,
+        decode: TextDecoder,
+        estimator: JobEstimator | None = None,
+        sampling: DynamicSampling | None = None,
+    ) -> None:
+        """The parts come from their factories; nothing is opened here.
+
+        `estimator` None: a role makes advantages. `sampling` None: what is scored is trained on.
+        """
         self._reward = reward
         self._decode = decode
         self._estimator = estimator
+        self._sampling = sampling
 
-    def run(self, groups: Sequence[GeneratedGroup]) -> list[GroupRows | Unscored]:
+    def run(self, groups: Sequence[GeneratedGroup]) -> list[Outcome]:
         """What became of each; blocks for as long as the reward does.
 
-        Raises ValueError for a reward that cannot work, which no restart would cure.
+        Raises ValueError for a reward or a filter that cannot work, which no restart would cure.
         """
         return [self._outcome(*parts) for parts in zip(groups, self._score(groups), strict=True)]
 
-    def _outcome(self, group: GeneratedGroup, scores: Sequence[SettledScore]) -> GroupRows | Unscored:
+    def _outcome(self, group: GeneratedGroup, scores: Sequence[SettledScore]) -> Outcome:
         """`scores` are those of `group.answers`."""
         if group.greedy is None:
             # A group of one is compared with none: a teacher measures it.
@@ -69,12 +91,18 @@ class ScoreStage:
 
     def _of_samples(
         self, group: GeneratedGroup, scores: Sequence[SettledScore], min_valid: int, baseline: float | None
-    ) -> GroupRows | Unscored:
+    ) -> Outcome:
         failures = [score.failure for score in scores if score.failure is not None]
         num_valid = len(scores) - len(failures)
         if num_valid < min_valid:
             return Unscored(group.ticket, f"{num_valid} of its {len(scores)} samples could be scored. {failures[-1]}")
-        return group_rows(group, scores, baseline, self._estimator)
+        if self._sampling is None:
+            return group_rows(group, scores, baseline, self._estimator)
+        found = self._sampling.verdict_of(group, scores, baseline)
+        if found is Verdict.REFUSED:
+            return Refused(group.ticket)
+        draws = Draws(group.ticket.refused + 1, refused=found is Verdict.EXHAUSTED)
+        return group_rows(group, scores, baseline, self._estimator, draws)
 
     def _score(self, groups: Sequence[GeneratedGroup]) -> list[list[SettledScore]]:
         """Of every answer; the reward is asked for those that were made and have none of their function's."""
@@ -82,7 +110,7 @@ class ScoreStage:
         pairs = [(group, index) for group, indices in zip(groups, asked, strict=True) for index in indices]
         texts = iter(self._decode([_made(group, index).response_ids for group, index in pairs]))
         answers = [
-            [_answer(group, index, next(texts)) for index in indices]
+            [answer_of(group, index, next(texts)) for index in indices]
             for group, indices in zip(groups, asked, strict=True)
         ]
         to_score = [group for group in answers if group]
@@ -109,20 +137,3 @@ def _made(group: GeneratedGroup, index: int) -> Trajectory:
     sample = group.answers[index]
     assert isinstance(sample, Trajectory)
     return sample
-
-
-def _answer(group: GeneratedGroup, index: int, text: str) -> Answer:
-    prompt, sample = group.prompt, _made(group, index)
-    return Answer(
-        prompt.text,
-        text,
-        prompt.label,
-        group.ticket.group,
-        index,
-        token_ids=tuple(sample.response_ids),
-        loss_mask=tuple(sample.loss_mask),
-        finish_reason=sample.finish.value,
-        messages=prompt.messages,
-        row=prompt.row,
-        metrics=sample.metrics,
-    )

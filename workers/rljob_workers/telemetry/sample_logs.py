@@ -42,6 +42,20 @@ def _cut_torn_line(fd: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class DrawsOfGroup:
+    """What the filter of `rollout.dynamicSampling` has made of a sample's group."""
+
+    count: int
+    """Draws that it has seen."""
+    last_refused: bool
+    """Whether it has refused the last, which is trained on, too."""
+
+    def fields(self) -> dict[str, int | bool]:
+        """As a line has them."""
+        return {"draws": self.count, "lastDrawRefused": self.last_refused}
+
+
+@dataclass(frozen=True, slots=True)
 class TrainedSample:
     """One sample that an optimizer step used."""
 
@@ -56,6 +70,8 @@ class TrainedSample:
     reward: float
     valid: bool
     """Whether it could be scored: if not, the reward means nothing, and it was masked."""
+    draws: DrawsOfGroup | None = None
+    """None where no filter has seen its group."""
 
     def line(self) -> bytes:
         """The sample as a JSON line."""
@@ -70,6 +86,7 @@ class TrainedSample:
                 "pass": self.pass_index,
                 "reward": self.reward,
                 "valid": self.valid,
+                **({} if self.draws is None else self.draws.fields()),
             },
             option=orjson.OPT_APPEND_NEWLINE,
         )
@@ -143,10 +160,13 @@ class LoggedGeneration:
     """Over what the model drew: gaps where tools wrote."""
     turns: Sequence[LoggedTurn] = ()
     """Of a response that tools wrote into; of another one none."""
+    draws: DrawsOfGroup | None = None
+    """None where no filter has seen its group."""
 
     def line(self) -> bytes:
         """The sample as a JSON line; a long text is without its middle."""
-        fields = {to_camel(name): value for name, value in asdict(self).items()}
+        fields = {to_camel(name): value for name, value in asdict(self).items() if name != "draws"}
+        fields |= {} if self.draws is None else self.draws.fields()
         fields |= {"prompt": _bounded(self.prompt), "response": _bounded(self.response)}
         fields["turns"] = [{**asdict(turn), "text": _bounded(turn.text)} for turn in self.turns]
         return orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)

@@ -20,6 +20,8 @@ UNITS: Mapping[str, str] = {
     "groups/all_wrong": "share",
     "groups/mixed": "share",
     "groups/no_variance": "share",
+    "groups/draws": "draws",
+    "groups/last_draw_refused": "share",
     "prompt_length/mean": "tokens",
     "prompt_length/max": "tokens",
     "response_length/mean": "tokens",
@@ -99,6 +101,7 @@ _UNIT_TEXTS: Mapping[str, tuple[str, ...]] = {
     "versions": ("versions",),
     "nats": ("nats",),
     "steps": ("steps",),
+    "draws": ("draws",),
     "1/s": ("per_second",),
 }
 """Any of which says the unit; the first is appended where there is none."""

@@ -58,6 +58,11 @@ _METRIC = np.dtype("<f8")
 Fact: TypeAlias = str | int | float | bool | None
 
 
+DRAWS, LAST_REFUSED = "draws", "last_draw_refused"
+"""Facts of rows in jobs with `rollout.dynamicSampling`: draws of their group that the filter has seen, and whether it
+has refused the last one, too."""
+
+
 class CorruptPack(Exception):
     """Bytes that `pack` did not write; the message says what is wrong with them."""
 
@@ -72,6 +77,12 @@ class RowExtra:
     """What the row comes from, e.g. `dataset` and `source`."""
     extra: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     """Of the rollout function, in any shape of up to 8 axes, of a dtype in `PACKED_DTYPES`."""
+
+
+def draws_of(facts: Mapping[str, Fact]) -> tuple[int, bool] | None:
+    """What `DRAWS` and `LAST_REFUSED` are in a row's facts; None where it has none."""
+    draws = facts.get(DRAWS)
+    return (draws, bool(facts.get(LAST_REFUSED))) if isinstance(draws, int) else None
 
 
 def pack(row: RowExtra) -> bytes:

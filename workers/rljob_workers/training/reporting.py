@@ -7,8 +7,9 @@ whatever their reward.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -21,6 +22,7 @@ from rljob_workers.engines.base import FINISH_CODES
 from rljob_workers.models.tokenizers import TextDecoder, text_decoder
 from rljob_workers.rank_loop import RankParts
 from rljob_workers.telemetry.sample_logs import (
+    DrawsOfGroup,
     GenerationLog,
     LoggedGeneration,
     SampleLog,
@@ -30,7 +32,9 @@ from rljob_workers.telemetry.sample_logs import (
 )
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.tensors.columns import Column
-from rljob_workers.training.step_metrics import RolloutTally
+from rljob_workers.tensors.jagged import Jagged
+from rljob_workers.tensors.packed import draws_of, unpack
+from rljob_workers.training.step_metrics import FACTS, RolloutTally
 from rljob_workers.transfer_queue.dataset import TrainingSlice
 from rljob_workers.transfer_queue.types import Batch
 
@@ -93,7 +97,24 @@ class GenerationSampler:
                 turns=turns_of(
                     columns[Column.LOSS_MASKS].row(place).tolist(), rows[number][cuts[number] :], self._decode
                 ),
+                draws=_draws_of_row(columns, place),
             )
+
+
+def _draws_of_row(columns: Mapping[str, Jagged], place: int) -> DrawsOfGroup | None:
+    if Column.EXTRA not in columns:  # of a release before it
+        return None
+    found = draws_of(unpack(columns[Column.EXTRA].row(place).numpy().tobytes()).facts)
+    return None if found is None else DrawsOfGroup(*found)
+
+
+def _draws_of(facts: torch.Tensor) -> list[DrawsOfGroup | None]:
+    """Of the group of each row; `facts` [rows, len(FACTS)]."""
+    of_rows = facts[:, [FACTS.index("draws"), FACTS.index("last_draw_refused")]].tolist()
+    return [
+        None if math.isnan(draws) else DrawsOfGroup(int(draws), last_refused=bool(refused))
+        for draws, refused in of_rows
+    ]
 
 
 class AuditLog:
@@ -117,6 +138,7 @@ class AuditLog:
         if self._log is None:
             return
         name, per_group = partition_name(rollout_id), self._samples_per_prompt
+        rows = torch.cat(list(facts))
         self._log.append(
             [
                 TrainedSample(
@@ -129,8 +151,11 @@ class AuditLog:
                     pass_index,
                     reward,
                     bool(valid),
+                    draws,
                 )
-                for row, group, oldest, reward, _, valid, *_ in torch.cat(list(facts)).tolist()
+                for (row, group, oldest, reward, _, valid, *_), draws in zip(
+                    rows.tolist(), _draws_of(rows), strict=True
+                )
             ]
         )
 

@@ -18,6 +18,7 @@ from rljob_api.wire.ranks import StepReport
 from rljob_workers.algorithms.metric_totals import Totals, merged, values_of
 from rljob_workers.engines.base import FINISH_LENGTH
 from rljob_workers.tensors.columns import Column
+from rljob_workers.tensors.packed import draws_of, unpack_rows
 from rljob_workers.trainers.base import OptimizerStepResult
 from rljob_workers.training.row_metrics import RowMetricTotals, beside
 from rljob_workers.transfer_queue.types import Batch
@@ -40,10 +41,13 @@ FACTS = (
     "prompt_length",
     "drawn_tokens",
     "reward_kl",
+    "draws",
+    "last_draw_refused",
 )
 """Columns of `slice_facts`; float64 holds every one of them exactly. `token_staleness` is summed over the tokens that
 the model drew, of which there are `drawn_tokens`: rollout id minus the version that made each. `reward_kl` is the sum
-over the same tokens of the KL that is taken off rewards, and NaN in jobs where none is."""
+over the same tokens of the KL that is taken off rewards, and NaN in jobs where none is. The last two are of the row's
+group (`rollout.dynamicSampling`), and NaN where no filter has seen it."""
 
 
 def slice_facts(batch: Batch) -> torch.Tensor:
@@ -62,6 +66,7 @@ def slice_facts(batch: Batch) -> torch.Tensor:
         (batch.columns[Column.TOKENS].lengths - lengths).double(),
         drawn,
         _reward_kl(batch),
+        *_draws(batch),
     )
     return torch.stack(columns, dim=1)
 
@@ -70,6 +75,16 @@ def _reward_kl(batch: Batch) -> torch.Tensor:
     if Column.REWARD_KL in batch.columns:
         return batch.columns[Column.REWARD_KL].values.double()
     return torch.full((len(batch.rows),), torch.nan, dtype=torch.float64)
+
+
+def _draws(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    """Draws that a filter has seen of each row's group, and whether it has refused the last, both [rows] float64."""
+    unknown = (torch.nan, torch.nan)
+    found: list[tuple[float, float]] = [unknown] * len(batch.rows)
+    if Column.EXTRA in batch.columns:  # rows of a release before it have none
+        found = [draws_of(row.facts) or unknown for row in unpack_rows(batch.columns[Column.EXTRA])]
+    draws, refused = torch.tensor(found, dtype=torch.float64).reshape(-1, 2).unbind(1)
+    return draws, refused
 
 
 def _of_spans(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -104,6 +119,16 @@ METRICS = (
     Figure("groups/all_wrong", "share", "groups whose valid samples all have a reward of 0 or less"),
     Figure("groups/mixed", "share", "the other groups"),
     Figure("groups/no_variance", "share", "groups whose valid samples all have one reward: they teach nothing"),
+    Figure(
+        "groups/draws",
+        "draws",
+        "draws for each group, those that rollout.dynamicSampling refused and the one that is trained on",
+    ),
+    Figure(
+        "groups/last_draw_refused",
+        "share",
+        "groups that are trained on though the filter refuses them: it was draw rollout.dynamicSampling.maxAttempts",
+    ),
     Figure("prompt_length/mean", "tokens", "tokens of the prompt"),
     Figure("prompt_length/max", "tokens", "tokens of the longest prompt"),
     Figure("response_length/mean", "tokens", "tokens of the response, those that a tool wrote included"),
@@ -132,7 +157,7 @@ METRICS = (
     Figure("seconds/waiting", "s", "the rest: mostly waiting for rows"),
 )
 """What every report has, beside the objective's metrics and those of rewards; skipped steps where there were any, a KL
-where algorithm.kl.placement is Reward."""
+where algorithm.kl.placement is Reward, draws where there is a rollout.dynamicSampling."""
 
 
 CRITIC_METRICS = (
@@ -245,6 +270,7 @@ def row_metrics(facts: Mapping[str, torch.Tensor], rollout_id: RolloutId) -> dic
         "reward/mean": float(valid_rewards.mean()) if len(valid_rewards) else 0.0,
         "reward/std": float(valid_rewards.std()) if len(valid_rewards) > 1 else 0.0,
         **_group_shares(facts["group"][is_valid], valid_rewards),
+        **_draws_of_groups(facts),
         "prompt_length/mean": float(prompts.mean()),
         "prompt_length/max": float(prompts.max()),
         "response_length/mean": float(lengths.mean()),
@@ -263,6 +289,17 @@ def _kl_in_reward(sums: torch.Tensor, drawn_tokens: torch.Tensor) -> dict[str, f
     if not len(sums) or not bool(sums.isfinite().all()):
         return {}
     return {"kl/in_reward": float(sums.sum() / drawn_tokens.sum().clamp(min=1.0))}
+
+
+def _draws_of_groups(facts: Mapping[str, torch.Tensor]) -> dict[str, float]:
+    """Over groups that a filter has seen: every row of one says the same, and all groups have as many rows."""
+    is_seen = facts["draws"].isfinite()
+    if not bool(is_seen.any()):
+        return {}
+    return {
+        "groups/draws": float(facts["draws"][is_seen].mean()),
+        "groups/last_draw_refused": float(facts["last_draw_refused"][is_seen].mean()),
+    }
 
 
 def _group_shares(groups: torch.Tensor, rewards: torch.Tensor) -> dict[str, float]:

@@ -164,7 +164,7 @@ class _Section:
 class TransferQueueClient:
     """One incarnation's access to the queue.
 
-    tickets = queue.claim_tickets(holds, 32, timeout=0.2)    rollout: then put_groups, redraw or return_tickets
+    tickets = queue.claim_tickets(holds, 32, timeout=0.2)    rollout: then put_groups, redraw, refuse or return_tickets
     batch = queue.claim(task, range(0, 10), 64, timeout=0.2) forward: then put under the lease, or release
     batch = queue.claim_training(task, r, 0, 64, 0, 1, timeout=0.2)    training: then commit_training
     """
@@ -301,6 +301,17 @@ class TransferQueueClient:
             )
         if reply[0] == b"L":
             raise TicketLost(f"TransferQueue: ticket {ticket.id} of {where} came back before it was redrawn.")
+        return parse_tickets(reply[1])[0]
+
+    def refuse(self, ticket: Ticket) -> Ticket:
+        """Closes this attempt, which a filter refuses, and draws the next prompt for the same group: no failed draw.
+
+        The new ticket counts it in `refused`, whoever gets it. Raises TicketLost as `redraw` does.
+        """
+        where = f"group {ticket.group} of {partition_name(ticket.rollout_id)}"
+        reply = self._change("refuse", ticket.id, waiting=f"{self} draws {where} anew")
+        if reply[0] == b"L":
+            raise TicketLost(f"TransferQueue: ticket {ticket.id} of {where} came back before it was refused.")
         return parse_tickets(reply[1])[0]
 
     def pass_over(self, ticket: Ticket) -> Ticket:

@@ -230,6 +230,8 @@ class Ticket:
     """Position in the cursor's stream."""
     alone: bool
     """Its prompt was in work when a worker died: it is worked on with no other."""
+    refused: int = 0
+    """Earlier draws of the group that a filter has refused (`rollout.dynamicSampling`); among the attempts."""
 
 
 class Withheld(StrEnum):
@@ -295,14 +297,14 @@ class Exhausted:
 Claim = Batch | NotReady | Exhausted
 
 
-_TICKET = struct.Struct("<6I")
+_TICKET = struct.Struct("<7I")
 
 
 def parse_tickets(packed: bytes) -> list[Ticket]:
     """Ticket for ticket, in the order of the answer."""
     return [
-        Ticket(number, RolloutId(rollout_id), group, attempt, prompt_index, bool(alone))
-        for number, rollout_id, group, attempt, prompt_index, alone in _TICKET.iter_unpack(packed)
+        Ticket(number, RolloutId(rollout_id), group, attempt, prompt_index, bool(alone), refused)
+        for number, rollout_id, group, attempt, prompt_index, alone, refused in _TICKET.iter_unpack(packed)
     ]
 
 

@@ -80,7 +80,7 @@ local function issue(owner, r, group, g, alone)
              alone = alone, since = now_ms()}
   save_ticket(t)
   redis.call('SADD', tickets_of(owner), id)
-  return struct.pack('<I4I4I4I4I4I4', id, r, group, g.attempt, g.prompt, alone)
+  return struct.pack('<I4I4I4I4I4I4I4', id, r, group, g.attempt, g.prompt, alone, g.refused)
 end
 
 -- The ticket comes back; its group keeps reservation, attempt and prompt.
@@ -101,6 +101,9 @@ local function next_attempt(g)
   draw_another(g)
 end
 
+-- Whether the group may have no further draw that fails. What a filter refuses has not failed: its limit is the replica's.
+local function is_last_attempt(g) return g.attempt - g.refused + 1 >= SHAPE.attempts end
+
 -- The owner died (or its engine) with these tickets in work. A prompt counts kills only while it is alone.
 -- Whatever is set aside is put on a list for the coordinator to tell: {prompt, r, group, attempt, kills, exhausted}.
 local function kill_tickets(tickets)
@@ -111,7 +114,7 @@ local function kill_tickets(tickets)
     else
       local kills, g = redis.call('HINCRBY', KILLS, t.prompt, 1), load_group(t.r, t.group)
       if kills >= SHAPE.kills then
-        local exhausted = g.attempt + 1 >= SHAPE.attempts
+        local exhausted = is_last_attempt(g)
         redis.call('RPUSH', ASIDE, struct.pack('<I4I4I4I4I4I4', t.prompt, t.r, t.group, g.attempt, kills, exhausted and 1 or 0))
         if not exhausted then next_attempt(g) end
       end
@@ -177,7 +180,7 @@ local function reserve(place)
   if redis.call('ZREM', OPEN, place) == 0 then redis.call('HSET', META, 'next', place + 1) end
   local r, group = place_group(place)
   make_partition(r)
-  return r, group, {state = 'w', attempt = 0, prompt = draw_prompt(), ticket = 0, rejected = {}}
+  return r, group, {state = 'w', attempt = 0, prompt = draw_prompt(), ticket = 0, rejected = {}, refused = 0}
 end
 
 -- Issues up to `limit` groups, lowest place first; gives the packed tickets, why it stopped, whether anything changed.
@@ -255,7 +258,16 @@ rank_call('redraw', function(args, owner)
   local t = load_ticket(tonumber(args[1]))
   if not t or t.owner ~= owner then return {'L'} end
   local g = load_group(t.r, t.group)
-  if g.attempt + 1 >= SHAPE.attempts then return {'X', g.attempt + 1} end
+  if is_last_attempt(g) then return {'X', g.attempt - g.refused + 1} end
+  return exchange(owner, t, g, next_attempt)
+end)
+
+-- Its samples are there, and a filter would not have them trained.
+rank_call('refuse', function(args, owner)
+  local t = load_ticket(tonumber(args[1]))
+  if not t or t.owner ~= owner then return {'L'} end
+  local g = load_group(t.r, t.group)
+  g.refused = g.refused + 1
   return exchange(owner, t, g, next_attempt)
 end)
 
