@@ -11,7 +11,7 @@ from rljob_api.overrides import Override, _schema_at, overridden
 ROOT = Path(__file__).parents[3]
 NEWCOMERS = ROOT / "docs/coming-from.md"
 TROUBLE = ROOT / "docs/troubleshooting.md"
-SECTIONS = "model|data|algorithm|rollout|training|roles|transferQueue|checkpoint|restartPolicy|telemetry"
+SECTIONS = "model|data|algorithm|rollout|training|roles|transferQueue|checkpoint|restartPolicy|evaluation|telemetry"
 _FIELD = re.compile(rf"`((?:(?:{SECTIONS})(?:\.[\w\[\]]+)+|metadata\.name|seed)(?:: \w+)?)`")
 _FIRST_CELL = re.compile(r"^\| (`[^|]+`) \|", re.MULTILINE)
 
