@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
 import yaml
 
 from .job import at_leisure, make_simulated
@@ -37,6 +38,7 @@ def assert_tells_of_a_recovery(text: str) -> None:
     assert re.search(".*".join(steps), text, re.DOTALL), text
 
 
+@pytest.mark.long
 def test_a_run_is_recorded_from_its_command_to_the_proof(tmp_path: Path) -> None:
     manifest = at_leisure(make_simulated(tmp_path, rollout={"numRollouts": 8}), tmp_path, seconds=0.5)
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(manifest))
