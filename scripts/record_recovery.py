@@ -165,7 +165,7 @@ def _scrolled(rows: Sequence[Line], length: float) -> Iterator[str]:
 
 def colour_of(text: str) -> str:
     """Commands and turning points stand out."""
-    return next((colour for word, colour in COLOURS.items() if word in text), INK)
+    return next((colour for mark, colour in COLOURS.items() if mark in text), INK)
 
 
 def main() -> None:

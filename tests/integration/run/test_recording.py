@@ -22,7 +22,7 @@ def shown(svg: str) -> str:
     )
 
 
-def assert_tells_of_a_recovery(text: str) -> None:
+def assert_shows_a_recovery(text: str) -> None:
     steps = [
         r"\$ rljob run ",
         r"\$ kill -KILL \d+ +# .*actor-0",
@@ -45,8 +45,8 @@ def test_a_run_is_recorded_from_its_command_to_the_proof(tmp_path: Path) -> None
     command = [sys.executable, str(RECORD), str(tmp_path / "job.yaml"), "--after", "2"]
     made = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert made.returncode == 0, made.stderr
-    assert_tells_of_a_recovery(shown(made.stdout))
+    assert_shows_a_recovery(shown(made.stdout))
 
 
 def test_the_picture_of_the_readme_is_one() -> None:
-    assert_tells_of_a_recovery(shown(PICTURE.read_text()))
+    assert_shows_a_recovery(shown(PICTURE.read_text()))
