@@ -100,7 +100,8 @@ lint: install ## Style, types, layers, and that generated files are as generated
 	cmp $(CRD) $(CHART_CRD) || { echo '$(CHART_CRD) is not what the models say: run make crd' >&2; exit 1; }
 	$(BIN)/python -m helm.dashboards build/dashboards
 	diff -ru $(DASHBOARDS) build/dashboards || { echo '$(DASHBOARDS) is not what helm/dashboards says: run make dashboards' >&2; exit 1; }
-	$(BIN)/rljob docs | diff -u docs/spec.md - || { echo 'docs/spec.md is not what the models say: run make docs' >&2; exit 1; }
+	rm -rf build/spec && $(BIN)/rljob docs build/spec
+	diff -ru docs/spec build/spec || { echo 'docs/spec is not what the models say: run make docs' >&2; exit 1; }
 
 format: install ## Formats the code
 	$(BIN)/ruff check --fix .
@@ -114,7 +115,7 @@ dashboards: install ## Writes the chart's dashboards from helm/dashboards
 	$(BIN)/python -m helm.dashboards $(DASHBOARDS)
 
 docs: install ## Writes the spec reference from the models
-	$(BIN)/rljob docs > docs/spec.md.new && mv docs/spec.md.new docs/spec.md
+	rm -rf docs/spec && $(BIN)/rljob docs docs/spec
 
 lock: install ## Locks the newest versions that pyproject.toml allows
 	$(UV_COMPILE) --upgrade --extra worker --extra math --extra megatron --extra tensorboard --extra operator --extra dev --output-file requirements.lock

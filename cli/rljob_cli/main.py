@@ -72,7 +72,7 @@ SUBCOMMANDS = {
     "restart": Subcommand("rljob_cli.commands.restart:restart", "Restart a job on a cluster, or one role of it."),
     "clone": Subcommand("rljob_cli.commands.clone:clone_command", "Print a new manifest made from a job on a cluster."),
     "crd": Subcommand("rljob_cli.commands.render:crd", "Print the Kubernetes CustomResourceDefinition."),
-    "docs": Subcommand("rljob_cli.commands.render:docs", "Print the reference of the spec as Markdown."),
+    "docs": Subcommand("rljob_cli.commands.render:docs", "Write the reference of the spec as Markdown pages."),
 }
 
 

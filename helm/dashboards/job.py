@@ -22,6 +22,11 @@ def _of_job(name: str) -> str:
     return f"max({name}{{{_JOB}}})"
 
 
+def _of_sets(name: str, by: str) -> str:
+    """A figure of whole sets, without those of their sources."""
+    return f'max by ({by}) ({name}{{{_JOB},source=""}})'
+
+
 _NOW = Row(
     "Now",
     [
@@ -212,6 +217,46 @@ _SAMPLES = Row(
 _NO_CRITIC = "No step of a critic"
 """Most jobs have none."""
 
+_NO_EVALUATION = "No version was evaluated"
+
+_EVALUATION = Row(
+    "Evaluation",
+    [
+        lines(
+            "Mean reward of evaluations",
+            "mean@k of each set, of the newest version that was evaluated.",
+            "none",
+            Query(_of_sets("rljob_evaluation_reward_mean", "set, k"), "{{set}} mean@{{k}}"),
+            least=None,
+            without=_NO_EVALUATION,
+        ),
+        lines(
+            "Answers that pass",
+            "pass@k of each set: the chance that one of k answers passes.",
+            "percentunit",
+            Query(_of_sets("rljob_evaluation_pass_share", "set, k"), "{{set}} pass@{{k}}"),
+            without=_NO_EVALUATION,
+        ),
+        lines(
+            "Cut off answers",
+            "Answers of evaluations that are as long as they may be.",
+            "percentunit",
+            Query(_of_sets("rljob_evaluation_truncated_share", "set"), "{{set}}"),
+            width=4,
+            without=_NO_EVALUATION,
+        ),
+        lines(
+            "Evaluated version",
+            "The version that the other panels of this row are of.",
+            "none",
+            Query(_of_job("rljob_evaluation_version"), "version"),
+            width=4,
+            least=None,
+            without=_NO_EVALUATION,
+        ),
+    ],
+)
+
 _CRITIC = Row(
     "Critic",
     [
@@ -308,11 +353,12 @@ _ROLLOUT = Row(
     [
         lines(
             "Groups a second",
-            "Put into the queue, refused since they came too late, and drawn again.",
+            "Put into the queue, lost since they came too late, drawn again, and refused by dynamic sampling.",
             "none",
             Query(_rate("rljob_rank_groups_put_total"), "put"),
             Query(_rate("rljob_rank_groups_lost_total"), "lost"),
             Query(_rate("rljob_rank_groups_redrawn_total"), "redrawn"),
+            Query(_rate("rljob_rank_groups_refused_total"), "refused"),
         ),
         states(
             "Why no ticket is given",
@@ -455,6 +501,6 @@ BOARD = Board(
         choice("namespace", "Namespace", "label_values(rljob_operator_job_phase, namespace)"),
         choice("job", "Job", 'label_values(rljob_operator_job_phase{namespace="$namespace"}, job)'),
     ],
-    rows=[_NOW, _TRAINING, _POLICY, _SAMPLES, _CRITIC, _ROLES, _ROLLOUT, _QUEUE, _WEIGHTS],
+    rows=[_NOW, _TRAINING, _POLICY, _SAMPLES, _EVALUATION, _CRITIC, _ROLES, _ROLLOUT, _QUEUE, _WEIGHTS],
     marks=[Query(f"max(changes(rljob_epoch{{{_JOB}}}[{RECENT}])) > 0", "New epoch")],
 )

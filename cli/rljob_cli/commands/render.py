@@ -1,8 +1,8 @@
-"""`rljob render`, `rljob crd` and `rljob docs`: commands that print what is made from the models.
+"""`rljob render`, `rljob crd` and `rljob docs`: commands that give what is made from the models.
 
-A manifest with its defaults or the Kubernetes objects of a job, the CRD, the reference. They write no file and ask no
-cluster. The objects are for reading: they have no owner, which exists only after the job is applied, and no Secret,
-which the operator draws.
+A manifest with its defaults or the Kubernetes objects of a job, the CRD, the reference. Only the last writes files, and
+none asks a cluster. The objects are for reading: they have no owner, which exists only after the job is applied, and no
+Secret, which the operator draws.
 """
 
 from __future__ import annotations
@@ -126,8 +126,14 @@ def crd() -> None:
 
 
 @click.command()
-def docs() -> None:
-    """Print the reference of the spec as Markdown: every field, its type, default and meaning."""
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+def docs(folder: Path) -> None:
+    """Write the reference of the spec to FOLDER as Markdown: an index, and a page for each section.
+
+    Every field with type, default and meaning, an example, and what is refused.
+    """
     from rljob_api.generate.reference import reference
 
-    click.echo(reference(), nl=False)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in reference().items():
+        (folder / name).write_text(text)

@@ -454,7 +454,8 @@ class TelemetrySpec(ApiModel):
     """Trackers that get metrics, events, samples and this spec, each fed by a process of its own that the job does not
     wait for. Each needs the extra of its name. Null: none."""
     keys_from: TrackerKeys | None = None
-    """On a cluster: what those processes log in with. Null: nothing, and what they make is on the checkpoint volume."""
+    """What those processes log in with. Null: nothing, and what they make is on the checkpoint volume. On a cluster
+    only."""
 
 
 class RLJobSpec(RuledModel):

@@ -18,7 +18,7 @@ from rljob_cli.main import cli
 from tests.integration.run.job import RunningJob, make_manifest
 from tests.integration.run.test_models import save_model
 
-PAGE = Path(__file__).parents[3] / "docs/operations.md"
+PAGE = Path(__file__).parents[3] / "docs/running.md"
 
 
 def run(*arguments: str | Path) -> str:

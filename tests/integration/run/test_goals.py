@@ -14,21 +14,21 @@ REWARD = """
 import time
 from pathlib import Path
 
-def as_told(answers):
+def as_given(answers):
     time.sleep(0.1)
-    return [float(Path(__file__).with_name("told").read_text())] * len(answers)
+    return [float(Path(__file__).with_name("reward").read_text())] * len(answers)
 """
 
 
-def tell(folder: Path, reward: float) -> None:
+def judge(folder: Path, reward: float) -> None:
     """Every answer that is scored from now on gets it."""
-    (folder / "told.new").write_text(str(reward))
-    (folder / "told.new").rename(folder / "told")
+    (folder / "reward.new").write_text(str(reward))
+    (folder / "reward.new").rename(folder / "reward")
 
 
-def told_job(folder: Path, rollouts: int, **changes: dict[str, Any]) -> dict[str, Any]:
-    (folder / "as_told.py").write_text(REWARD)
-    reward = {"custom": {"function": "as_told:as_told", "path": str(folder)}}
+def judged_job(folder: Path, rollouts: int, **changes: dict[str, Any]) -> dict[str, Any]:
+    (folder / "as_given.py").write_text(REWARD)
+    reward = {"custom": {"function": "as_given:as_given", "path": str(folder)}}
     return make_simulated(folder, rollout={"numRollouts": rollouts, "reward": reward}, **changes)
 
 
@@ -43,10 +43,10 @@ def result(job: RunningJob) -> str:
 
 def test_a_job_ends_at_a_reward_over_a_kill_and_goes_on_without_that(tmp_path: Path) -> None:
     stop = {"metric": "reward", "above": 0.9, "forSteps": 4}
-    tell(tmp_path, 0.0)
-    with RunningJob(tmp_path, told_job(tmp_path, 500, stopWhen=stop, checkpoint={"everySteps": 3})) as job:
+    judge(tmp_path, 0.0)
+    with RunningJob(tmp_path, judged_job(tmp_path, 500, stopWhen=stop, checkpoint={"everySteps": 3})) as job:
         job.wait_for_step(2)
-        tell(tmp_path, 1.0)
+        judge(tmp_path, 1.0)
         job.wait_for("two steps above the bound", lambda: sum(one > 0.9 for one in standing(job).values()) >= 2)
         kill(job.rank_pid("actor"))
         assert job.finish() == 0, job.stated()
@@ -72,7 +72,7 @@ def test_a_job_ends_at_a_reward_over_a_kill_and_goes_on_without_that(tmp_path: P
         )
         assert job.epoch() == 2
 
-        job.rewrite(told_job(tmp_path, first + 4))
+        job.rewrite(judged_job(tmp_path, first + 4))
         job.start()
         job.assert_succeeded()
 
@@ -84,14 +84,14 @@ def checkpoints(job: RunningJob) -> dict[int, str]:
 
 
 @pytest.mark.long
-def test_the_best_checkpoint_is_kept_over_a_kill(tmp_path: Path) -> None:
-    tell(tmp_path, 0.25)
-    kept = {"everySteps": 1, "keep": 1, "keepBest": {"metric": "reward"}}
-    with RunningJob(tmp_path, told_job(tmp_path, 500, checkpoint=kept)) as job:
+def test_the_best_checkpoint_outlives_a_kill(tmp_path: Path) -> None:
+    judge(tmp_path, 0.25)
+    saved = {"everySteps": 1, "keep": 1, "keepBest": {"metric": "reward"}}
+    with RunningJob(tmp_path, judged_job(tmp_path, 500, checkpoint=saved)) as job:
         job.wait_for_step(2)
-        tell(tmp_path, 0.75)
+        judge(tmp_path, 0.75)
         job.wait_for("a better step", lambda: 0.75 in standing(job).values())
-        tell(tmp_path, 0.5)
+        judge(tmp_path, 0.5)
         job.wait_for("three worse steps", lambda: [*standing(job).values()][-3:] == [0.5] * 3)
         best = max(standing(job).values())
         version = next(step for step, reward in standing(job).items() if reward == best) + 1
@@ -99,7 +99,7 @@ def test_the_best_checkpoint_is_kept_over_a_kill(tmp_path: Path) -> None:
         job.process.wait(240)
         job.wait_gone()
         steps = len(standing(job))
-        job.rewrite(told_job(tmp_path, steps + 3, checkpoint=kept))
+        job.rewrite(judged_job(tmp_path, steps + 3, checkpoint=saved))
         job.start()
         job.assert_succeeded()
         folders = checkpoints(job)

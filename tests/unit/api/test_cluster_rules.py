@@ -32,6 +32,7 @@ def by_cel(manifest: dict[str, Any], *, has_begun: bool) -> list[str]:
 
 TWO_PODS: dict[str, Any] = {"spec.roles.actor": {"replicas": 2}, "spec.training.microBatchSize": 1}
 CRITIC: dict[str, Any] = {"spec.algorithm.advantage": "Gae"}
+WITHOUT_LOGIN: list[dict[str, Any]] = [{}, {"reportTo": []}, {"reportTo": ["tensorboard"]}]
 SHARED = {"gpus": 1, "shareDevicesWith": "actor"}
 
 
@@ -62,9 +63,9 @@ SHARED = {"gpus": 1, "shareDevicesWith": "actor"}
                     "spec.telemetry.keysFrom: names a Secret for trackers that log in, but telemetry.reportTo has"
                     " neither wandb nor trackio. Remove it, or add the tracker."
                 ],
-                id=f"keys that nobody wants: {given}",
+                id=f"keys that no tracker wants: {given}",
             )
-            for given in ({}, {"reportTo": []}, {"reportTo": ["tensorboard"]})
+            for given in WITHOUT_LOGIN
         ),
         pytest.param({**CRITIC, "spec.roles.critic": {}}, [], id="an actor's pod and a critic's write to one volume"),
         pytest.param(

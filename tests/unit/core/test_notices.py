@@ -25,7 +25,7 @@ from rljob_operator.local.view import View
 from tests.unit.core.cluster import make_cluster
 from tests.unit.core.worlds import key
 
-OPERATIONS = (Path(__file__).parents[3] / "docs/operations.md").read_text()
+DOCS = Path(__file__).parents[3] / "docs"
 
 DECIDED: frozenset[str] = frozenset(
     {
@@ -49,9 +49,9 @@ PROGRESS: frozenset[str] = frozenset(
 )
 
 
-def table(heading: str) -> set[str]:
-    """The words in the first column of a table of docs/operations.md."""
-    section = OPERATIONS.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+def table(page: str, heading: str) -> set[str]:
+    """The words in the first column of a table of a page."""
+    section = (DOCS / page).read_text().partition(f"## {heading}\n")[2].partition("\n## ")[0]
     return {text for row in re.findall(r"^\|(.*?)\|", section, re.MULTILINE) for text in re.findall("`(.*?)`", row)}
 
 
@@ -61,9 +61,9 @@ def test_every_kind_of_the_coordinator_is_reported_or_decided_on_or_progress() -
 
 
 def test_every_reason_is_in_the_docs_and_the_table_of_events_names_no_other() -> None:
-    events, waits = table("Events"), table("What a job waits for")
+    events, waits = table("monitoring.md", "Events"), table("monitoring.md", "What a job waits for")
     of_scaling = {Reason.ACTOR_STARVED, Reason.ROLLOUTS_IDLE, Reason.BOUNDS_CHANGED}  # in the status, and no Events
-    assert of_scaling <= table("Autoscaling of the rollouts") - events
+    assert of_scaling <= table("running.md", "Autoscaling of the rollouts") - events
     assert {reason.value for reason in Reason} - of_scaling - events - waits == set()
     assert events - {reason.value for reason in Reason} == set()
 

@@ -11,7 +11,7 @@ from rljob_api.overrides import Override, _schema_at, overridden
 ROOT = Path(__file__).parents[3]
 NEWCOMERS = ROOT / "docs/coming-from.md"
 TROUBLE = ROOT / "docs/troubleshooting.md"
-SECTIONS = "model|data|algorithm|rollout|training|roles|transferQueue|checkpoint|restartPolicy|telemetry"
+SECTIONS = "model|data|algorithm|rollout|training|roles|transferQueue|checkpoint|restartPolicy|evaluation|telemetry"
 _FIELD = re.compile(rf"`((?:(?:{SECTIONS})(?:\.[\w\[\]]+)+|metadata\.name|seed)(?:: \w+)?)`")
 _FIRST_CELL = re.compile(r"^\| (`[^|]+`) \|", re.MULTILINE)
 
@@ -50,7 +50,7 @@ def test_a_field_that_is_not_there_would_be_found() -> None:
 
 
 def test_events_and_metrics_of_the_page_of_troubles_are_ours() -> None:
-    known = (ROOT / "docs/operations.md").read_text() + (ROOT / "docs/metrics.md").read_text()
+    known = (ROOT / "docs/monitoring.md").read_text() + (ROOT / "docs/metrics.md").read_text()
     text = TROUBLE.read_text()
     events = set(re.findall(r"`((?:[A-Z][a-z]+){2,})`", text))
     metrics = set(re.findall(r"`((?:reward|groups|policy|response_length)/\w+)`", text))

@@ -51,6 +51,9 @@ STARTED_BY = {
     "scripts/draw_timeline.py": (
         "tests/integration/run/test_folder.py::test_a_job_trains_to_its_end_and_is_then_finished"
     ),
+    "scripts/record_recovery.py": (
+        "tests/integration/run/test_recording.py::test_a_run_is_recorded_from_its_command_to_the_proof"
+    ),
     "scripts/check_names.py": "tests/integration/test_check_names.py::check",
     "scripts/gpu-wheels": "tests/integration/bench/test_gpu_without_gpu.py::test_every_package_has_its_version",
     "scripts/images": "tests/cluster/test_images.py::test_the_worker_image_runs_a_job_by_itself",

@@ -71,8 +71,8 @@ def test_an_alert_has_a_scenario_in_which_it_comes_and_one_in_which_it_does_not(
 
 
 def test_the_page_names_the_alerts_and_no_other() -> None:
-    page = (ROOT / "docs/operations.md").read_text()
+    page = (ROOT / "docs/monitoring.md").read_text()
     section = page.split("\n## Alerts\n")[1].split("\n## ")[0]
     assert {*re.findall(r"`(RLJob[A-Z]\w+)`", section)} == {rule.id for rule in RULES}, (
-        "mend docs/operations.md (Alerts)"
+        "mend docs/monitoring.md (Alerts)"
     )

@@ -31,10 +31,10 @@ def expressions(board: dict[str, Any]) -> Iterator[str]:
 
 
 def test_the_dashboards_are_those_that_the_page_names() -> None:
-    page = (FOLDER.parents[2] / "docs/operations.md").read_text()
+    page = (FOLDER.parents[2] / "docs/monitoring.md").read_text()
     assert BOARDS.keys() == {"fleet", "job", "operator"}
     for board in BOARDS.values():
-        assert f"**{board['title']}**" in page, "name it in docs/operations.md (Dashboards)"
+        assert f"**{board['title']}**" in page, "name it in docs/monitoring.md (Dashboards)"
 
 
 @BOARD

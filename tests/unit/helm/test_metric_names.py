@@ -55,7 +55,7 @@ def test_what_is_exported_stands_on_a_page() -> None:
     texts = [page.read_text() for page in PAGES]
     named = {name for text in texts for name in (*of_tables(text), *of_text(text))}
     missing = KNOWN - {one for name in named for one in meant(name)}
-    assert missing == set(), "add them to the tables of docs/operations.md (Metrics) or docs/queue.md (Metrics)"
+    assert missing == set(), "add them to the tables of docs/monitoring.md (Metrics) or docs/queue.md (Metrics)"
 
 
 def test_a_name_that_does_not_exist_is_found() -> None:

@@ -22,7 +22,7 @@ from rljob_operator.local.view import JsonView
 from tests.power_cuts import noted_syncs
 from tests.unit.api.manifests import changed
 
-OPERATIONS = Path(__file__).parents[3] / "docs/operations.md"
+RUNNING = Path(__file__).parents[3] / "docs/running.md"
 
 
 def test_a_run_goes_on_under_another_name(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_a_power_cut_takes_no_decision(tmp_path: Path) -> None:
 
 
 def test_steps_that_were_taken_back_are_marked_and_can_be_left_out(tmp_path: Path) -> None:
-    """By the line of docs/operations.md, and in the summary."""
+    """By the line of docs/running.md, and in the summary."""
     journal = Journal(tmp_path, JsonView(printed := io.StringIO()), RLJobStatus())
     trained = [(1, 0), (1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (2, 2), (3, 2)]
     for epoch, step in trained:
@@ -83,7 +83,7 @@ def test_steps_that_were_taken_back_are_marked_and_can_be_left_out(tmp_path: Pat
     marked = {(line["epoch"], line["step"]): line.get("restates") for line in lines}
     assert marked == {**dict.fromkeys(trained[:4]), (2, 1): 1, (2, 2): 1, (3, 2): 2}
     assert summary(tmp_path, RLJobStatus(), 1.0, "")["steps"] == 3
-    (command,) = re.findall(r"^\$ (jq .* metrics\.jsonl)$", OPERATIONS.read_text(), re.MULTILINE)
+    (command,) = re.findall(r"^\$ (jq .* metrics\.jsonl)$", RUNNING.read_text(), re.MULTILINE)
     if shutil.which("jq") is None:
         pytest.skip("jq is not installed")
     message = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=True).stdout

@@ -135,8 +135,8 @@ def _with_those_of(values: MetricValues, others: MetricValues) -> MetricValues:
 
 
 def _until(values: MetricValues, version: int) -> MetricValues:
-    kept = {one: value for one, value in values.values.items() if one <= version}
-    return values.model_copy(update={"values": kept})
+    until = {one: value for one, value in values.values.items() if one <= version}
+    return values.model_copy(update={"values": until})
 
 
 def _next_in_row(known: MetricValues, version: int, value: float | None) -> MetricValues:
