@@ -52,9 +52,9 @@ NEVER_REPORTED = {
     "rljob_experts_": "this job's model has none",
     "rljob_critic_experts_": "this job's model has none",
     "rljob_step_metric": "this job's reward names none",
-    "rljob_evaluation_": "this job evaluates nothing",
+    "rljob_evaluation_set_aside_prompts": "only where a prompt has killed engines",
 }
-SHOWN_SELDOM = ("rljob_mismatch_", "rljob_step_metric", "rljob_evaluation_")
+SHOWN_SELDOM = ("rljob_mismatch_", "rljob_step_metric")
 """Of these what a panel asks for, and has a sentence or other series instead."""
 
 pytestmark = pytest.mark.timeout(900)
@@ -71,8 +71,12 @@ class Stage:
         """What a reader of the dashboards has chosen."""
         policy = {"heartbeatTimeoutSeconds": 60, "maxGlobalRestarts": 50, "backoff": {"initialSeconds": 0.1}}
         all_roles: Object = {"reference": {}, "actorFwd": {}, "critic": {}}
+        # All evaluations of a job are alike to Prometheus: that of version 0 is enough, and short.
+        numbers = {"prompts": "calculator/numbers.jsonl", "labelKey": "prompt"}
+        sets = [{"name": "numbers", "data": numbers, "samplesPerPrompt": 2}]
         steady = make_job(
             "steady",
+            evaluation={"sets": sets, "everySteps": 4000, "atStart": True},
             algorithm={"advantage": "Gae"},
             rollout={"numRollouts": 4000},
             roles=all_roles,
@@ -181,6 +185,18 @@ def test_every_metric_of_a_job_is_reported(stage: Stage) -> None:
     reported = {one["metric"]["__name__"] for one in found}
     declared = {*coordinator.FAMILIES, *probes.FAMILIES}
     assert {name for name in declared - reported if not name.startswith(tuple(NEVER_REPORTED))} == set()
+
+
+def test_the_last_evaluation_stands_in_the_wide_table(stage: Stage) -> None:
+    (found,) = stage.prometheus.value('rljob_evaluation_reward_mean{job="steady",set="numbers",source=""}')
+    (reported,) = stage.steady.status()["evaluation"]["sets"]
+    assert reported == {
+        "name": "numbers",
+        "metric": "mean@2",
+        "value": pytest.approx(float(found["value"][1]), rel=1e-3),
+    }
+    table = stage.kubectl("get", "rljob", "steady", "--output=wide")
+    assert f"numbers {reported['value']:.2f} @ 0" in table
 
 
 @pytest.mark.parametrize(

@@ -22,12 +22,14 @@ if TYPE_CHECKING:
     from rljob_api.wire.checkpoint_evaluation import CheckpointEvaluation, ScoredSamples
     from rljob_cli.jobs.evaluation import EvaluationRefused
 
+_OF_TRAINING = ("stopWhen=null", "checkpoint.keepBest=null")
+"""They name figures, such as mean@8, which --set may take away from what is evaluated here."""
 
 _EPILOG = f"""\b
 What happens:
   The engines of spec.roles.rollout are started with the checkpoint's weights, and answer the sets of spec.evaluation as
-  they do during training: by the same sampling, seeds and reward. Nothing is trained. everySteps, atStart and
-  engineShare mean nothing here. How far it is appears every few seconds.
+  they do during training: by the same sampling, seeds and reward. Nothing is trained. everySteps, atStart,
+  engineShare, stopWhen and keepBest mean nothing here. How far it is appears every few seconds.
 
 \b
 DIR:
@@ -73,7 +75,7 @@ def evaluate(
     output: Literal["text", "json"],
 ) -> None:
     """Score the evaluation sets of the manifest FILE with one checkpoint, on this machine and without training."""
-    job, lines = checked_job_or_exit(file, None, parsed_or_exit(overrides))
+    job, lines = checked_job_or_exit(file, None, parsed_or_exit((*overrides, *_OF_TRAINING)))
     problem = extra_problem("worker", "rljob evaluate") or engine_problem(job.spec.roles.rollout.engine)
     if problem is not None:
         refuse([lines.located(problem)])

@@ -26,8 +26,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(folder: Path, manifest: dict[str, Any], *options: str) -> Result:
+    return CliRunner().invoke(cli, ["evaluate", str(written(folder, manifest)), *options])
+
+
+def written(folder: Path, manifest: dict[str, Any]) -> Path:
     (folder / "job.yaml").write_text(yaml.safe_dump(manifest))
-    return CliRunner().invoke(cli, ["evaluate", str(folder / "job.yaml"), *options])
+    return folder / "job.yaml"
 
 
 def test_a_manifest_without_sets_is_refused(folder: Path) -> None:
@@ -45,6 +49,18 @@ def test_an_unknown_set_is_refused(folder: Path) -> None:
     assert result.output.splitlines()[-1] == (
         "--set-name: hold is no set of spec.evaluation.sets (held, other). Give one of these."
     )
+
+
+def test_what_ends_training_does_not_bind_the_number_of_samples(folder: Path) -> None:
+    """The metric of `stopWhen` names 1 sample; with 4 it is no metric of this job, which is not trained here."""
+    goals = {"spec.stopWhen": {"metric": "eval/held/mean@1", "above": 0.5}}
+    goals["spec.checkpoint"] = {"keepBest": {"metric": "eval/held/mean@1"}}
+    manifest = changed({"spec.evaluation": SETS, **goals})
+    samples = ["--set", "evaluation.sets[0].samplesPerPrompt=4"]
+    refused = CliRunner().invoke(cli, ["validate", str(written(folder, manifest)), *samples])
+    assert refused.exit_code == EXIT_BAD_MANIFEST
+    result = run(folder, manifest, *samples, "--checkpoint", str(folder / "nothing"))
+    assert result.output.splitlines()[-1].startswith(f"{folder}/nothing is not a folder.")
 
 
 def test_a_checkpoint_that_is_not_there_is_refused(folder: Path) -> None:
