@@ -74,16 +74,17 @@ class KeepBestSpec(ApiModel):
     """Max: the larger value is the better one; Min: the smaller."""
 
 
-_K = "each.samplesPerPrompt"
-
-
+_SAMPLES = "each.samplesPerPrompt"
+_K = "int(METRIC.substring(METRIC.lastIndexOf('@') + 1))"
+"""What stands behind the @. Comparing numbers is cheap to the API server: a text of unknown length, string(k), is not."""
+_NUMBER = "@[1-9][0-9]{0,3}$"
 _NAMES_OF_SET = " || ".join(
     (
         *(f"METRIC.endsWith('/{name}')" for name in OF_EVALUATIONS),
-        f"METRIC.endsWith('/mean@' + string({_K}))",
-        f"({_K} > 1 && METRIC.endsWith('/std@' + string({_K})))",
-        f"METRIC.endsWith('/pass@' + string({_K}))",
-        *(f"({_K} >= {1 << power} && METRIC.endsWith('/pass@{1 << power}'))" for power in range(13)),
+        f"(METRIC.matches('/mean{_NUMBER}') && {_K} == {_SAMPLES})",
+        f"(METRIC.matches('/std{_NUMBER}') && {_K} == {_SAMPLES} && {_SAMPLES} > 1)",
+        f"(METRIC.matches('/pass{_NUMBER}') && "
+        f"({_K} == {_SAMPLES} || ({_K} < {_SAMPLES} && {_K} in {[1 << power for power in range(13)]})))",
     )
 )
 

@@ -21,10 +21,12 @@ def _compare(one: float, other: float) -> int:
     return (one > other) - (one < other)
 
 
-_QUANTITIES: dict[str, Callable[..., Any]] = {
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "quantity": lambda text: float(value(text)),
     "string": str,
     "compareTo": _compare,
+    "lastIndexOf": str.rfind,
+    "substring": lambda text, start: text[start:],
 }
 """Kubernetes' own, as far as our rules ask."""
 
@@ -48,7 +50,7 @@ def defaulted(schema: Schema, value: Any) -> Any:
 
 def refused_by_cel(schema: Schema, old: Any, new: Any, path: str) -> Iterator[BrokenRule]:
     """Each transition rule of the node that an update breaks."""
-    known = cel.Context({"self": _as_typed(schema, new), "oldSelf": _as_typed(schema, old)}, _QUANTITIES)
+    known = cel.Context({"self": _as_typed(schema, new), "oldSelf": _as_typed(schema, old)}, _FUNCTIONS)
     for entry in schema[VALIDATIONS]:
         if "oldSelf" in entry["rule"] and not cel.evaluate(entry["rule"], known):
             yield BrokenRule(f"{path}{entry['fieldPath']}", entry["rule"], entry["message"])
@@ -60,7 +62,7 @@ def broken_rules(schema: Schema, value: Any, path: str) -> Iterator[BrokenRule]:
     for entry in schema.get(VALIDATIONS, ()):
         if "oldSelf" in entry["rule"]:
             continue
-        if not cel.evaluate(entry["rule"], {"self": value}):
+        if not cel.evaluate(entry["rule"], cel.Context({"self": value}, _FUNCTIONS)):
             yield BrokenRule(f"{path}{entry['fieldPath']}", entry["rule"], _message(entry, value))
     for name, part in schema.get("properties", {}).items():
         if isinstance(value, dict) and name in value:
