@@ -76,7 +76,7 @@ class KeepBestSpec(ApiModel):
 
 _SAMPLES = "each.samplesPerPrompt"
 _K = "int(METRIC.substring(METRIC.lastIndexOf('@') + 1))"
-"""What stands behind the @. Comparing numbers is cheap to the API server: a text of unknown length, string(k), is not."""
+"""What stands behind the @. The API server takes string(k) for a text of any length, and refuses the rule."""
 _NUMBER = "@[1-9][0-9]{0,3}$"
 _NAMES_OF_SET = " || ".join(
     (
