@@ -6,6 +6,7 @@ from rljob_api.status import (
     Condition,
     ConditionType,
     DemandMark,
+    EvaluationStatus,
     Phase,
     PodStatus,
     ProcessStatus,
@@ -13,6 +14,7 @@ from rljob_api.status import (
     RLJobStatus,
     RoleStatus,
     ScalingStatus,
+    SetFigureStatus,
     StalenessStatus,
     TrainingStatus,
 )
@@ -99,6 +101,12 @@ FULL = RLJobStatus(
         rows_dropped=4,
         reward=0.875,
         last_report_time=1763740850.0,
+    ),
+    evaluation=EvaluationStatus(
+        version=4,
+        step=3,
+        sets=[SetFigureStatus(name="held-out", metric="mean@2", value=0.625)],
+        summary="held-out 0.62 @ 4",
     ),
     scaling=ScalingStatus(
         replicas=2,

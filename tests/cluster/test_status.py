@@ -1,11 +1,19 @@
 """The status on a real API server: nothing is lost, columns show it, `kubectl wait` and scalers read it."""
 
 import json
+import re
 
 import pytest
 
 from rljob_api.cluster import API_GROUP, API_VERSION, RLJOB_PLURAL
-from rljob_api.status import ConditionType, RestartStatus, RLJobStatus, ScalingStatus, TrainingStatus
+from rljob_api.status import (
+    ConditionType,
+    EvaluationStatus,
+    RestartStatus,
+    RLJobStatus,
+    ScalingStatus,
+    TrainingStatus,
+)
 from tests.cluster.harness.definition import apply_job, install_definition
 from tests.cluster.harness.kubectl import Kubectl
 from tests.cluster.harness.machine import Cluster
@@ -34,14 +42,19 @@ def test_a_status_comes_back_as_it_was_written(kubectl: Kubectl, status: RLJobSt
 def test_every_field_of_the_status_is_set_in_that_test() -> None:
     given = FULL.model_dump(exclude_defaults=True, by_alias=False)
     assert given.keys() == RLJobStatus.model_fields.keys()
-    for part, kind in (("training", TrainingStatus), ("restart", RestartStatus), ("scaling", ScalingStatus)):
+    for part, kind in (
+        ("training", TrainingStatus),
+        ("restart", RestartStatus),
+        ("scaling", ScalingStatus),
+        ("evaluation", EvaluationStatus),
+    ):
         assert given[part].keys() == kind.model_fields.keys()
 
 
 def test_columns_show_the_status(kubectl: Kubectl) -> None:
     apply_job(kubectl, {})
     write_status(kubectl, FULL)
-    head, row = (line.split() for line in kubectl("get", "rlj", "-o", "wide").splitlines())
+    head, row = (re.split(r" {2,}", line.strip()) for line in kubectl("get", "rlj", "-o", "wide").splitlines())
     shown = dict(zip(head, row, strict=True))
     assert shown.pop("AGE")
     assert shown == {
@@ -59,6 +72,7 @@ def test_columns_show_the_status(kubectl: Kubectl) -> None:
         "CHECKPOINT": "4",
         "SAMPLES/S": "7012",
         "STALENESS": "1",
+        "EVALUATION": "held-out 0.62 @ 4",
         "QUEUE": "32",
     }
 
