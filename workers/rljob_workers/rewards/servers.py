@@ -130,7 +130,7 @@ def _session(spec: ServerSpec, headers: dict[str, str]) -> aiohttp.ClientSession
         connector=aiohttp.TCPConnector(limit=spec.concurrency),
         timeout=aiohttp.ClientTimeout(total=spec.timeout_seconds),
         headers=headers,
-        cookie_jar=aiohttp.DummyCookieJar(),  # what one request was told is nothing to the next
+        cookie_jar=aiohttp.DummyCookieJar(),  # what a server sets in one request is nothing to the next
         trace_configs=[trace],
     )
 

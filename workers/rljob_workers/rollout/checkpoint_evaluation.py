@@ -20,7 +20,7 @@ from rljob_api.wire.identity import WeightId
 from rljob_workers.dcs.checkpoints.evaluated import EvaluatedWeights, find_weights, require_model, verify_weights
 from rljob_workers.dcs.membership.rank_context import RankContext
 from rljob_workers.dcs.weights.transport import StagedWeights, WeightReceiver
-from rljob_workers.engines.base import EngineError, EngineRefused, EngineStalled
+from rljob_workers.engines.base import EngineError, EngineRefused
 from rljob_workers.evaluation import SampleResult, metrics_of
 from rljob_workers.models.tokenizers import build_tokenizer, text_decoder
 from rljob_workers.rank_loop import TURN_SECONDS
@@ -102,7 +102,7 @@ class OneWeight(WeightReceiver):
 
 
 class Undisturbed:
-    """In the place of a rank's session: nobody waits for a beat, and its end is the end of its process."""
+    """In the place of a rank's session: no coordinator waits for a beat, and its end is the end of its process."""
 
     draining = False
 
@@ -123,8 +123,6 @@ class _EngineInUse:
         self._evaluator = evaluator
         self._samples_in_flight = samples_in_flight
         self._pauses_until = 0.0
-        self._ended_at = float("-inf")
-        """When it was last ended for a stall."""
         self._refused_since: float | None = None
         self._results = 0
 
@@ -138,7 +136,7 @@ class _EngineInUse:
         if num_results > self._results:
             self._results, self._refused_since = num_results, None
         errors = self._evaluator.collect()
-        self._end_if_stuck(errors)
+        self._engine.end_if_stalled(errors)
         self._mind_refusals(errors)
         now = time.monotonic()
         if errors:
@@ -146,14 +144,6 @@ class _EngineInUse:
         held = self._follower.held
         if held is not None and now >= self._pauses_until:
             self._evaluator.claim(held, self._samples_in_flight)
-
-    def _end_if_stuck(self, errors: Iterable[EngineError]) -> None:
-        found = (error for error in errors if isinstance(error, EngineStalled))
-        stuck = next((error for error in found if error.found_at > self._ended_at), None)
-        if stuck is not None:
-            self._engine.end(str(stuck))
-            self._engine.progress.restart()
-            self._ended_at = time.monotonic()
 
     def _mind_refusals(self, errors: Iterable[EngineError]) -> None:
         """For a moment after a restart it refuses; one that only ever refuses says why."""
@@ -175,7 +165,7 @@ class CheckpointEvaluator:
     def __init__(
         self, question: EvaluationQuestion, contexts: Sequence[RankContext], report: Callable[[ScoredSamples], None]
     ) -> None:
-        """`report` is told how far it is, every few seconds."""
+        """`report` gets how far it is, every few seconds."""
         self._question = question
         self._spec = question.job.spec
         self._contexts = contexts

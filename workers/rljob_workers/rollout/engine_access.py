@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+import time
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 from rljob_workers.dcs.membership.rank_context import RankContext
 from rljob_workers.engines import backend_of
-from rljob_workers.engines.base import Engine, EngineAway, EngineGone, EngineRefused, EngineTimeout
+from rljob_workers.engines.base import Engine, EngineAway, EngineGone, EngineRefused, EngineStalled, EngineTimeout
 from rljob_workers.engines.incarnation import await_engine, end_engine
 from rljob_workers.transfer_queue.types import Ticket
 
@@ -246,6 +247,8 @@ class RankEngine(EventLoopThread):
         self.progress = progress
         self._context = context
         self._session = session
+        self._ended_at = float("-inf")
+        """When it was last ended for a stall, in monotonic seconds."""
 
     def await_up(self) -> bool:
         """Blocks until the server is up; False once the pod drains. Raises as `incarnation.await_engine`."""
@@ -262,6 +265,19 @@ class RankEngine(EventLoopThread):
     def end(self, why: str) -> None:
         """Ends the engine's process, and returns when it has ended; its launcher starts the next incarnation."""
         end_engine(self._identity, why)
+
+    def end_if_stalled(self, errors: Iterable[BaseException | None]) -> EngineStalled | None:
+        """Ends an engine that requests have found without a token for too long; gives why, where it is ended now.
+
+        Once for all requests that have found it, also those collected late: the next incarnation works.
+        """
+        found = (error for error in errors if isinstance(error, EngineStalled))
+        stalled = next((error for error in found if error.found_at > self._ended_at), None)
+        if stalled is not None:
+            self.end(str(stalled))
+            self.progress.restart()
+            self._ended_at = time.monotonic()
+        return stalled
 
     def find_idle(self) -> IdleEngine | None:
         """Blocks until the engine is up and has nothing to do; None once the pod drains.

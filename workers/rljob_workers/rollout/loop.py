@@ -21,7 +21,7 @@ from rljob_workers.data import build_prompt_source
 from rljob_workers.dcs.membership.counters import WITHHELD_SECONDS
 from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.dcs.weights import build_receiver
-from rljob_workers.engines.base import EngineError, EngineGone, EngineRefused, EngineStalled
+from rljob_workers.engines.base import EngineError, EngineGone, EngineRefused
 from rljob_workers.estimators import estimator_of
 from rljob_workers.models.building import described_config
 from rljob_workers.models.tokenizers import TokenizerText, build_tokenizer, text_decoder
@@ -115,8 +115,6 @@ class RolloutLoop:
         """Groups that wait for the proof of the weights that made them."""
         self._ready = False
         self._waiting: str | None = "the first weights"
-        self._engine_ended_at = float("-inf")
-        """When the engine was last ended for a stall, in monotonic seconds."""
         self._refused_since: float | None = None
         """Since when the engine has refused everything."""
         self._claims_again_at = 0.0
@@ -239,17 +237,11 @@ class RolloutLoop:
         return bool(ended)
 
     def _end_if_stuck(self, errors: Iterable[BaseException | None]) -> None:
-        """Once for all requests that have found it, also those collected late: the next incarnation works."""
-        found = (error for error in errors if isinstance(error, EngineStalled))
-        stuck = next((error for error in found if error.found_at > self._engine_ended_at), None)
-        if stuck is None:
-            return
-        self._engine.end(str(stuck))
-        self._engine.progress.restart()
-        self._engine_ended_at = time.monotonic()
-        sentence = f"{stuck}. It is ended, and started anew."
-        _log.warning(sentence)
-        self._session.notify(NoticeKind.ENGINE_STALLED, sentence)
+        stalled = self._engine.end_if_stalled(errors)
+        if stalled is not None:
+            sentence = f"{stalled}. It is ended, and started anew."
+            _log.warning(sentence)
+            self._session.notify(NoticeKind.ENGINE_STALLED, sentence)
 
     def _put_proven(self) -> bool:
         """Puts what was made by weights that are proven; what may have tokens of wrong ones is drawn again."""

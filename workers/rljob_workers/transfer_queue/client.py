@@ -306,7 +306,7 @@ class TransferQueueClient:
     def refuse(self, ticket: Ticket) -> Ticket:
         """Closes this attempt, which a filter refuses, and draws the next prompt for the same group: no failed draw.
 
-        The new ticket counts it in `refused`, whoever gets it. Raises TicketLost as `redraw` does.
+        The new ticket counts it in `refused`, for any rank that gets it. Raises TicketLost as `redraw` does.
         """
         where = f"group {ticket.group} of {partition_name(ticket.rollout_id)}"
         reply = self._change("refuse", ticket.id, waiting=f"{self} draws {where} anew")

@@ -46,7 +46,7 @@ TIMING = QueueAdminTiming(patience_seconds=0.3)
 UNITS_SECONDS = 0.5
 SWEEP_SECONDS = 2.0
 RECORD_WAIT_SECONDS = 5.0
-"""A store that is read from the control Redis notifies nobody."""
+"""A store that is read from the control Redis sends no notices."""
 RECORD_PAUSE_SECONDS = 5.0
 """After an error of the volume that trackers read from."""
 CARE_SHARE = 0.1
