@@ -24,6 +24,8 @@ OF_STEPS = (
     "groups/no_variance",
     "groups/draws",
     "groups/last_draw_refused",
+    "groups/brought_forward",
+    "groups/put_off",
     "prompt_length/mean",
     "prompt_length/max",
     "response_length/mean",

@@ -116,7 +116,7 @@ def _one_rollout(
     ends.sort()
     slices: list[tuple[list[int], float]] = []
     for end, _, ticket in ends:
-        assert producer.put_groups([_group(ticket, lengths[ticket.id], _weight(number))]) == [True]
+        assert all(producer.put_groups([_group(ticket, lengths[ticket.id], _weight(number))]))
         # A trainer takes the slices in order.
         while len(slices) < arguments.steps * arguments.slices:
             rows = _step_rows(arguments) // arguments.slices

@@ -168,6 +168,7 @@ def queue_shape(spec: RLJobSpec) -> QueueShape:
         batch_size=spec.rollout.batch_size,
         samples_per_prompt=spec.rollout.samples_per_prompt,
         max_staleness=spec.rollout.max_staleness,
+        order=spec.rollout.order,
         num_rollouts=spec.rollout.num_rollouts,
         max_prompt_kills=spec.rollout.max_prompt_kills,
         max_attempts=spec.rollout.max_attempts,

@@ -93,4 +93,10 @@ def _text(report: AuditReport, job: RLJob) -> str:
         )
     if redrawn.last_refused:
         figures.append(f"  kept       {redrawn.last_refused} groups of which it refused the last draw as well")
+    exchanged = report.exchanged
+    if exchanged.earlier or exchanged.later:
+        figures.append(
+            f"  exchanged  {exchanged.earlier} groups were trained in an earlier rollout than they were begun for,"
+            f" {exchanged.later} in a later one, at most {exchanged.furthest} later"
+        )
     return "\n".join([*verdict, *figures])

@@ -60,6 +60,8 @@ class SampleLine:
     """Draws of its group that the filter of rollout.dynamicSampling has seen; 0 where none has."""
     last_draw_refused: bool = False
     """Whether it has refused the one that was trained, too."""
+    drawn_for: int | None = None
+    """The rollout that its group was begun for (rollout.order Swap)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,16 @@ class RedrawnGroups:
 
 
 @dataclass(frozen=True, slots=True)
+class ExchangedGroups:
+    """Groups that were trained in another rollout than they were begun for (rollout.order Swap)."""
+
+    earlier: int
+    later: int
+    furthest: int
+    """Rollouts between, of the group that was put off most."""
+
+
+@dataclass(frozen=True, slots=True)
 class AuditReport:
     """What the log proves."""
 
@@ -86,6 +98,7 @@ class AuditReport:
     epochs: int
     max_staleness: int
     redrawn: RedrawnGroups
+    exchanged: ExchangedGroups
     problems: list[str]
     """One sentence each; empty when everything holds."""
 
@@ -112,6 +125,7 @@ def _parse(row: dict[str, int | float | str]) -> SampleLine:
         reward=float(row["reward"]),
         draws=int(row.get("draws", 0)),
         last_draw_refused=bool(row.get("lastDrawRefused", False)),
+        drawn_for=int(row["drawnFor"]) if "drawnFor" in row else None,
     )
 
 
@@ -143,6 +157,7 @@ def audit(lines: list[SampleLine], spec: RLJobSpec, *, steps: int) -> AuditRepor
         epochs=len({line.epoch for line in lines}),
         max_staleness=staleness,
         redrawn=_redrawn(standing),
+        exchanged=_exchanged(standing),
         problems=problems,
     )
 
@@ -157,6 +172,16 @@ def _redrawn(standing: list[SampleLine]) -> RedrawnGroups:
         draws=sum(-draws - 1 for draws, *_ in again),
         last_refused=sum(refused for _, refused in drawn.values()),
         examples=shown,
+    )
+
+
+def _exchanged(standing: list[SampleLine]) -> ExchangedGroups:
+    begun = {(line.step, line.group): line.drawn_for for line in standing}
+    later = [step - rollout for (step, _), rollout in begun.items() if rollout is not None]
+    return ExchangedGroups(
+        earlier=sum(rollouts < 0 for rollouts in later),
+        later=sum(rollouts > 0 for rollouts in later),
+        furthest=max([0, *later]),
     )
 
 

@@ -44,6 +44,7 @@ WITHOUT_SERVER_DEFAULT = frozenset(
         "autoscaling",
         "perSample",
         "shards",
+        "order",
     }
 )
 """Fields whose defaults readers fill in, and the API server does not: it would write them into every job that it reads,

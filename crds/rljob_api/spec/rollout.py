@@ -385,6 +385,13 @@ class LongPrompts(StrEnum):
     REFUSE = "Refuse"
 
 
+class GroupOrder(StrEnum):
+    """Which groups a rollout is made of."""
+
+    BOUND = "Bound"
+    SWAP = "Swap"
+
+
 class RolloutSpec(ApiModel):
     """What one rollout is and how far generation may run ahead of training."""
 
@@ -399,6 +406,10 @@ class RolloutSpec(ApiModel):
     advantages ReMax and Distillation alone."""
     max_staleness: int = Field(default=1, ge=0, le=64)
     """Largest r - v for a row of train_r and any weight version v that made a token of it. 0: strictly on-policy."""
+    order: GroupOrder = GroupOrder.BOUND
+    """Bound: a rollout has the groups that were begun for it, and waits for the slowest of them. Swap: a group that is
+    finished takes the place of one that an earlier rollout still waits for, which goes to its rollout, as far as
+    maxStaleness allows for every token of it. Every group that was drawn is trained on, slow ones later."""
     sampling: SamplingSpec = SamplingSpec()
     """How tokens are drawn."""
     concurrency: int | None = Field(default=None, ge=1, le=65536)

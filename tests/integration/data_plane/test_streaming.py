@@ -52,7 +52,7 @@ class Job:
         """Writes so many groups, oldest rollout first."""
         tickets = self.replica.claim_tickets(self._held, num_groups, 10)
         assert isinstance(tickets, list)
-        assert self.replica.put_groups([self._group(ticket) for ticket in tickets]) == [True] * num_groups
+        assert all(self.replica.put_groups([self._group(ticket) for ticket in tickets]))
 
     def _group(self, ticket: Ticket) -> GroupRows:
         rows = [torch.full((1 + index,), 10 * ticket.rollout_id + ticket.group) for index in range(2)]

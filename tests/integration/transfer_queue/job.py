@@ -109,7 +109,7 @@ class Job:
         )
 
     def put(self, tickets: Sequence[Ticket], made_by: WeightId | None = None) -> list[bool]:
-        return self.rollout.put_groups([self.group(ticket, made_by) for ticket in tickets])
+        return [place is not None for place in self.rollout.put_groups([self.group(one, made_by) for one in tickets])]
 
     def derive(self, rollout: int, made_by: WeightId | None = None) -> None:
         """All forward tasks on all rows of a partition that are ready."""

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
 
 from rljob_api.names import Epoch, Lineage, Role, WeightVersion
+from rljob_api.spec.rollout import GroupOrder
 from rljob_api.spec.training import ClaimPolicy
 from rljob_api.wire.identity import Endpoints, Incarnation, WeightId
 from rljob_api.wire.observation import ServerState
@@ -22,7 +23,7 @@ from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.types import Batch, ForwardPolicy, QueueShape, Task, TaskKind, Ticket
 from tests.integration.transfer_queue.control_keys import Control
 from tests.integration.transfer_queue.lossy import LossyLine
-from tests.integration.transfer_queue.model import Model, Row
+from tests.integration.transfer_queue.model import Model, Place, Row
 from tests.integration.transfer_queue.proof import breaches
 from tests.integration.transfer_queue.servers import Servers
 from tests.integration.transfer_queue.world import make_incarnation
@@ -71,7 +72,13 @@ class Members(RuleBasedStateMachine):
     """Two producers, two consumers, one trainer, perhaps a critic, one coordinator."""
 
     def __init__(
-        self, servers: Servers, line: LossyLine, names: Names, dealing: ClaimPolicy, more: Sequence[Task] = ()
+        self,
+        servers: Servers,
+        line: LossyLine,
+        names: Names,
+        dealing: ClaimPolicy,
+        more: Sequence[Task] = (),
+        order: GroupOrder = GroupOrder.BOUND,
     ) -> None:
         """`more` tasks than those of `SHAPE`; all that they write is trained on."""
         super().__init__()
@@ -79,7 +86,7 @@ class Members(RuleBasedStateMachine):
         needs = [field for task in self.forward for field in task.writes]
         self.train = replace(TRAIN, policy=dealing, needs=("tokens", *needs))
         self.training = (self.train, *(task for task in more if task.kind is TaskKind.TRAINING))
-        self.shape = replace(SHAPE, tasks=(*self.forward, *self.training))
+        self.shape = replace(SHAPE, tasks=(*self.forward, *self.training), order=order)
         names.begin_again()
         self.servers, self.line = servers, line
         servers.wipe()
@@ -94,6 +101,8 @@ class Members(RuleBasedStateMachine):
         """Task -> batches of the partition that it trains: the rows of each rank."""
         self.over: set[str] = set()
         """Leases whose time is over, and that no claim has met yet."""
+        self.places: dict[int, Place] = {}
+        """Ticket -> the place that it is for now."""
         self.zombies: list[Member] = []
         self.members: list[Member] = []
 
@@ -120,6 +129,7 @@ class Members(RuleBasedStateMachine):
     def next_epoch(self) -> None:
         self.epoch += 1
         self.over.clear()
+        self.places.clear()
         for batches in self.trained.values():
             batches.clear()
         self.zombies += self.members

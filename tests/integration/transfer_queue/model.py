@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
+from rljob_api.spec.rollout import GroupOrder
 from rljob_api.spec.training import ClaimPolicy
 from rljob_workers.transfer_queue.types import ForwardPolicy, QueueShape, Task, TaskKind
 
@@ -27,6 +28,8 @@ class Group:
     """The number that its tokens say."""
     refused: int = 0
     """Attempts that a filter has closed."""
+    since: int = -1
+    """In work: the version that its producer held."""
 
 
 @dataclass
@@ -118,6 +121,24 @@ class Model:
             elif place in self.groups and self.groups[place].state == "waiting":
                 given.append(place)
         return given[:limit]
+
+    def first_exchange(self, place: Place) -> Place | None:
+        """Where swapping, the lowest unfinished place of an earlier rollout whose group may go to this one."""
+        if self.shape.order is GroupOrder.BOUND:
+            return None
+        free = [
+            other
+            for other, group in self.groups.items()
+            if other[0] < place[0]
+            and (
+                group.state == "waiting"
+                or (group.state == "work" and place[0] - group.since <= self.shape.max_staleness)
+            )
+        ]
+        return min(free, default=None)
+
+    def exchange(self, one: Place, other: Place) -> None:
+        self.groups[one], self.groups[other] = self.groups[other], self.groups[one]
 
     def generate(self, place: Place, made_by: int, serial: int) -> None:
         group = self.groups[place]

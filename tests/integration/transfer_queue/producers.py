@@ -27,10 +27,10 @@ class Producers(Members):
         places = [(int(ticket.rollout_id), ticket.group) for ticket in tickets]
         assert places == self.model.next_places(held.version, limit), answer
         for place, ticket in zip(places, tickets, strict=True):
-            self.take(place, ticket)
+            self.take(place, ticket, held.version)
         member.tickets += tickets
 
-    def take(self, place: Place, ticket: Ticket) -> None:
+    def take(self, place: Place, ticket: Ticket, since: int) -> None:
         known = self.model.groups.get(place)
         if known is None:
             assert ticket.prompt_index not in {group.prompt for group in self.model.groups.values()}
@@ -38,22 +38,34 @@ class Producers(Members):
             assert ticket.attempt == 0
         assert (ticket.attempt, ticket.prompt_index) == (known.attempt, known.prompt)
         assert ticket.refused == known.refused
-        known.state = "work"
+        known.state, known.since = "work", since
+        self.places[ticket.id] = place
 
     @precondition(lambda self: any(member.tickets for member in self.members))
     @rule(who=st.integers(0, 1), which=st.lists(INDEX, min_size=1, max_size=3), behind=st.integers(0, 1))
     def put_groups(self, who: int, which: list[int], behind: int) -> None:
         member, version = self.members[who], max(self.model.published - behind, 0)
         tickets = picked(member.tickets, which)
-        verdicts = member.queue.put_groups([self.group(ticket, version) for ticket in tickets])
-        expected = [ticket.rollout_id - version <= SHAPE.max_staleness for ticket in tickets]
-        assert verdicts == expected
-        for ticket, accepted in zip(tickets, verdicts, strict=True):
-            place = (int(ticket.rollout_id), ticket.group)
+        places = member.queue.put_groups([self.group(ticket, version) for ticket in tickets])
+        for ticket, found in zip(tickets, places, strict=True):
+            place = self.to_the_front(ticket)
+            fits = place[0] - version <= SHAPE.max_staleness
+            assert found == (place if fits else None)
             member.tickets.remove(ticket)
+            del self.places[ticket.id]
             self.model.groups[place].state = "waiting"
-            if accepted:
+            if fits:
                 self.model.generate(place, version, ticket.id)
+
+    def to_the_front(self, ticket: Ticket) -> Place:
+        """The place of a ticket whose group is put; the tickets in its way have its place."""
+        place = self.places[ticket.id]
+        while (free := self.model.first_exchange(place)) is not None:
+            self.model.exchange(place, free)
+            moved = {place: free, free: place}
+            self.places = {name: moved.get(where, where) for name, where in self.places.items()}
+            place = free
+        return place
 
     def group(self, ticket: Ticket, version: int) -> GroupRows:
         num = SHAPE.samples_per_prompt
@@ -75,9 +87,9 @@ class Producers(Members):
     def let_go(self, who: int, which: int, how: str) -> None:
         member = self.members[who]
         for ticket in picked(member.tickets, [which]):
-            place = (int(ticket.rollout_id), ticket.group)
+            place = self.places.pop(ticket.id)
             member.tickets.remove(ticket)
-            self.model.groups[place].state = "waiting"
+            since, self.model.groups[place].state = self.model.groups[place].since, "waiting"
             if how == "return":
                 member.queue.return_tickets([ticket], killed=False)
             elif how == "unlisted":
@@ -86,10 +98,11 @@ class Producers(Members):
             else:
                 drawn = self.drawn_again(member, ticket, how)
                 assert drawn.prompt_index not in {group.prompt for group in self.model.groups.values()}
+                assert (drawn.rollout_id, drawn.group) == place
                 assert drawn.attempt == ticket.attempt + (how != "pass over")
                 refused = ticket.refused + (how == "refuse")
                 self.model.groups[place] = Group(drawn.attempt, drawn.prompt_index, "work", refused=refused)
-                self.take(place, drawn)
+                self.take(place, drawn, since)
                 member.tickets.append(drawn)
 
     def drawn_again(self, member: Member, ticket: Ticket, how: str) -> Ticket:

@@ -135,7 +135,7 @@ def _capacity(control: Control) -> list[str]:
     places = set(range(first * batch, max(end, first * batch)))
     issued = {r * batch + group for r in control.partitions if r >= first for group in control.groups(r)}
     opened = set(control.places("q:open"))
-    capacity = batch * (control.shape.max_staleness + 1)
+    capacity = control.shape.capacity
     found = []
     if issued & opened or issued | opened != places:
         found.append(f"places {sorted(places)} are not made of issued {sorted(issued)} and open {sorted(opened)} ones")

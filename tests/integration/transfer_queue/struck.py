@@ -62,7 +62,7 @@ class StruckMachine(QueueMachine):
         dead = self.members[who]
         self.members[who] = self.new_member(dead.incarnation.key.role, dead.incarnation.key.replica)
         for ticket in dead.tickets:
-            self.model.groups[int(ticket.rollout_id), ticket.group].state = "waiting"
+            self.model.groups[self.places.pop(ticket.id)].state = "waiting"
         leases = {batch.lease for _, batch in dead.batches if batch.lease is not None}
         self.model.release(leases)
         self.over -= leases

@@ -120,7 +120,7 @@ def test_a_column_that_differs_from_the_table_is_refused_before_anything_is_stor
             ValueError, match=rf"put_groups: routed is {found}, the table of columns says uint8\[5, 2\]"
         ):
             job.rollout.put_groups([replace(good, columns={**good.columns, "routed": bad})])
-    assert job.rollout.put_groups([good]) == [True]
+    assert all(job.rollout.put_groups([good]))
     client = job.client(Role.ACTOR_FWD)
     batch = client.claim(VALUES.name, range(1), 8, timeout=0)
     assert isinstance(batch, Batch)
@@ -146,7 +146,7 @@ def test_bytes_of_an_inner_shape_count_in_memory(make_job: MakeJob) -> None:
     held = client.claim_tickets(weight(0), 1, 0)
     assert isinstance(held, list)
     other = job.tickets(3)[0]  # what is trained next gets tickets whatever is used
-    assert client.put_groups([wide_group(held[0])]) == [True]
+    assert all(client.put_groups([wide_group(held[0])]))
     assert counters["queue_put_bytes"] > 2 << 20
     assert used_bytes(job) - before >= 2 << 20
     try:

@@ -55,7 +55,7 @@ def put(job: Job, tickets: list[Ticket]) -> list[Ticket]:
     """Those for whose groups there was no room, from the first one on."""
     for place, ticket in enumerate(tickets):
         try:
-            assert job.rollout.put_groups([big_group(job, ticket)]) == [True]
+            assert all(job.rollout.put_groups([big_group(job, ticket)]))
         except StorageFull:
             return tickets[place:]
     return []

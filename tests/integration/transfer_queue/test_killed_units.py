@@ -56,7 +56,7 @@ def token_of(group: int, index: int) -> int:
 
 
 def put_big(job: Job, tickets: list[Ticket]) -> list[bool]:
-    return job.rollout.put_groups([big_group(job, ticket) for ticket in tickets])
+    return [place is not None for place in job.rollout.put_groups([big_group(job, ticket) for ticket in tickets])]
 
 
 def assert_right(job: Job, batch: object) -> None:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import itertools
 import os
+from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
+from rljob_api.spec.rollout import GroupOrder
 from tests.integration.transfer_queue.servers import Servers
 from tests.integration.transfer_queue.world import World, describe, make_shape
 
@@ -19,6 +22,12 @@ SEEDS = int(os.environ.get("RLJOB_SCHEDULE_SEEDS", "24"))
 BLOCKS = 6
 MOST_ACTIONS = 6000
 MOST_FAULTS = 5
+ORDERS: list[dict[str, Any]] = [
+    {},
+    {"order": GroupOrder.SWAP},
+    {"order": GroupOrder.SWAP, "carries": True},
+    {"order": GroupOrder.SWAP, "carries": True, "over_sampling": 1.5},
+]
 CHECK_EVERY = 40
 
 
@@ -35,7 +44,8 @@ def test_every_row_is_trained_once_whatever_happens(servers: Servers, block: int
 def run_schedule(servers: Servers, seed: int, *, staleness: int, every_steps: int) -> None:
     random = Random(seed)
     steps = {"step_rows": 2} if seed % 4 == 3 else {}
-    shape = make_shape(staleness=staleness, rollouts=5, batch=2, samples=2, critic=seed // 6 % 2, **steps)
+    shape = make_shape(staleness=staleness, rollouts=5, critic=seed // 6 % 2, **steps)
+    shape = replace(shape, **ORDERS[seed // 6 % len(ORDERS)])
     world = World(servers, shape, random, every_steps=every_steps)
     # Killing the control Redis costs most of a schedule's time: some schedules do it.
     faults = [strike_replica, strike_forward, strike_job, strike_unit, take_work] + [strike_control, strike_tail] * (

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from rljob_api.spec.rollout import GroupOrder
 from rljob_api.spec.training import ClaimPolicy
 from rljob_workers.transfer_queue.types import Task
 from tests.integration.transfer_queue.lossy import LossyLine
@@ -39,12 +40,16 @@ def line(servers: Servers) -> Iterator[LossyLine]:
 
 @pytest.mark.timeout(36000)  # all the steps that one asks for
 @pytest.mark.parametrize(
-    ("dealing", "more"),
+    ("dealing", "more", "order"),
     [
-        *(pytest.param(dealing, (), id=dealing.value) for dealing in ClaimPolicy),
-        pytest.param(ClaimPolicy.BALANCED, (CRITIC,), id="two-trainers"),
-        pytest.param(ClaimPolicy.FIFO, (PARTITION,), id="whole-partitions"),
-        pytest.param(ClaimPolicy.BALANCED, (PARTITION, OF_RETURNS), id="whole-partitions-for-two-trainers"),
+        *(pytest.param(dealing, (), GroupOrder.BOUND, id=dealing.value) for dealing in ClaimPolicy),
+        pytest.param(ClaimPolicy.BALANCED, (), GroupOrder.SWAP, id="swaps"),
+        pytest.param(ClaimPolicy.BALANCED, (CRITIC,), GroupOrder.SWAP, id="two-trainers-and-swaps"),
+        pytest.param(ClaimPolicy.BALANCED, (CRITIC,), GroupOrder.BOUND, id="two-trainers"),
+        pytest.param(ClaimPolicy.FIFO, (PARTITION,), GroupOrder.BOUND, id="whole-partitions"),
+        pytest.param(
+            ClaimPolicy.BALANCED, (PARTITION, OF_RETURNS), GroupOrder.BOUND, id="whole-partitions-for-two-trainers"
+        ),
     ],
 )
 def test_the_queue_does_what_the_model_states(
@@ -53,13 +58,14 @@ def test_the_queue_does_what_the_model_states(
     monkeypatch: pytest.MonkeyPatch,
     dealing: ClaimPolicy,
     more: tuple[Task, ...],
+    order: GroupOrder,
 ) -> None:
     names = Names()
     monkeypatch.setattr(secrets, "token_hex", names)
 
     class Machine(StruckMachine):
         def __init__(self) -> None:
-            super().__init__(servers, line, names, dealing, more)
+            super().__init__(servers, line, names, dealing, more, order)
 
     run_state_machine_as_test(
         Machine,

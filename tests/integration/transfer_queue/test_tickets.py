@@ -53,7 +53,7 @@ def test_a_group_of_weights_that_do_not_count_is_generated_again(
     job = make_job(staleness=1, batch=1)
     _, second = job.tickets(2)
     assert second.rollout_id == 1
-    assert job.rollout.put_groups([job.group(second, oldest, newest)]) == [False]
+    assert job.rollout.put_groups([job.group(second, oldest, newest)]) == [None]
     assert places(job.tickets(2)) == places([second])
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from rljob_api.names import Epoch, Lineage, Role, RolloutId, WeightVersion
+from rljob_api.spec.rollout import GroupOrder
 from rljob_api.spec.training import ClaimPolicy
 from rljob_api.wire.checkpoints import CheckpointRecord
 from rljob_api.wire.epochs import RestorePoint
@@ -139,6 +140,8 @@ class World:
         self._due: list[int] = []
         self._rewards: dict[tuple[int, int], float] = {}
         """Sum of the rewards of each group that was last put."""
+        self._newest: dict[tuple[int, int], int] = {}
+        """Newest version of each group of the batch in hand."""
         self._steps: dict[tuple[str, int, int], int] = {}
         """Optimizer step of each row by task, whichever epoch trained it."""
         self.epoch = 0
@@ -301,14 +304,18 @@ class World:
                 if not replica.work and not replica.in_vain:
                     self.history.broken.append(f"{ticket} came back from a replica that has nothing else")
                 return
-            place = (ticket.rollout_id, ticket.group, ticket.attempt + is_attempt, ticket.refused + is_refused)
-            if (drawn.rollout_id, drawn.group, drawn.attempt, drawn.refused) != place:
+            draw = (ticket.attempt + is_attempt, ticket.refused + is_refused)
+            has_moved = (drawn.rollout_id, drawn.group) != (ticket.rollout_id, ticket.group)
+            may_move = self.shape.order is GroupOrder.SWAP and drawn.rollout_id > ticket.rollout_id
+            if (drawn.attempt, drawn.refused) != draw or (has_moved and not may_move):
                 self.history.broken.append(f"{ticket} was redrawn as {drawn}")
             replica.work[drawn.id] = (drawn, [[] for _ in range(self.shape.samples_per_prompt)])
 
     def _check_tickets(self, replica: Replica, tickets: list[Ticket]) -> None:
         for ticket in tickets:
-            if ticket.rollout_id - replica.held.version > self.shape.max_staleness:
+            last_open = self.published + self.shape.max_staleness
+            rollout = min(ticket.rollout_id, last_open) if self.shape.carries else ticket.rollout_id
+            if rollout - replica.held.version > self.shape.max_staleness:
                 self.history.broken.append(f"{ticket} for a replica that holds {replica.held}")
             if ticket.alone and (replica.work or replica.in_vain or len(tickets) > 1):
                 self.history.broken.append(f"{ticket} is not alone")
@@ -324,20 +331,30 @@ class World:
         if not done:
             return
         groups = [self._group(ticket, samples) for ticket, samples in done]
-        verdicts = replica.queue.put_groups(groups)
-        for (ticket, samples), group, accepted in zip(done, groups, verdicts, strict=True):
+        places = replica.queue.put_groups(groups)
+        for (ticket, samples), group, place in zip(done, groups, places, strict=True):
             del replica.work[ticket.id]
-            if accepted:
-                self._rewards[ticket.rollout_id, ticket.group] = float(group.columns["rewards"].values.sum())
             oldest = min(weight.version for tokens in samples for weight, _ in tokens)
-            if not accepted and ticket.rollout_id - oldest <= self.shape.max_staleness:
+            if place is not None:
+                self._rewards[place] = float(group.columns["rewards"].values.sum())
+                self.history.faults["swap"] += place.rollout_id < ticket.rollout_id
+                self.history.faults["later"] += place.rollout_id > ticket.rollout_id
+            elif self._must_fit(ticket, oldest, replica.held.version):
                 self.history.broken.append(f"{ticket} was refused without a reason")
+            if self.shape.order is GroupOrder.BOUND and place not in (None, (ticket.rollout_id, ticket.group)):
+                self.history.broken.append(f"{ticket} went to {place}")
+
+    def _must_fit(self, ticket: Ticket, oldest: int, held: int) -> bool:
+        """Whether no place that the ticket may have is too late for its tokens; the last ones are of version `held`."""
+        if self.shape.carries:  # it may be for a rollout that is not open yet, or its tokens may all be old
+            return self.shape.over_sampling == 1.0 and held == oldest == self.published
+        return ticket.rollout_id - oldest <= self.shape.max_staleness
 
     def _put_in_vain(self, replica: Replica) -> None:
         _, ticket = replica.in_vain.popitem()
         tokens = [(replica.held, replica.weight)] * TOKENS_PER_SAMPLE
         group = self._group(ticket, [tokens for _ in range(self.shape.samples_per_prompt)])
-        if replica.queue.put_groups([group]) != [False]:
+        if replica.queue.put_groups([group]) != [None]:
             self.history.broken.append(f"{ticket} was taken back, and its group was taken")
 
     def _group(self, ticket: Ticket, samples: list[list[tuple[WeightId, int]]]) -> GroupRows:
@@ -424,6 +441,10 @@ class World:
                 self._check_row(batch, place, trainer.rollout)
                 self._check_step(trainer, row)
                 self.history.trained.append((self.epoch, trainer.task.name, trainer.rollout, row))
+        for (rollout, group), newest in self._newest.items():
+            if rollout - newest > self.shape.max_staleness:
+                self.history.broken.append(f"train_{rollout} group {group}: all tokens are too old")
+        self._newest.clear()
         trainer.ranks[0].commit_training(trainer.task.name, RolloutId(trainer.rollout), [trainer.batch_index])
         trainer.got.clear()
         trainer.batch_index += 1
@@ -441,8 +462,12 @@ class World:
             self.history.broken.append(f"{where}: tokens of a lost history")
             return
         oldest = min(versions[number] for number in numbers)
-        if rollout - oldest > self.shape.max_staleness:
+        if rollout - oldest > self.shape.max_staleness and not self.shape.carries:
             self.history.broken.append(f"{where}: staleness {rollout - oldest}")
+        newest = max(versions[number] for number in numbers)
+        self._newest[rollout, int(batch.groups[place])] = max(
+            newest, self._newest.get((rollout, int(batch.groups[place])), -1)
+        )
         if oldest != batch.oldest_versions[place]:
             self.history.broken.append(
                 f"{where}: oldest version {oldest}, the queue says {batch.oldest_versions[place]}"

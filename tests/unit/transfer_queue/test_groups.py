@@ -9,13 +9,14 @@ import pytest
 import torch
 
 from rljob_api.names import RolloutId
+from rljob_api.spec.rollout import GroupOrder
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.client import (
     by_partition,
     check_group,
     joined_columns,
     pack_group_weights,
-    pack_places,
+    pack_tickets,
 )
 from rljob_workers.transfer_queue.row_format import WEIGHTS
 from rljob_workers.transfer_queue.types import GroupRows, QueueShape, Ticket
@@ -65,10 +66,13 @@ def test_a_whole_group_is_taken() -> None:
     check_group(group(), SHAPE)
 
 
-def test_groups_of_a_partition_keep_their_order() -> None:
-    sections = by_partition([group(1, 1), group(0, 0), group(1, 0)])
-    places = {rollout: [member.ticket.group for member in members] for rollout, members in sections.items()}
-    assert places == {1: [1, 0], 0: [0]}
+@pytest.mark.parametrize(
+    ("order", "together"),
+    [(GroupOrder.BOUND, [[1], [0, 2]]), (GroupOrder.SWAP, [[0], [1], [2]])],
+    ids=["of one partition", "each by itself: its partition is found by the put"],
+)
+def test_groups_of_a_partition_are_stored_together(order: GroupOrder, together: list[list[int]]) -> None:
+    assert by_partition([group(1, 1), group(0, 0), group(1, 0)], order) == together
 
 
 def test_columns_places_and_weights_have_the_groups_in_one_order() -> None:
@@ -76,6 +80,6 @@ def test_columns_places_and_weights_have_the_groups_in_one_order() -> None:
     column = joined_columns(groups, ["rewards"])["rewards"]
     assert isinstance(column, Jagged)
     assert column.values.tolist() == [0, 1, 0, 0]
-    assert np.frombuffer(pack_places(groups), "<u4").tolist() == [1, 1, 0, 0]
+    assert np.frombuffer(pack_tickets(groups), "<u4").tolist() == [1, 0]
     weights = np.frombuffer(pack_group_weights(groups), WEIGHTS)
     assert (weights["oldest"].tolist(), weights["newest"].tolist()) == ([3, 3, 1, 2], [4, 5, 2, 2])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from types import MappingProxyType
 
 import torch
 
@@ -15,7 +16,7 @@ from rljob_workers.rewards.base import Answer, SettledScore
 from rljob_workers.rollout.trajectory import LostSample, Trajectory, place_of
 from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
-from rljob_workers.tensors.packed import DRAWS, LAST_REFUSED, Fact, RowExtra, pack_rows
+from rljob_workers.tensors.packed import Fact, RowExtra, pack_rows
 from rljob_workers.transfer_queue.types import GroupRows, Ticket
 
 GREEDY_REWARD = "greedy_reward"
@@ -37,20 +38,6 @@ class GeneratedGroup:
     def answers(self) -> tuple[Trajectory | LostSample, ...]:
         """What is to be scored: its samples, and after them the greedy answer."""
         return self.samples if self.greedy is None else (*self.samples, self.greedy)
-
-
-@dataclass(frozen=True, slots=True)
-class Draws:
-    """What the filter of `rollout.dynamicSampling` has made of a group."""
-
-    count: int
-    """Draws that the filter has seen, with the one that is trained on."""
-    refused: bool
-    """Whether it has refused that one, too."""
-
-    def facts(self) -> dict[str, Fact]:
-        """As its rows carry it."""
-        return {DRAWS: self.count, LAST_REFUSED: self.refused}
 
 
 def answer_of(group: GeneratedGroup, index: int, text: str) -> Answer:
@@ -77,15 +64,15 @@ def group_rows(
     scores: Sequence[SettledScore],
     baseline: float | None = None,
     estimator: JobEstimator | None = None,
-    draws: Draws | None = None,
+    of_draw: Mapping[str, Fact] = MappingProxyType({}),
 ) -> GroupRows:
     """All columns of the group, a row for each sample, of which there are `scores`; at least one was made.
 
-    `baseline`: the reward of its greedy answer; None: there is none. `estimator`: with its advantages. `draws`: where
-    a filter has seen it.
+    `baseline`: the reward of its greedy answer; None: there is none. `estimator`: with its advantages. `of_draw`:
+    facts of its rows, beside where its prompt comes from.
     Raises ValueError where a user's estimator does not give what it should.
     """
-    facts = _facts(group.prompt) | ({} if draws is None else draws.facts())
+    facts = {**_facts(group.prompt), **of_draw}
     rows = [sample if isinstance(sample, Trajectory) else _masked(group.prompt) for sample in group.samples]
     response_lengths = torch.tensor([len(row.loss_mask) for row in rows], dtype=torch.int64)
     total_lengths = torch.tensor([len(row.token_ids) for row in rows], dtype=torch.int64)

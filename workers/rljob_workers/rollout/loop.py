@@ -303,11 +303,11 @@ class RolloutLoop:
 
     def _put(self, groups: list[GroupRows]) -> None:
         with self._timeline.span("put", r=groups[0].ticket.rollout_id, groups=len(groups)):
-            accepted = self._queue.put_groups(groups)
-        counters = self._session.counters
-        self._session.advance(sum(accepted))
-        counters["groups_put"] = counters.get("groups_put", 0) + sum(accepted)
-        counters["groups_lost"] = counters.get("groups_lost", 0) + len(accepted) - sum(accepted)
+            places = self._queue.put_groups(groups)
+        counters, num_put = self._session.counters, sum(place is not None for place in places)
+        self._session.advance(num_put)
+        counters["groups_put"] = counters.get("groups_put", 0) + num_put
+        counters["groups_lost"] = counters.get("groups_lost", 0) + len(places) - num_put
 
     def _hand_back(self) -> None:
         tickets = self._tickets()
@@ -349,7 +349,7 @@ def _serve_tickets(rank: RankParts, engine: RankEngine, found: IdleEngine) -> No
     work = GroupsInWork(
         engine,
         _group_maker(rank, engine, found),
-        ScoreStage(_scoring(rank, reward), decode, estimator, sampling),
+        ScoreStage(_scoring(rank, reward), decode, estimator, sampling, spec.rollout.order),
         rank.timeline,
         wake=wake.set,
         stall_seconds=engine_stall_seconds(spec.restart_policy),

@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from rljob_api.spec.rollout import GroupOrder
 from rljob_workers.estimators import JobEstimator
 from rljob_workers.models.tokenizers import TextDecoder
 from rljob_workers.rewards.base import Answer, SettledScore
 from rljob_workers.rollout.dynamic_sampling import DynamicSampling, Verdict
-from rljob_workers.rollout.group_rows import Draws, GeneratedGroup, answer_of, group_rows
+from rljob_workers.rollout.group_rows import GeneratedGroup, answer_of, group_rows
 from rljob_workers.rollout.trajectory import LostSample, Trajectory
+from rljob_workers.tensors.packed import DRAWN_FOR, DRAWS, LAST_REFUSED, Fact
 from rljob_workers.transfer_queue.types import GroupRows, Ticket
 
 MIN_VALID = 2
@@ -61,15 +63,18 @@ class ScoreStage:
         decode: TextDecoder,
         estimator: JobEstimator | None = None,
         sampling: DynamicSampling | None = None,
+        order: GroupOrder = GroupOrder.BOUND,
     ) -> None:
         """The parts come from their factories; nothing is opened here.
 
-        `estimator` None: a role makes advantages. `sampling` None: what is scored is trained on.
+        `estimator` None: a role makes advantages. `sampling` None: what is scored is trained on. With `order` Swap rows
+        name the rollout that their group was begun for.
         """
         self._reward = reward
         self._decode = decode
         self._estimator = estimator
         self._sampling = sampling
+        self._order = order
 
     def run(self, groups: Sequence[GeneratedGroup]) -> list[Outcome]:
         """What became of each; blocks for as long as the reward does.
@@ -96,13 +101,15 @@ class ScoreStage:
         num_valid = len(scores) - len(failures)
         if num_valid < min_valid:
             return Unscored(group.ticket, f"{num_valid} of its {len(scores)} samples could be scored. {failures[-1]}")
-        if self._sampling is None:
-            return group_rows(group, scores, baseline, self._estimator)
-        found = self._sampling.verdict_of(group, scores, baseline)
-        if found is Verdict.REFUSED:
-            return Refused(group.ticket)
-        draws = Draws(group.ticket.refused + 1, refused=found is Verdict.EXHAUSTED)
-        return group_rows(group, scores, baseline, self._estimator, draws)
+        facts: dict[str, Fact] = {}
+        if self._order is GroupOrder.SWAP:
+            facts[DRAWN_FOR] = group.ticket.rollout_id
+        if self._sampling is not None:
+            found = self._sampling.verdict_of(group, scores, baseline)
+            if found is Verdict.REFUSED:
+                return Refused(group.ticket)
+            facts |= {DRAWS: group.ticket.refused + 1, LAST_REFUSED: found is Verdict.EXHAUSTED}
+        return group_rows(group, scores, baseline, self._estimator, facts)
 
     def _score(self, groups: Sequence[GeneratedGroup]) -> list[list[SettledScore]]:
         """Of every answer; the reward is asked for those that were made and have none of their function's."""

@@ -72,6 +72,8 @@ class TrainedSample:
     """Whether it could be scored: if not, the reward means nothing, and it was masked."""
     draws: DrawsOfGroup | None = None
     """None where no filter has seen its group."""
+    drawn_for: int | None = None
+    """The rollout that its group was begun for; None in jobs that bind it to that."""
 
     def line(self) -> bytes:
         """The sample as a JSON line."""
@@ -87,6 +89,7 @@ class TrainedSample:
                 "reward": self.reward,
                 "valid": self.valid,
                 **({} if self.draws is None else self.draws.fields()),
+                **({} if self.drawn_for is None else {"drawnFor": self.drawn_for}),
             },
             option=orjson.OPT_APPEND_NEWLINE,
         )

@@ -22,6 +22,8 @@ UNITS: Mapping[str, str] = {
     "groups/no_variance": "share",
     "groups/draws": "draws",
     "groups/last_draw_refused": "share",
+    "groups/brought_forward": "share",
+    "groups/put_off": "share",
     "prompt_length/mean": "tokens",
     "prompt_length/max": "tokens",
     "response_length/mean": "tokens",

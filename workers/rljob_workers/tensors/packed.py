@@ -63,6 +63,10 @@ DRAWS, LAST_REFUSED = "draws", "last_draw_refused"
 has refused the last one, too."""
 
 
+DRAWN_FOR = "drawn_for"
+"""Fact of rows in jobs with `rollout.order: Swap`: the rollout that their group was begun for."""
+
+
 class CorruptPack(Exception):
     """Bytes that `pack` did not write; the message says what is wrong with them."""
 
@@ -83,6 +87,12 @@ def draws_of(facts: Mapping[str, Fact]) -> tuple[int, bool] | None:
     """What `DRAWS` and `LAST_REFUSED` are in a row's facts; None where it has none."""
     draws = facts.get(DRAWS)
     return (draws, bool(facts.get(LAST_REFUSED))) if isinstance(draws, int) else None
+
+
+def drawn_for(facts: Mapping[str, Fact]) -> float:
+    """What `DRAWN_FOR` is in a row's facts; NaN where it has none."""
+    rollout_id = facts.get(DRAWN_FOR)
+    return float(rollout_id) if isinstance(rollout_id, int) else float("nan")
 
 
 def pack(row: RowExtra) -> bytes:

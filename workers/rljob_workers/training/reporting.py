@@ -152,8 +152,9 @@ class AuditLog:
                     reward,
                     bool(valid),
                     draws,
+                    drawn_for=None if math.isnan(begun) else int(begun),
                 )
-                for (row, group, oldest, reward, _, valid, *_), draws in zip(
+                for (row, group, oldest, reward, _, valid, *_, begun), draws in zip(
                     rows.tolist(), _draws_of(rows), strict=True
                 )
             ]

@@ -6,7 +6,7 @@ both.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,7 +18,7 @@ from rljob_api.wire.ranks import StepReport
 from rljob_workers.algorithms.metric_totals import Totals, merged, values_of
 from rljob_workers.engines.base import FINISH_LENGTH
 from rljob_workers.tensors.columns import Column
-from rljob_workers.tensors.packed import draws_of, unpack_rows
+from rljob_workers.tensors.packed import drawn_for, draws_of, unpack_rows
 from rljob_workers.trainers.base import OptimizerStepResult
 from rljob_workers.training.row_metrics import RowMetricTotals, beside
 from rljob_workers.transfer_queue.types import Batch
@@ -43,11 +43,13 @@ FACTS = (
     "reward_kl",
     "draws",
     "last_draw_refused",
+    "drawn_for",
 )
 """Columns of `slice_facts`; float64 holds every one of them exactly. `token_staleness` is summed over the tokens that
 the model drew, of which there are `drawn_tokens`: rollout id minus the version that made each. `reward_kl` is the sum
-over the same tokens of the KL that is taken off rewards, and NaN in jobs where none is. The last two are of the row's
-group (`rollout.dynamicSampling`), and NaN where no filter has seen it."""
+over the same tokens of the KL that is taken off rewards, and NaN in jobs where none is. The last three are of the
+row's group: of `rollout.dynamicSampling`, NaN where no filter has seen it, and the rollout that it was begun for, NaN
+in jobs that bind it to that."""
 
 
 def slice_facts(batch: Batch) -> torch.Tensor:
@@ -66,7 +68,7 @@ def slice_facts(batch: Batch) -> torch.Tensor:
         (batch.columns[Column.TOKENS].lengths - lengths).double(),
         drawn,
         _reward_kl(batch),
-        *_draws(batch),
+        *_of_extra(batch),
     )
     return torch.stack(columns, dim=1)
 
@@ -77,14 +79,14 @@ def _reward_kl(batch: Batch) -> torch.Tensor:
     return torch.full((len(batch.rows),), torch.nan, dtype=torch.float64)
 
 
-def _draws(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draws that a filter has seen of each row's group, and whether it has refused the last, both [rows] float64."""
+def _of_extra(batch: Batch) -> Sequence[torch.Tensor]:
+    """Of each row's group the last three of FACTS, each [rows] float64."""
     unknown = (torch.nan, torch.nan)
-    found: list[tuple[float, float]] = [unknown] * len(batch.rows)
+    found: list[tuple[float, float, float]] = [(*unknown, torch.nan)] * len(batch.rows)
     if Column.EXTRA in batch.columns:  # rows of a release before it have none
-        found = [draws_of(row.facts) or unknown for row in unpack_rows(batch.columns[Column.EXTRA])]
-    draws, refused = torch.tensor(found, dtype=torch.float64).reshape(-1, 2).unbind(1)
-    return draws, refused
+        facts = [row.facts for row in unpack_rows(batch.columns[Column.EXTRA])]
+        found = [(*(draws_of(of_row) or unknown), drawn_for(of_row)) for of_row in facts]
+    return torch.tensor(found, dtype=torch.float64).reshape(-1, 3).unbind(1)
 
 
 def _of_spans(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -129,6 +131,8 @@ METRICS = (
         "share",
         "groups that are trained on though the filter refuses them: it was draw rollout.dynamicSampling.maxAttempts",
     ),
+    Figure("groups/brought_forward", "share", "groups that were begun for a later rollout (rollout.order Swap)"),
+    Figure("groups/put_off", "share", "groups that were begun for an earlier rollout, which another group went to"),
     Figure("prompt_length/mean", "tokens", "tokens of the prompt"),
     Figure("prompt_length/max", "tokens", "tokens of the longest prompt"),
     Figure("response_length/mean", "tokens", "tokens of the response, those that a tool wrote included"),
@@ -157,7 +161,8 @@ METRICS = (
     Figure("seconds/waiting", "s", "the rest: mostly waiting for rows"),
 )
 """What every report has, beside the objective's metrics and those of rewards; skipped steps where there were any, a KL
-where algorithm.kl.placement is Reward, draws where there is a rollout.dynamicSampling."""
+where algorithm.kl.placement is Reward, draws where there is a rollout.dynamicSampling, the groups that were exchanged
+where rollout.order is Swap."""
 
 
 CRITIC_METRICS = (
@@ -271,6 +276,7 @@ def row_metrics(facts: Mapping[str, torch.Tensor], rollout_id: RolloutId) -> dic
         "reward/std": float(valid_rewards.std()) if len(valid_rewards) > 1 else 0.0,
         **_group_shares(facts["group"][is_valid], valid_rewards),
         **_draws_of_groups(facts),
+        **_exchanged(facts["drawn_for"], rollout_id),
         "prompt_length/mean": float(prompts.mean()),
         "prompt_length/max": float(prompts.max()),
         "response_length/mean": float(lengths.mean()),
@@ -299,6 +305,16 @@ def _draws_of_groups(facts: Mapping[str, torch.Tensor]) -> dict[str, float]:
     return {
         "groups/draws": float(facts["draws"][is_seen].mean()),
         "groups/last_draw_refused": float(facts["last_draw_refused"][is_seen].mean()),
+    }
+
+
+def _exchanged(begun: torch.Tensor, rollout_id: RolloutId) -> dict[str, float]:
+    """Every row of a group says the same, and all groups have as many rows."""
+    if not bool(begun.isfinite().any()):
+        return {}
+    return {
+        "groups/brought_forward": float((begun > rollout_id).double().mean()),
+        "groups/put_off": float((begun < rollout_id).double().mean()),
     }
 
 

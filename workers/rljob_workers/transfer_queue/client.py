@@ -22,6 +22,7 @@ import torch
 from rljob_api.failpoints import failpoint
 from rljob_api.names import RolloutId, WeightVersion, partition_name
 from rljob_api.spec.queue import Waiting
+from rljob_api.spec.rollout import GroupOrder
 from rljob_api.spec.training import ClaimPolicy
 from rljob_api.wire.identity import Endpoints, Incarnation, WeightId
 from rljob_workers.tensors.jagged import Column, Jagged, join
@@ -63,6 +64,7 @@ from rljob_workers.transfer_queue.types import (
     EvaluationState,
     EvaluationWaits,
     Exhausted,
+    GroupPlace,
     GroupRows,
     NotReady,
     QueueShape,
@@ -71,6 +73,7 @@ from rljob_workers.transfer_queue.types import (
     TaskKind,
     Ticket,
     Withheld,
+    parse_places,
     parse_tickets,
     table_of_draws,
 )
@@ -128,12 +131,14 @@ def _element_name(dtype: torch.dtype, inner: Sequence[int]) -> str:
     return f"{str(dtype).removeprefix('torch.')}{list(inner) if inner else ''}"
 
 
-def by_partition(groups: Sequence[GroupRows]) -> dict[RolloutId, list[GroupRows]]:
-    """The groups of each partition, in their order."""
-    sections: dict[RolloutId, list[GroupRows]] = {}
-    for group in groups:
-        sections.setdefault(group.ticket.rollout_id, []).append(group)
-    return sections
+def by_partition(groups: Sequence[GroupRows], order: GroupOrder) -> list[list[int]]:
+    """Places in `groups` of those that are stored together: of one partition, where that is known before a put."""
+    if order is GroupOrder.SWAP:
+        return [[place] for place in range(len(groups))]
+    sections: dict[RolloutId, list[int]] = {}
+    for place, group in enumerate(groups):
+        sections.setdefault(group.ticket.rollout_id, []).append(place)
+    return [sections[rollout_id] for rollout_id in sorted(sections)]
 
 
 def joined_columns(groups: Sequence[GroupRows], fields: Sequence[str]) -> Mapping[str, Column]:
@@ -141,9 +146,9 @@ def joined_columns(groups: Sequence[GroupRows], fields: Sequence[str]) -> Mappin
     return {field: join([group.columns[field] for group in groups]) for field in fields}
 
 
-def pack_places(groups: Sequence[GroupRows]) -> bytes:
-    """Per group, its ticket and its number in the partition."""
-    return np.array([(group.ticket.id, group.ticket.group) for group in groups], "<u4").tobytes()
+def pack_tickets(groups: Sequence[GroupRows]) -> bytes:
+    """Per group, its ticket."""
+    return np.array([group.ticket.id for group in groups], "<u4").tobytes()
 
 
 def pack_group_weights(groups: Sequence[GroupRows]) -> bytes:
@@ -251,34 +256,30 @@ class TransferQueueClient:
             wait.answer = Withheld(reply[1].decode())
         return wait.answer
 
-    def put_groups(self, groups: Sequence[GroupRows]) -> list[bool]:
-        """Makes whole groups part of the queue, all in one commit.
+    def put_groups(self, groups: Sequence[GroupRows]) -> list[GroupPlace | None]:
+        """Makes whole groups part of the queue, all in one commit, and says where each is.
 
-        False where the ticket was lost, or the group's weights died or are too old: it is generated again.
+        With `GroupOrder.SWAP` that need not be the place of its ticket. None where the ticket was lost, or the group's
+        weights died or are too old: it is generated again.
         """
         for group in groups:
             check_group(group, self._shape)
-        order = sorted(range(len(groups)), key=lambda place: groups[place].ticket.rollout_id)
-        by_rollout = by_partition([groups[place] for place in order])
-        fields = self._shape.generated_fields
-        sections = [
-            _Section(
-                (rollout_id, pack_places(members), pack_group_weights(members)),
-                joined_columns(members, fields),
-                fields,
-                None,
-            )
-            for rollout_id, members in by_rollout.items()
-        ]
+        parts = by_partition(groups, self._shape.order)
+        sections = [self._section_of([groups[place] for place in part]) for part in parts]
         for section in sections:
             check_elements("put_groups", section.columns, self._elements)
-        names = ", ".join(map(partition_name, by_rollout))
+        names = ", ".join(partition_name(r) for r in sorted({group.ticket.rollout_id for group in groups}))
         waiting = f"{self} puts {len(groups)} groups of {names}"
-        [verdicts, *_], _ = self._commit("put_groups", [len(sections)], sections, waiting)
-        accepted = [False] * len(groups)
-        for place, verdict in zip(order, verdicts.decode(), strict=True):
-            accepted[place] = verdict == "1"
-        return accepted
+        [packed, *_], _ = self._commit("put_groups", [len(sections)], sections, waiting)
+        found: list[GroupPlace | None] = [None] * len(groups)
+        for place, where in zip(chain.from_iterable(parts), parse_places(packed), strict=True):
+            found[place] = where
+        return found
+
+    def _section_of(self, groups: Sequence[GroupRows]) -> _Section:
+        fields = self._shape.generated_fields
+        head = (groups[0].ticket.rollout_id, pack_tickets(groups), pack_group_weights(groups))
+        return _Section(head, joined_columns(groups, fields), fields, None)
 
     def return_tickets(self, tickets: Sequence[Ticket], *, killed: bool) -> None:
         """Hands tickets back. `killed`: an engine died working on them, so their prompts become suspects."""

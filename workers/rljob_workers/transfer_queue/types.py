@@ -10,13 +10,15 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from math import ceil
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import orjson
 
 from rljob_api.names import Lineage, RolloutId, WeightVersion
+from rljob_api.spec.rollout import GroupOrder
 from rljob_api.spec.training import ClaimPolicy
 from rljob_api.wire.identity import WeightId
 
@@ -159,6 +161,13 @@ class QueueShape:
     tasks: tuple[Task, ...]
     kinds: tuple[FieldKind, ...] = ()
     """Of the fields that have one: what is put with another is refused."""
+    order: GroupOrder = GroupOrder.BOUND
+    """Whether groups may exchange their places."""
+    carries: bool = False
+    """Whether a group that swaps goes to any rollout. Some of its tokens may then be older than `max_staleness` allows:
+    training leaves those out."""
+    over_sampling: float = 1.0
+    """Groups that are drawn for each that the last open rollout needs."""
 
     def __post_init__(self) -> None:
         if len(self.fields) > MAX_FIELDS:
@@ -191,6 +200,11 @@ class QueueShape:
                 f"task {task.name}: optimizer steps of {task.rows_per_step} rows are no whole groups of"
                 f" {self.samples_per_prompt}. Use a multiple, or policy Balanced."
             )
+
+    @property
+    def capacity(self) -> int:
+        """Groups that may be issued and not trained."""
+        return ceil(self.batch_size * (self.max_staleness + self.over_sampling))
 
     @property
     def training_tasks(self) -> tuple[Task, ...]:
@@ -266,6 +280,13 @@ class GroupRows:
     newest: Sequence[WeightId]
 
 
+class GroupPlace(NamedTuple):
+    """Where the rows of a group are."""
+
+    rollout_id: RolloutId
+    group: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
     """Claimed rows of one partition with their bytes."""
@@ -306,6 +327,15 @@ def parse_tickets(packed: bytes) -> list[Ticket]:
         Ticket(number, RolloutId(rollout_id), group, attempt, prompt_index, bool(alone), refused)
         for number, rollout_id, group, attempt, prompt_index, alone, refused in _TICKET.iter_unpack(packed)
     ]
+
+
+_PLACE = struct.Struct("<2i")
+
+
+def parse_places(packed: bytes) -> list[GroupPlace | None]:
+    """Group for group, in the order of the put; None for one that was refused."""
+    places = (GroupPlace(RolloutId(rollout_id), group) for rollout_id, group in _PLACE.iter_unpack(packed))
+    return [None if place.group < 0 else place for place in places]
 
 
 def table_of_draws(cursor: int, front: Sequence[bytes], draws: bytes, kills: Sequence[bytes]) -> bytes:

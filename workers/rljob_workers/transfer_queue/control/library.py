@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
+from rljob_api.spec.rollout import GroupOrder
 from rljob_workers.transfer_queue.layout import layout_digest, layout_table
 from rljob_workers.transfer_queue.types import QueueShape, Task, TaskKind
 
@@ -19,6 +20,7 @@ _PARTS = (
     "rows",
     "training",
     "tickets",
+    "swaps",
     "evaluation",
     "puts",
     "deal",
@@ -58,8 +60,10 @@ def _shape_table(shape: QueueShape) -> str:
     bits = {field: 1 << place for place, field in enumerate(fields)}
     tasks = ",".join(_task_table(task, bits, shape.rows_per_partition) for task in shape.tasks)
     return (
-        f"{{layout='{layout_digest(layout_table(shape))}',batch={shape.batch_size},samples={shape.samples_per_prompt},rows={shape.rows_per_partition},"
-        f"staleness={shape.max_staleness},rollouts={shape.num_rollouts},kills={shape.max_prompt_kills},"
+        f"{{layout='{layout_digest(layout_table(shape))}',batch={shape.batch_size},samples={shape.samples_per_prompt},"
+        f"rows={shape.rows_per_partition},staleness={shape.max_staleness},rollouts={shape.num_rollouts},"
+        f"swaps={_boolean(shape.order is GroupOrder.SWAP)},carries={_boolean(shape.carries)},"
+        f"capacity={shape.capacity},kills={shape.max_prompt_kills},"
         f"attempts={shape.max_attempts},fields={_names(fields)},generated={_names(shape.generated_fields)},"
         f"generated_bits={_mask(shape.generated_fields, bits)},"
         f"bit={{{','.join(f'{field}={value}' for field, value in bits.items())}}},tasks={{{tasks}}},task={{}}}}\n"
@@ -73,9 +77,13 @@ def _task_table(task: Task, bits: dict[str, int], num_rows: int) -> str:
     step_rows = task.rows_per_step or num_rows
     return (
         f"{{name={_quoted(task.name)},steps={num_rows // step_rows},step_rows={step_rows},kind='{kind}',"
-        f"publishes={str(task.publishes).lower()},policy='{task.policy.value}',needs={_mask(task.needs, bits)},"
+        f"publishes={_boolean(task.publishes)},policy='{task.policy.value}',needs={_mask(task.needs, bits)},"
         f"writes={_mask(task.writes, bits)},need_fields={_names(task.needs)},write_fields={_names(task.writes)}}}"
     )
+
+
+def _boolean(value: bool) -> str:
+    return "true" if value else "false"
 
 
 def _mask(fields: tuple[str, ...], bits: dict[str, int]) -> int:

@@ -1,5 +1,7 @@
 -- What people look at while the job runs. Changes nothing; each call is bounded by the rows or leases that it is asked for.
 
+do -- its names are its own: a library has room for 200
+
 local LEASES_AT_ONCE = 1000
 
 -- Where the queue is, what keeps tickets back, who has some, what went for room, the partitions, the lives and the units.
@@ -15,7 +17,7 @@ read_call('inspect', function()
   for _, unit in ipairs(redis.call('HKEYS', UNITS)) do num_dead = num_dead + redis.call('LLEN', dead_on(unit)) end
   return {
     meta_number('epoch'), meta_number('lineage'), meta_number('seq'), meta_number('published'),
-    tonumber(meta('recorded') or -1), groups_issued(), SHAPE.batch * (SHAPE.staleness + 1), withheld_now() or '',
+    tonumber(meta('recorded') or -1), groups_issued(), SHAPE.capacity, withheld_now() or '',
     meta('draining') or '', meta('drained_until') or '', redis.call('HLEN', TICKETS), redis.call('ZCARD', AGAIN),
     num_dead, redis.call('ZCARD', GARBAGE), meta_number('dropped_retained'), meta_number('dropped_unclaimed'),
     redis.call('ZRANGE', PARTITIONS, 0, -1), holders, redis.call('HGETALL', UNITS), redis.call('HGETALL', LOST_CHUNKS),
@@ -124,3 +126,5 @@ read_call('inspect_rows', function(args)
   end
   return answer
 end)
+
+end

@@ -17,7 +17,7 @@ local function withheld_now()
 end
 
 read_call('stats', function()
-  local answer = {groups_issued(), SHAPE.batch * (SHAPE.staleness + 1), withheld_now() or '', meta_number('seq'),
+  local answer = {groups_issued(), SHAPE.capacity, withheld_now() or '', meta_number('seq'),
                   tostring(meta('epoch') or 0), meta_number('published'), meta('recorded') or -1,
                   meta('draining') or '', meta('drained_until') or ''}
   for _, task in ipairs(SHAPE.tasks) do
@@ -94,6 +94,8 @@ read_call('lacking', function(args)
 end)
 
 -- ---- invariants
+
+do
 
 local LETTERS = {u = true, r = true, c = true, d = true}
 
@@ -256,7 +258,7 @@ read_call('check', function(args)
     check_tickets(broken)
     check_draws(broken)
     local issued = groups_issued()
-    if issued > SHAPE.batch * (SHAPE.staleness + 1) then broken[#broken + 1] = issued .. ' groups are issued, more than the capacity' end
+    if issued > SHAPE.capacity then broken[#broken + 1] = issued .. ' groups are issued, more than the capacity' end
   elseif redis.call('ZSCORE', PARTITIONS, r) == false then
     return {} -- recorded meanwhile
   elseif args[2] == ':chunks' then
@@ -275,3 +277,5 @@ read_call('check', function(args)
   end
   return broken
 end)
+
+end

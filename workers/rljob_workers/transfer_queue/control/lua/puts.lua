@@ -1,18 +1,25 @@
 -- Puts of groups: all of a group's rows become part of the queue in one call, or none.
 
-local function weight_fits(r, packed)
+-- Whether a row's weights are alive, and whether it has a token that is too old for r; where groups are carried on, whether
+-- all of its tokens are.
+local function judge(r, packed)
   local oldest_lineage, oldest, newest_lineage, newest = struct.unpack('<i4i4i4i4', packed)
-  return r - oldest <= SHAPE.staleness and is_alive(oldest_lineage, oldest) and is_alive(newest_lineage, newest)
+  local counts = SHAPE.carries and newest or oldest
+  return {is_alive(oldest_lineage, oldest) and is_alive(newest_lineage, newest), r - counts <= SHAPE.staleness}
 end
 
+-- Whether a group of these rows can be trained in r: every row of it, or where groups are carried on some row.
 -- `judged`: verdicts so far. Most rows of a put were made by the same weights.
 local function weights_fit(r, weights, judged)
+  local some = false
   for i = 1, #weights, WEIGHT_BYTES do
     local packed = string.sub(weights, i, i + WEIGHT_BYTES - 1)
-    if judged[packed] == nil then judged[packed] = weight_fits(r, packed) end
-    if not judged[packed] then return false end
+    judged[packed] = judged[packed] or judge(r, packed)
+    local lives, fits = unpack(judged[packed])
+    if not lives or not (fits or SHAPE.carries) then return false end
+    some = some or fits
   end
-  return true
+  return some
 end
 
 -- Reads {number of chunks, (id, descriptor)..., row metas} from args[at]; gives the field and where the next one begins.
@@ -33,7 +40,7 @@ end
 local function read_sections(args)
   local sections, at = {}, 2
   for i = 1, tonumber(args[1]) do
-    local section = {r = tonumber(args[at]), groups = args[at + 1], weights = args[at + 2], fields = {}, order = SHAPE.generated}
+    local section = {r = tonumber(args[at]), tickets = args[at + 1], weights = args[at + 2], fields = {}, order = SHAPE.generated}
     at = at + 3
     for _, name in ipairs(SHAPE.generated) do section.fields[name], at = read_field(args, at) end
     require_units(descriptors_of(section.fields))
@@ -42,19 +49,28 @@ local function read_sections(args)
   return sections
 end
 
-local function admit_group(owner, section, id, group, weights, judged)
+-- The group of the ticket has its rows now; gives its number in the partition, or nil where it is none of the owner's.
+local function admit_group(owner, section, id, weights, judged)
   local t = load_ticket(id)
-  if not t or t.owner ~= owner or t.r ~= section.r or t.group ~= group then return false end
+  if not t or t.owner ~= owner or t.r ~= section.r then return nil end
   if not weights_fit(section.r, weights, judged) then
     return_ticket(t)
-    return false
+    return nil
   end
-  local g = load_group(section.r, group)
+  local g = load_group(t.r, t.group)
   g.state, g.ticket = 'p', 0
-  save_group(section.r, group, g)
+  save_group(t.r, t.group, g)
   forget_ticket(t)
   redis.call('HDEL', KILLS, t.prompt)
-  return true
+  return t.group
+end
+
+-- Where groups swap, a section has one group, and its place is found now: its bytes are stored by then.
+local function place_section(owner, section)
+  local t = SHAPE.swaps and load_ticket(struct.unpack('<I4', section.tickets))
+  if not t or t.owner ~= owner then return end
+  swap.to_the_front(t)
+  section.r = t.r
 end
 
 -- Adds the rows of group i of the section; groups that follow each other make one run.
@@ -67,14 +83,16 @@ local function add_run(runs, group, i)
   end
 end
 
+-- Gives the place of each group, partition and number in it; -1 for what was refused.
 local function commit_section(owner, section)
-  local n, verdicts, runs, judged, refused = SHAPE.samples, {}, {}, {}, false
-  for i = 0, #section.groups / 8 - 1 do
-    local id, group = struct.unpack('<I4I4', section.groups, i * 8 + 1)
+  local n, places, runs, judged, refused = SHAPE.samples, {}, {}, {}, false
+  place_section(owner, section)
+  for i = 0, #section.tickets / 4 - 1 do
+    local id = struct.unpack('<I4', section.tickets, i * 4 + 1)
     local weights = string.sub(section.weights, i * n * WEIGHT_BYTES + 1, (i + 1) * n * WEIGHT_BYTES)
-    local admitted = admit_group(owner, section, id, group, weights, judged)
-    verdicts[i + 1] = admitted and '1' or '0'
-    if admitted then add_run(runs, group, i) else refused = true end
+    local group = admit_group(owner, section, id, weights, judged)
+    places[i + 1] = struct.pack('<i4i4', group and section.r or -1, group or -1)
+    if group then add_run(runs, group, i) else refused = true end
   end
   scatter(key(section.r, 'weights'), runs, WEIGHT_BYTES, section.weights)
   for name, field in pairs(section.fields) do
@@ -88,12 +106,12 @@ local function commit_section(owner, section)
     keep_chunks(section.r, field.chunks, counts)
   end
   raise_bits(section.r, runs, SHAPE.generated_bits)
-  return table.concat(verdicts)
+  return table.concat(places)
 end
 
 rank_call('put_groups', function(args, owner)
-  local verdicts = {}
-  for i, section in ipairs(read_sections(args)) do verdicts[i] = commit_section(owner, section) end
+  local places = {}
+  for i, section in ipairs(read_sections(args)) do places[i] = commit_section(owner, section) end
   wake('tickets')
-  return {table.concat(verdicts)}, true
+  return {table.concat(places)}, true
 end)

@@ -220,6 +220,7 @@ end
 local function fence()
   for _, incarnation in ipairs(redis.call('HKEYS', LIVE)) do work.forget(incarnation) end
   redis.call('DEL', TICKETS, AGAIN)
+  swap.forget_all()
   forget_ranks()
 end
 

@@ -9,6 +9,9 @@ end
 
 local function tickets_of(incarnation) return 'q:tickets:' .. incarnation end
 
+-- Which places unfinished groups may leave (`swap.lua`). A table, as below.
+local swap = {}
+
 -- Work of a life: its tickets, and those that others got while it held them, until its beats list them no more. A table, since
 -- Lua has room for no more local names.
 local work = {}
@@ -32,16 +35,19 @@ local function load_ticket(id)
   local packed = redis.call('HGET', TICKETS, id)
   if not packed then return nil end
   local t = cmsgpack.unpack(packed)
-  return {id = id, r = t[1], group = t[2], attempt = t[3], prompt = t[4], owner = t[5], missed = t[6], alone = t[7], since = t[8]}
+  return {id = id, r = t[1], group = t[2], attempt = t[3], prompt = t[4], owner = t[5], missed = t[6], alone = t[7], since = t[8],
+          version = t[9]}
 end
 
 local function save_ticket(t)
-  redis.call('HSET', TICKETS, t.id, cmsgpack.pack({t.r, t.group, t.attempt, t.prompt, t.owner, t.missed, t.alone, t.since}))
+  redis.call('HSET', TICKETS, t.id,
+    cmsgpack.pack({t.r, t.group, t.attempt, t.prompt, t.owner, t.missed, t.alone, t.since, t.version}))
 end
 
 local function forget_ticket(t)
   redis.call('HDEL', TICKETS, t.id)
   redis.call('SREM', tickets_of(t.owner), t.id)
+  swap.withdraw(t)
 end
 
 -- Groups issued in partitions that are not done with: derived from the places, never counted up and down.
@@ -71,14 +77,16 @@ local function wait_again(r, group, g)
   wake('tickets')
 end
 
-local function issue(owner, r, group, g, alone)
+-- `version`: what the owner's engine holds; no token will be older.
+local function issue(owner, version, r, group, g, alone)
   local id = redis.call('HINCRBY', META, 'tickets', 1)
   g.state, g.ticket = 'i', id
   save_group(r, group, g)
   redis.call('ZREM', AGAIN, group_place(r, group))
   local t = {id = id, r = r, group = group, attempt = g.attempt, prompt = g.prompt, owner = owner, missed = 0,
-             alone = alone, since = now_ms()}
+             alone = alone, since = now_ms(), version = version}
   save_ticket(t)
+  swap.offer(t)
   redis.call('SADD', tickets_of(owner), id)
   return struct.pack('<I4I4I4I4I4I4I4', id, r, group, g.attempt, g.prompt, alone, g.refused)
 end
@@ -152,12 +160,15 @@ function work.take_back(owner)
   return taken
 end
 
--- What keeps the group at `place` from a replica that holds version `version`, apart from its own state.
+-- What keeps the group at `place` from a replica that holds version `version`, apart from its own state. Where groups are
+-- carried on, more may be drawn than the open rollouts have places for: one of these is trained with those of the last.
 local function gate(place, version)
   local r = math.floor(place / SHAPE.batch)
   if r >= SHAPE.rollouts then return 'NoneOpen' end
   if meta('draining') then return 'Draining' end
-  if r - version > SHAPE.staleness then return 'Staleness' end
+  if (SHAPE.carries and math.min(r, meta_number('published') + SHAPE.staleness) or r) - version > SHAPE.staleness then
+    return 'Staleness'
+  end
   -- What the trainer waits for is generated all the same: it makes room, and what has none then fails by name.
   if meta('memory') == '1' and r > meta_number('published') then return 'Memory' end
   return nil
@@ -166,7 +177,7 @@ end
 local function gate_new(place, version)
   local closed = gate(place, version)
   if closed then return closed end
-  if groups_issued() >= SHAPE.batch * (SHAPE.staleness + 1) then return 'Capacity' end
+  if groups_issued() >= SHAPE.capacity then return 'Capacity' end
   return nil
 end
 
@@ -204,9 +215,9 @@ local function issue_some(owner, version, limit)
       changed = true
     end
     if not is_suspect(g.prompt) then
-      given[#given + 1] = issue(owner, r, group, g, 0)
+      given[#given + 1] = issue(owner, version, r, group, g, 0)
     elseif held + #given == 0 and not work.evaluates(owner) then
-      return {issue(owner, r, group, g, 1)}, nil, true
+      return {issue(owner, version, r, group, g, 1)}, nil, true
     else
       why = 'Suspect'
       if g.ticket == 0 and redis.call('ZSCORE', AGAIN, group_place(r, group)) == false then wait_again(r, group, g) end
@@ -251,7 +262,7 @@ local function exchange(owner, t, g, draw)
     wait_again(t.r, t.group, g)
     return {'L'}, true
   end
-  return {'T', issue(owner, t.r, t.group, g, suspect and 1 or 0)}, true
+  return {'T', issue(owner, t.version, t.r, t.group, g, suspect and 1 or 0)}, true
 end
 
 rank_call('redraw', function(args, owner)

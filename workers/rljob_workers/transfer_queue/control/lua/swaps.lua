@@ -1,0 +1,76 @@
+-- Swaps (`rollout.order: Swap`): a group that is put takes the lowest place that is still unfinished, and what was to fill
+-- that place gets its place. A group that is still generating goes to a later rollout only as far as the bound lets it:
+-- no token of it is older than what its engine held when its ticket was issued. Where groups are carried on
+-- (`rollout.partial`) it goes anywhere: tokens that become too old are not trained on.
+-- `q:movable:V` is the sorted set of tickets that were issued under a version that leaves the remainder V, by their places.
+-- Tickets of at most maxStaleness + 1 versions are in work, so that a set is of one version, or of all.
+
+do
+
+local NUM_SETS = SHAPE.carries and 1 or SHAPE.staleness + 1
+
+local function movable(version) return 'q:movable:' .. version % NUM_SETS end
+
+-- The ticket's group is in work at its place.
+function swap.offer(t)
+  if SHAPE.swaps then redis.call('ZADD', movable(t.version), group_place(t.r, t.group), t.id) end
+end
+
+function swap.withdraw(t)
+  if SHAPE.swaps then redis.call('ZREM', movable(t.version), t.id) end
+end
+
+-- Tickets end with their epoch.
+function swap.forget_all()
+  if SHAPE.swaps then
+    for remainder = 0, NUM_SETS - 1 do redis.call('DEL', movable(remainder)) end
+  end
+end
+
+-- The lowest unfinished place before rollout r whose group may go to r. One that waits to be issued again has no token yet.
+local function lowest_before(r)
+  local lowest = r * SHAPE.batch
+  local function look(places)
+    if #places > 0 then lowest = math.min(lowest, tonumber(places[#places])) end
+  end
+  look(redis.call('ZRANGE', AGAIN, 0, 0))
+  local newest = meta_number('published')
+  for version = SHAPE.carries and newest or math.max(r - SHAPE.staleness, 0), newest do
+    look(redis.call('ZRANGE', movable(version), 0, 0, 'WITHSCORES'))
+  end
+  return lowest < r * SHAPE.batch and lowest or nil
+end
+
+local function exchange_places(t, place)
+  local r, group = place_group(place)
+  local mine, other = load_group(t.r, t.group), load_group(r, group)
+  save_group(r, group, mine)
+  save_group(t.r, t.group, other)
+  if other.state == 'w' then
+    redis.call('ZREM', AGAIN, place)
+    redis.call('ZADD', AGAIN, group_place(t.r, t.group), group_place(t.r, t.group))
+  else
+    local moved = load_ticket(other.ticket)
+    moved.r, moved.group = t.r, t.group
+    save_ticket(moved)
+    swap.offer(moved)
+  end
+  t.r, t.group = r, group
+  redis.call('HINCRBY', META, 'swaps', 1)
+end
+
+-- The ticket's group is there: it goes as far to the front as it can. By several exchanges where the first place that is
+-- free for it leads to a lower one, whose group may not go as far as its own.
+function swap.to_the_front(t)
+  if not SHAPE.swaps then return end
+  local place = lowest_before(t.r)
+  if not place then return end
+  while place do
+    exchange_places(t, place)
+    place = lowest_before(t.r)
+  end
+  save_ticket(t)
+  swap.offer(t)
+end
+
+end
