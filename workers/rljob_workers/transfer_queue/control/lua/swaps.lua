@@ -2,7 +2,7 @@
 -- that place gets its place. A group that is still generating goes to a later rollout only as far as the bound lets it:
 -- no token of it is older than what its engine held when its ticket was issued. Where groups are carried on
 -- (`rollout.partial`) it goes anywhere: tokens that become too old are not trained on.
--- `q:movable:V` is the sorted set of tickets that were issued under a version that leaves the remainder V, by their places.
+-- `q:movable:VERSION` is the sorted set of tickets that were issued under a version that leaves the remainder VERSION, by their places.
 -- Tickets of at most maxStaleness + 1 versions are in work, so that a set is of one version, or of all.
 
 do
