@@ -77,6 +77,9 @@ def functions_of(spec: RLJobSpec) -> Iterator[UserFunction]:
     if sampling is not None and ":" in sampling.filter:
         field = "spec.rollout.dynamicSampling"
         yield UserFunction(f"{field}.filter", sampling.filter, f"{field}.path", sampling.path)
+    if (curriculum := spec.rollout.curriculum) is not None:
+        field = "spec.rollout.curriculum"
+        yield UserFunction(f"{field}.function", curriculum.function, f"{field}.path", curriculum.path)
     named = {
         "advantage": algorithm.advantage,
         "loss": algorithm.loss,
