@@ -131,7 +131,7 @@ def test_what_was_put_in_vain_is_not_counted_and_what_a_restore_voids_stays(make
     assert counted(job.rollout) == {2: (1, 2, 0, 0.0), 3: (1, 2, 0, 0.0)}
 
 
-def test_a_server_that_lost_everything_goes_on_with_what_the_checkpoint_says(make_job: MakeJob) -> None:
+def test_a_server_that_lost_everything_goes_on_with_what_the_checkpoint_states(make_job: MakeJob) -> None:
     job = make_job(with_curriculum(batch=2, staleness=0))
     job.rollout.choose_rows(range(6), [5, 4, 3, 2, 1, 0])
     assert put(job.rollout, job, job.tickets(2), GroupScore(2, 1, 0.1)) == [True, True]
