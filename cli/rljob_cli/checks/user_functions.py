@@ -85,6 +85,7 @@ def functions_of(spec: RLJobSpec) -> Iterator[UserFunction]:
         "loss": algorithm.loss,
         "lossAggregation": algorithm.loss_aggregation,
         "correction.kind": algorithm.correction.kind,
+        "sampleFilter": algorithm.sample_filter,
     }
     for field, name in named.items():
         if name is not None and ":" in name:

@@ -61,9 +61,13 @@ def make_job(folder: Path, function: str = "unsolved") -> dict[str, Any]:
 
 def tables(job: RunningJob) -> dict[str, dict[str, Any]]:
     """What each checkpoint says of the curriculum, by version; where two epochs made one of a version, the later's."""
-    found = [(*path.parent.name.split("-")[:2], path) for path in (job.out / "checkpoints").glob("*-e*/tickets.json")]
-    found.sort(key=lambda one: (int(one[0]), int(one[1].removeprefix("e"))))
-    return {version: json.loads(path.read_bytes()).get("curriculum", NOTHING) for version, _, path in found}
+    found = []
+    for path in (job.out / "checkpoints").glob("*-e*/tickets.json"):
+        version, epoch, _ = path.parent.name.split("-")
+        found.append((int(version), int(epoch.removeprefix("e")), path))
+    return {
+        str(version): json.loads(path.read_bytes()).get("curriculum", NOTHING) for version, _, path in sorted(found)
+    }
 
 
 def recorded(job: RunningJob) -> str:

@@ -108,6 +108,7 @@ SINGLE_FIELDS = [
     pytest.param({"spec.rollout.dynamicSampling": {"filter": "Variance"}}, 'spec.rollout.dynamicSampling.filter: "Variance" is not of the right form. Give NoVariance, or an import path of the form package.module:function.', id="dynamic sampling: an unknown filter"),
     pytest.param({"spec.rollout.dynamicSampling": {"maxAttempts": 1}}, "spec.rollout.dynamicSampling.maxAttempts: 1 is below the minimum 2. Give a value of at least 2.", id="dynamic sampling: without a second draw"),
     pytest.param({"spec.rollout.curriculum": {"function": "easy"}}, 'spec.rollout.curriculum.function: "easy" is not of the right form. Give an import path of the form package.module:function.', id="curriculum: no import path"),
+    pytest.param({"spec.algorithm.sampleFilter": "best"}, 'spec.algorithm.sampleFilter: "best" is not of the right form. Give an import path of the form package.module:function.', id="sample filter: no import path"),
     pytest.param({"spec.rollout.curriculum": {}}, "spec.rollout.curriculum.function: is missing. Give a string.", id="curriculum: without a function"),
     pytest.param({"spec.scheduling": {"gang": "Volcano"}}, 'spec.scheduling.gang: "Volcano" is not a known value. Known here: PodGroup.', id="a gang of another kind"),
     pytest.param({"spec.scheduling": {"schedulerName": "My Scheduler"}}, 'spec.scheduling.schedulerName: "My Scheduler" is not of the right form. Give the name of a scheduler, such as scheduler-plugins-scheduler.', id="a name that no scheduler has"),

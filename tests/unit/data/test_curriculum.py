@@ -79,7 +79,7 @@ def test_the_function_is_called_once_for_a_window() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 30)), min_size=1, max_size=60), st.randoms())
-def test_all_ranks_get_the_same_row_for_a_draw_whatever_the_function_says(
+def test_all_ranks_get_the_same_row_for_a_draw_whatever_the_function_chooses(
     asked: list[tuple[int, int]], random: object
 ) -> None:
     queue, seen = Queue(), dict[int, str]()
