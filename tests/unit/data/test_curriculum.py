@@ -172,6 +172,15 @@ def test_rows_are_counted_through_the_sources() -> None:
     assert mixed.of_row(4, 99).index == 99
 
 
+def test_data_that_has_fewer_rows_than_before_is_named() -> None:
+    queue = Queue()
+    queue.rows = dict.fromkeys(range(4), NUM_ROWS)
+    with pytest.raises(
+        ValueError, match=r"^rollout.curriculum: row 10 was chosen for draw 2, and the data has 10 rows now"
+    ):
+        prompts(queue, lambda *_: []).at(2)
+
+
 def test_data_that_has_too_many_rows_is_refused() -> None:
     with pytest.raises(
         ValueError, match=r"the data has 20000001 rows, and pass rates are counted for 20000000 at most"

@@ -126,13 +126,19 @@ class CurriculumPrompts:
         self._known: OrderedDict[int, list[int]] = OrderedDict()
 
     def at(self, index: int, /) -> Prompt:
-        """Of draw `index`. Raises ValueError where the user's function cannot choose."""
+        """Of draw `index`. Raises ValueError where the user's function cannot choose, or the data has become less."""
         window, place = divmod(index, self._window)
         if window not in self._known:
             self._known[window] = self._rows_of(window)
             while len(self._known) > _RETAINED_WINDOWS:
                 self._known.popitem(last=False)
-        return self._source.of_row(self._known[window][place], index)
+        row = self._known[window][place]
+        if row >= len(self._source):
+            raise ValueError(
+                f"rollout.curriculum: row {row} was chosen for draw {index}, and the data has {len(self._source)} rows"
+                " now. Put back the data that the job began with."
+            )
+        return self._source.of_row(row, index)
 
     def _rows_of(self, window: int) -> list[int]:
         draws = range(window * self._window, (window + 1) * self._window)

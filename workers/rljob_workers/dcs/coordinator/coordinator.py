@@ -326,8 +326,10 @@ class Coordinator:
 
     def _place_of_prompt(self, index: int) -> str:
         spec = self._context.job.spec
-        row = None if spec.rollout.curriculum is None else self._context.admin.chosen_row(index)
-        return place_of_prompt(spec.data, index) if row is None else place_of_row(spec.data, row)
+        if spec.rollout.curriculum is None:
+            return place_of_prompt(spec.data, index)
+        row = self._context.admin.chosen_row(index)
+        return "a row that is not known" if row is None else place_of_row(spec.data, row)
 
 
 def _observed(report: EvaluationReport, spec: RLJobSpec) -> EvaluationObservation:
