@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from rljob_api.names import Epoch, Role
+from rljob_api.spec.rollout import GroupOrder
 from rljob_api.wire.observation import ServerState
 from rljob_workers.transfer_queue.admin import QueueAdmin
 from rljob_workers.transfer_queue.client import TransferQueueClient
@@ -31,9 +32,10 @@ def with_curriculum(**fields: int) -> QueueShape:
 
 
 def put(queue: TransferQueueClient, job: Job, tickets: Sequence[Ticket], score: GroupScore) -> list[bool]:
-    """As made by the newest weight."""
-    made_by = weight(job.admin.published())
-    return queue.put_groups([replace(job.group(ticket, made_by), score=score) for ticket in tickets])
+    """As made by the newest weight; of each group whether it is there."""
+    made_by = weight(job.admin.published(), job.epoch)
+    places = queue.put_groups([replace(job.group(ticket, made_by), score=score) for ticket in tickets])
+    return [place is not None for place in places]
 
 
 def counted(queue: TransferQueueClient) -> dict[int, tuple[int, int, int, float]]:
@@ -119,8 +121,7 @@ def test_what_was_put_in_vain_is_not_counted_and_what_a_restore_voids_stays(make
     job.rollout = job.client(Role.ROLLOUT)
     again = job.tickets(2, weight(0, 2))
     assert job.rollout.chosen_rows(range(again[0].prompt_index, 2)) == [2, 3]
-    made = [replace(job.group(ticket, weight(0, 2)), score=GroupScore(2, 0, 0.0)) for ticket in again]
-    assert job.rollout.put_groups(made) == [True, True]
+    assert put(job.rollout, job, again, GroupScore(2, 0, 0.0)) == [True, True]
     wiped = {chunk for unit in job.servers.units for chunk in unit.admin().keys("*")}
     assert wiped
     for unit in job.servers.units:
@@ -177,3 +178,12 @@ def test_a_job_without_a_curriculum_keeps_nothing_of_one(make_job: MakeJob) -> N
     assert "curriculum" not in json.loads(job.rollout.ticket_table())
     with job.servers.control.admin() as control:
         assert control.exists("q:chosen", "q:rates") == 0
+
+
+def test_a_group_that_takes_another_place_counts_for_its_own_row(make_job: MakeJob) -> None:
+    job = make_job(replace(with_curriculum(batch=1, staleness=1), order=GroupOrder.SWAP))
+    job.rollout.choose_rows(range(2), [3, 5])
+    first, second = job.tickets(2)
+    assert job.rollout.put_groups([replace(job.group(second), score=GroupScore(2, 2, 2.0))]) == [(0, 0)]
+    assert put(job.rollout, job, [first], GroupScore(2, 0, 0.5)) == [True]
+    assert counted(job.rollout) == {3: (1, 2, 0, 0.5), 5: (1, 2, 2, 2.0)}
