@@ -282,7 +282,9 @@ class TransferQueueClient:
 
     def _section_of(self, groups: Sequence[GroupRows]) -> _Section:
         fields = self._shape.generated_fields
-        head = (groups[0].ticket.rollout_id, pack_tickets(groups), pack_group_weights(groups), *self._scores(groups))
+        head: list[Argument] = [groups[0].ticket.rollout_id, pack_tickets(groups), pack_group_weights(groups)]
+        if self._shape.has_curriculum:
+            head.append(b"".join(group.score.pack() for group in groups))
         return _Section(head, joined_columns(groups, fields), fields, None)
 
     def return_tickets(self, tickets: Sequence[Ticket], *, killed: bool) -> None:
@@ -516,9 +518,6 @@ class TransferQueueClient:
         failpoint("queue.after_script")
         self.seen_seq = max(self.seen_seq, reply[0])
         return reply[1:]
-
-    def _scores(self, groups: Sequence[GroupRows]) -> list[bytes]:
-        return [b"".join(group.score.pack() for group in groups)] if self._shape.has_curriculum else []
 
     def _commit(
         self, name: str, head: Sequence[Argument], sections: Sequence[_Section], waiting: str
