@@ -205,6 +205,10 @@ def _with_paths(job: RLJob, change: Callable[[str, RepoKind], str]) -> RLJob:
         path = changed(rollout.dynamic_sampling.path)
         sampling = rollout.dynamic_sampling.model_copy(update={"path": path})
         rollout = rollout.model_copy(update={"dynamic_sampling": sampling})
+    if rollout.curriculum is not None:
+        path = changed(rollout.curriculum.path)
+        curriculum = rollout.curriculum.model_copy(update={"path": path})
+        rollout = rollout.model_copy(update={"curriculum": curriculum})
     algorithm = spec.algorithm.model_copy(update={"path": changed(spec.algorithm.path)})
     roles = spec.roles
     if roles.critic is not None:

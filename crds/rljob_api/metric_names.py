@@ -32,6 +32,7 @@ OF_STEPS = (
     "response_length/max",
     "response_length/truncated_share",
     "samples/invalid_share",
+    "samples/filtered_share",
     "samples/drawn_share",
     "staleness/mean",
     "staleness/max",

@@ -44,6 +44,7 @@ _FORMS = {
     "kind": "Give RLJob.",
     "name": FORM_OF_NAME,
     "function": "Give an import path of the form package.module:function.",
+    "sampleFilter": "Give an import path of the form package.module:function.",
     "filter": "Give NoVariance, or an import path of the form package.module:function.",
     "schedulerName": "Give the name of a scheduler, such as scheduler-plugins-scheduler.",
     "priorityClassName": "Give the name of a PriorityClass.",

@@ -52,6 +52,7 @@ NEVER_REPORTED = {
     "rljob_experts_": "this job's model has none",
     "rljob_critic_experts_": "this job's model has none",
     "rljob_step_metric": "this job's reward names none",
+    "rljob_samples_filtered_share": "only with algorithm.sampleFilter",
     "rljob_groups_draws": "only with rollout.dynamicSampling",
     "rljob_groups_last_draw_refused": "only with rollout.dynamicSampling",
     "rljob_evaluation_set_aside_prompts": "only where a prompt has killed engines",

@@ -77,11 +77,15 @@ def functions_of(spec: RLJobSpec) -> Iterator[UserFunction]:
     if sampling is not None and ":" in sampling.filter:
         field = "spec.rollout.dynamicSampling"
         yield UserFunction(f"{field}.filter", sampling.filter, f"{field}.path", sampling.path)
+    if (curriculum := spec.rollout.curriculum) is not None:
+        field = "spec.rollout.curriculum"
+        yield UserFunction(f"{field}.function", curriculum.function, f"{field}.path", curriculum.path)
     named = {
         "advantage": algorithm.advantage,
         "loss": algorithm.loss,
         "lossAggregation": algorithm.loss_aggregation,
         "correction.kind": algorithm.correction.kind,
+        "sampleFilter": algorithm.sample_filter,
     }
     for field, name in named.items():
         if name is not None and ":" in name:

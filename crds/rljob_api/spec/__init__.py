@@ -19,6 +19,7 @@ from rljob_api.rule import Derived, Rule, RuledModel
 from rljob_api.spec.advantages import ADVANTAGES
 from rljob_api.spec.algorithm import AlgorithmSpec, ProximalPolicy
 from rljob_api.spec.checkpoint import CheckpointSpec
+from rljob_api.spec.curriculum import CURRICULUM
 from rljob_api.spec.data import DataSpec
 from rljob_api.spec.dynamic_sampling import DYNAMIC_SAMPLING
 from rljob_api.spec.evaluation import EvaluationSpec
@@ -325,6 +326,7 @@ SPEC: tuple[Rule, ...] = (
     *EXPERTS,
     *MEASURED,
     *DYNAMIC_SAMPLING,
+    *CURRICULUM,
     Rule(
         field="algorithm.proximal",
         holds=_has_no_idle_forward,

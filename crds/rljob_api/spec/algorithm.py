@@ -390,6 +390,13 @@ class AlgorithmSpec(RuledModel):
     loss like others, and make it smaller where it is a mean. LeaveOut: they are masked, so that neither the loss's
     normaliser, nor its KL term, nor its metrics know them. The metric groups/no_variance counts them either way. With
     ReMax the greedy answer is one more of the group: where it has another reward, the group is not left out."""
+    sample_filter: (
+        Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$", max_length=256)]
+        | None
+    ) = None
+    """`package.module:function` with the signature of `rljob_workers.training.sample_filter.TrainsOn`: it sees each
+    sample as the step that would train on it, with its advantages and staleness, and says whether it does. The policy's
+    loss leaves out what it does not; a critic trains on it. The metric samples/filtered_share counts it. Null: all."""
 
     @property
     def advantage_traits(self) -> AdvantageTraits:

@@ -15,6 +15,7 @@ from pydantic.alias_generators import to_snake
 from rljob_api.base import ApiModel
 from rljob_api.change import fixed
 from rljob_api.rule import Rule, RuledModel
+from rljob_api.spec.curriculum import CurriculumSpec
 from rljob_api.spec.dynamic_sampling import DynamicSamplingSpec
 
 KINDS = (
@@ -431,6 +432,9 @@ class RolloutSpec(ApiModel):
     """A prompt that was alone in work when its worker died this often is set aside and another is drawn."""
     max_attempts: int = Field(default=8, ge=1, le=1000)
     """Draws for one group before the job fails with a name; those that dynamicSampling refuses are not among them."""
+    curriculum: CurriculumSpec | None = None
+    """Which row of the data comes next is chosen while the job runs; data.shuffleSeed orders nothing then. Null: every
+    pass over the data has each row once."""
     dynamic_sampling: DynamicSamplingSpec | None = None
     """Draws groups anew that a filter refuses, such as those whose rewards are all equal. Null: what is drawn is
     trained on."""

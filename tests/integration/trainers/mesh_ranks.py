@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import random
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
+from rljob_workers.tensors.columns import Column
+from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers.data_parallel import GroupError
 from rljob_workers.trainers.mesh import Mesh, Message
+from rljob_workers.training.sample_filter import SampleFilter
+from rljob_workers.transfer_queue.types import Batch
 from tests.integration.trainers.worlds import meet
+from tests.unit.training.batches import make_batch
 
 DP_RANK_OF = [0, 1, 0, 1]
 """As under pipeline parallelism: the ranks of a model are not neighbours."""
+
+
+def make_rows(count: int) -> Batch:
+    batch = make_batch([0] * count, [0.0] * count, [1] * count)
+    of_tokens = Jagged.from_lengths(torch.zeros(count), torch.ones(count, dtype=torch.int64))
+    return replace(batch, columns={**batch.columns, Column.ADVANTAGES: of_tokens, Column.ROLLOUT_LOG_PROBS: of_tokens})
 
 
 def main(folder: Path, rank: int, leaves_early: int) -> None:
@@ -41,6 +54,11 @@ def main(folder: Path, rank: int, leaves_early: int) -> None:
     count = torch.tensor([float(rows)])
     mesh.add_up(count, "rows")
     facts = mesh.gather(torch.full((2,), float(rows)), "facts")
+    by_lot = SampleFilter("own:lots", lambda _: random.random() < 0.5, 2)
+    answer = by_lot.passed_by_source(mesh, make_rows(64), torch.ones(64, dtype=torch.bool))
+    both = answer.float()
+    mesh.sharing.add_up(both, "what each of them was given")
+    assert torch.equal(both, 2 * answer), "ranks that share rows have one answer"
     if rank == leaves_early:
         return
     if leaves_early >= 0:

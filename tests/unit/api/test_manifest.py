@@ -81,6 +81,7 @@ def test_paths_are_relative_to_the_manifest() -> None:
         "spec.data.prompts": "/data/prompts.jsonl",
         "spec.rollout.reward": {"custom": {"function": "a:b", "path": "."}},
         "spec.rollout.dynamicSampling": {"filter": "a:c", "path": "filters"},
+        "spec.rollout.curriculum": {"function": "a:d", "path": "../lessons"},
         "spec.checkpoint": {"path": "saved"},
     }
     spec = resolve_paths(parse_manifest(yaml.safe_dump(changed(changes)), "job.yaml"), Path("/jobs/demo")).spec
@@ -91,6 +92,8 @@ def test_paths_are_relative_to_the_manifest() -> None:
     assert spec.rollout.reward.custom.path == "/jobs/demo"
     assert spec.rollout.dynamic_sampling is not None
     assert spec.rollout.dynamic_sampling.path == "/jobs/demo/filters"
+    assert spec.rollout.curriculum is not None
+    assert spec.rollout.curriculum.path == "/jobs/lessons"
     assert spec.checkpoint.path == "saved"  # relative to the run folder, which is not known yet
 
 

@@ -111,7 +111,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "spec.model.config.tokenizer.alphabet": st.sampled_from(["ab", "0123456789=", None]),
     "spec.data.prompts": st.none(),
     "spec.data.sources": st.sampled_from(
-        [None, [{"prompts": "a"}], [{"prompts": "a", "weight": 0.5}, {"prompts": "b"}]]
+        [None, [{"prompts": "a"}], [{"prompts": "a", "weight": 0.5}, {"prompts": "b"}], [{"prompts": "a", "weight": 1}]]
     ),
     "spec.data.chatTemplate": st.sampled_from([None, {}, {"file": "t"}]),
     "spec.data.systemPrompt": st.sampled_from([None, "s"]),
@@ -162,6 +162,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "spec.stopWhen": st.none()
     | st.fixed_dictionaries({"metric": MEASURED}, optional={"above": BOUND, "below": BOUND, "forSteps": st.just(3)}),
     "spec.checkpoint.keepBest": st.none() | st.fixed_dictionaries({"metric": MEASURED}),
+    "spec.rollout.curriculum": st.sampled_from([None, {"function": "a:b"}]),
     "spec.rollout.dynamicSampling": st.sampled_from([None, {}, {"filter": "NoVariance"}, {"filter": "a:b"}]),
     "spec.evaluation": st.none() | st.fixed_dictionaries({"sets": EVALUATION_SETS, "everySteps": st.just(2)}),
     "spec.algorithm.noVariance": st.sampled_from(["Keep", "LeaveOut"]),

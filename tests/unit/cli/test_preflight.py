@@ -259,6 +259,20 @@ def test_a_filter_that_is_not_there_is_named(rewards: Path) -> None:
     ]
 
 
+def test_a_curriculum_that_is_not_there_is_named(rewards: Path) -> None:
+    curriculum = {"function": "reward:lots", "path": "."}
+    assert _problems(rewards, {"spec.rollout.curriculum": curriculum}, GOOD_LINE) == [
+        "spec.rollout.curriculum.function: reward.py has no lots. Define it there or correct the name."
+    ]
+
+
+def test_a_filter_of_samples_that_is_not_there_is_named(rewards: Path) -> None:
+    changes = {"spec.algorithm.sampleFilter": "reward:best", "spec.algorithm.path": "."}
+    assert _problems(rewards, changes, GOOD_LINE) == [
+        "spec.algorithm.sampleFilter: reward.py has no best. Define it there or correct the name."
+    ]
+
+
 FOUND = [
     ("def points(a): ...", "points"),
     ("async def points(a): ...", "points"),

@@ -16,6 +16,7 @@ from rljob_workers.rollout.scoring_stage import Refused, ScoreStage
 from rljob_workers.rollout.trajectory import LostSample
 from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.packed import unpack_rows
+from rljob_workers.transfer_queue.pass_rates import UNSCORED, GroupScore
 from rljob_workers.transfer_queue.types import GroupRows
 from tests.unit.rollout.test_score import TICKET, RememberingReward, ScoredBut, beside_greedy, decode, make_group
 
@@ -193,6 +194,19 @@ def test_a_filter_that_does_not_work_is_named_with_the_prompt(tmp_path: Path, na
 def test_a_filter_that_cannot_be_called_is_refused_at_the_start(tmp_path: Path, name: str, sentence: str) -> None:
     with pytest.raises(ValueError, match=f"^rollout.dynamicSampling.filter: group_{name}:{name} {sentence}"):
         loaded(tmp_path, name)
+
+
+def test_what_a_refused_group_has_earned_goes_with_it() -> None:
+    sampling = DynamicSampling(rewards_differ, 3)
+    stage, group = ScoreStage(ScoredBut(set()), decode, sampling=sampling, pass_reward=0.5), make_group(TICKET, 4)
+    (outcome,) = stage.run([replace(group, samples=(*group.samples, LostSample("gone")))])
+    assert outcome == Refused(TICKET, GroupScore(2, 2, 2.0))
+    (rows,) = ScoreStage(RememberingReward(), decode, sampling=sampling, pass_reward=0.5).run([make_group(TICKET, 4)])
+    assert isinstance(rows, GroupRows)
+    assert rows.score == GroupScore(2, 1, 1.0)
+    (rows,) = ScoreStage(RememberingReward(), decode).run([make_group(TICKET, 4)])
+    assert isinstance(rows, GroupRows)
+    assert rows.score == UNSCORED
 
 
 def test_no_filter_is_none() -> None:

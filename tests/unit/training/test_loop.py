@@ -25,9 +25,10 @@ from rljob_workers.trainers.data_parallel import DataParallelGroup, RankVote, ag
 from rljob_workers.trainers.mesh import data_parallel
 from rljob_workers.training.gang_loop import GangParts
 from rljob_workers.training.loop import ActorConfig, ActorLoop, Proximal
+from rljob_workers.training.sample_filter import SampleFilter
 from rljob_workers.training.turns import OwnTurns
 from rljob_workers.transfer_queue.dataset import Slicing
-from rljob_workers.transfer_queue.types import Claim, NotReady
+from rljob_workers.transfer_queue.types import Batch, Claim, NotReady
 from tests.unit.training.batches import make_batch
 
 PATIENCE_SECONDS = 60.0
@@ -158,7 +159,13 @@ class Publisher:
         self.publish = rank.publish
 
 
-def run(ranks: list[Rank], proximal: Proximal, monkeypatch: pytest.MonkeyPatch, critic_only: int = 0) -> None:
+def run(
+    ranks: list[Rank],
+    proximal: Proximal,
+    monkeypatch: pytest.MonkeyPatch,
+    critic_only: int = 0,
+    sample_filter: SampleFilter | None = None,
+) -> None:
     """All ranks to their ends, each in a thread."""
     monkeypatch.setattr("rljob_workers.training.loop.train_rows", lambda batch, *_: SLICE)
     monkeypatch.setattr("rljob_workers.rank_loop.TURN_SECONDS", 0.0)
@@ -173,7 +180,7 @@ def run(ranks: list[Rank], proximal: Proximal, monkeypatch: pytest.MonkeyPatch, 
             with closing(Timeline(Path(os.devnull), f"actor-{number}")) as timeline:
                 gang = GangParts(rank, rank, rank, OwnTurns(), timeline)
                 publisher: Any = Publisher(rank)
-                ActorLoop(config, gang, slicing, rank, publisher, None).run()
+                ActorLoop(config, gang, slicing, rank, publisher, None, sample_filter).run()
         except BaseException as error:
             failures.append(error)
             meeting._barrier.abort()
@@ -238,3 +245,24 @@ def test_what_is_agreed_is_what_all_can_and_any_must() -> None:
         thread.join()
     assert answers[0] == answers[1] == answers[2]
     assert (answers[0].all_have_rows, answers[0].draining, answers[0].num_micro_batches) == (False, (2,), 5)
+
+
+class Counting(SampleFilter):
+    """Passes all, and counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def passed(self, batch: Batch, asked: torch.Tensor) -> torch.Tensor:
+        del batch
+        self.asked += 1
+        return asked
+
+
+@pytest.mark.parametrize("proximal", [Proximal.QUEUE, Proximal.ROLLOUT])
+def test_a_filter_is_asked_once_for_a_slice_and_not_where_nothing_is_trained(
+    proximal: Proximal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Counting()
+    run([Rank({}, None)], proximal, monkeypatch, critic_only=1, sample_filter=found)
+    assert found.asked == (ROLLOUTS - 1) * SLICES, "once, of two passes and of a pass for log-probs"

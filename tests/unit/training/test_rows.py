@@ -191,6 +191,14 @@ def test_a_rollout_is_worth_what_its_valid_samples_are() -> None:
     assert (summary.metrics["samples/invalid_share"], summary.metrics["response_length/truncated_share"]) == (0.5, 0.5)
 
 
+def test_a_step_reports_the_share_that_a_filter_leaves_out() -> None:
+    batch = make_batch([0, 0, 1, 1], [1.0, 0.0] * 2, [1] * 4)
+    facts = slice_facts(batch, torch.tensor([True, False, False, False]))
+    assert row_metrics(dict(zip(FACTS, facts.unbind(1), strict=True)), RolloutId(3))["samples/filtered_share"] == 0.25
+    without = row_metrics(dict(zip(FACTS, slice_facts(batch).unbind(1), strict=True)), RolloutId(3))
+    assert "samples/filtered_share" not in without
+
+
 def test_a_step_reports_how_often_its_groups_were_drawn() -> None:
     batch = make_batch([0, 0, 1, 1, 2, 2], [1.0, 0.0] * 3, [1] * 6)
     of_groups = [{DRAWS: 3, LAST_REFUSED: True}, {DRAWS: 1, LAST_REFUSED: False}, {}]  # the last before the filter

@@ -8,17 +8,17 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rljob_workers.data.prompts import Prompt, PromptSource
+from rljob_workers.data.prompts import Prompt, PromptSource, RowSource
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from rljob_api.spec.data import DataSpec
 
-__all__ = ["Prompt", "PromptSource", "build_prompt_source"]
+__all__ = ["Prompt", "PromptSource", "RowSource", "build_prompt_source"]
 
 
-def build_prompt_source(spec: DataSpec, tokenizer: PreTrainedTokenizerBase) -> PromptSource:
+def build_prompt_source(spec: DataSpec, tokenizer: PreTrainedTokenizerBase) -> RowSource:
     """The source that `spec` means; ValueError (a sentence) where it cannot be."""
     from rljob_workers.data.prompts import PromptEncoder
     from rljob_workers.models.chat_templates import chat_template_of

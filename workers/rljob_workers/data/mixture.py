@@ -7,12 +7,14 @@ seed and n alone: a cursor of one number resumes all of them, and each source is
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import accumulate
 
 from rljob_api.spec.data import block_counts
-from rljob_workers.data.prompts import Prompt, PromptSource, shuffled_position
+from rljob_workers.data.prompts import Prompt, RowSource, shuffled_position
 
 _RETAINED_BLOCKS = 8
 """Whose places are known, since prompts are asked for nearly in turn."""
@@ -66,19 +68,25 @@ def _spread(counts: Sequence[int]) -> list[int]:
     return [source for _, source in sorted(places)]
 
 
-class MixedPrompts(PromptSource):
+class MixedPrompts(RowSource):
     """Prompts of several sources."""
 
-    def __init__(self, sources: Sequence[PromptSource], mixing: Mixing) -> None:
+    def __init__(self, sources: Sequence[RowSource], mixing: Mixing) -> None:
         """As many sources as the mixing has weights."""
         self._sources = list(sources)
+        self._first_rows = list(accumulate((len(source) for source in self._sources[:-1]), initial=0))
         self._mixing = mixing
 
     def __len__(self) -> int:
         """Of all sources together: small ones with large weights begin again before others have ended."""
         return sum(len(source) for source in self._sources)
 
-    def at(self, index: int) -> Prompt:
+    def at(self, index: int, /) -> Prompt:
         """From the source whose turn it is."""
         draw = self._mixing.draw(index)
         return replace(self._sources[draw.source].at(draw.index), index=index)
+
+    def of_row(self, row: int, index: int) -> Prompt:
+        """Rows are counted through the sources, in their order."""
+        source = bisect_right(self._first_rows, row) - 1
+        return self._sources[source].of_row(row - self._first_rows[source], index)

@@ -6,7 +6,7 @@ import difflib
 import threading
 from typing import TYPE_CHECKING, Any
 
-from rljob_workers.data.prompts import Prompt, PromptSource, item_at
+from rljob_workers.data.prompts import Prompt, RowSource, item_at
 
 if TYPE_CHECKING:
     from reasoning_gym.dataset import ProceduralDataset
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _OWN_PARAMETERS = ("size", "seed")
 
 
-class ReasoningGymPrompts(PromptSource):
+class ReasoningGymPrompts(RowSource):
     """Task i of a dataset is a function of its name, parameters, seed and i; the label is the whole entry."""
 
     def __init__(self, spec: DataSpec, encoder: PromptEncoder) -> None:
@@ -34,12 +34,15 @@ class ReasoningGymPrompts(PromptSource):
     def __len__(self) -> int:
         return self._size
 
-    def at(self, index: int) -> Prompt:
+    def at(self, index: int, /) -> Prompt:
         """Makes and tokenises one task."""
-        position = item_at(index, self._size, self._shuffle_seed)
+        return self.of_row(item_at(index, self._size, self._shuffle_seed), index)
+
+    def of_row(self, row: int, index: int) -> Prompt:
+        """See the base."""
         with self._making:
-            entry: dict[str, Any] = self._dataset[position]
-        text, token_ids, messages = self._encoder.encode(entry["question"], f"task {position} of {self._name}")
+            entry: dict[str, Any] = self._dataset[row]
+        text, token_ids, messages = self._encoder.encode(entry["question"], f"task {row} of {self._name}")
         return Prompt(index, text, token_ids, entry, messages, dataset=self._name, source=self._name)
 
     def score(self, answer: str, entry: dict[str, Any]) -> float:

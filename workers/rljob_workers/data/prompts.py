@@ -47,8 +47,24 @@ class PromptSource(ABC):
         """Prompts in one pass."""
 
     @abstractmethod
-    def at(self, index: int) -> Prompt:
+    def at(self, index: int, /) -> Prompt:
         """The prompt at position `index` >= 0; each pass over the data has an order of its own."""
+
+
+class RowSource(PromptSource):
+    """One whose prompts can be asked for by row, too."""
+
+    @abstractmethod
+    def of_row(self, row: int, index: int) -> Prompt:
+        """The prompt of row `row` of the data (0 <= row < len), for position `index`."""
+
+
+class DrawnPrompts(Protocol):
+    """What a draw is of."""
+
+    def at(self, index: int, /) -> Prompt:
+        """The prompt at position `index` >= 0."""
+        ...
 
 
 ChatMessages = Sequence[Mapping[str, str]]

@@ -14,7 +14,7 @@ from rljob_api.row_files.tables import Table, is_table, open_table
 from rljob_api.spec.data import MAX_SOURCE_CHARACTERS
 from rljob_workers.data.jsonl import JsonlRows
 from rljob_workers.data.mixture import Draw, Mixing
-from rljob_workers.data.prompts import Prompt, PromptSource, item_at
+from rljob_workers.data.prompts import Prompt, RowSource, item_at
 
 if TYPE_CHECKING:
     from rljob_api.spec.data import DataSpec, PromptFile
@@ -68,7 +68,7 @@ def open_rows(file: PromptFile) -> Rows:
     return TableRows(open_table(path, file.field)) if is_table(path) else JsonlRows(path, file.field)
 
 
-class FilePrompts(PromptSource):
+class FilePrompts(RowSource):
     """Each row has a prompt under `promptKey` and a label under `labelKey`."""
 
     def __init__(self, spec: DataSpec, file: PromptFile, encoder: PromptEncoder) -> None:
@@ -82,11 +82,14 @@ class FilePrompts(PromptSource):
     def __len__(self) -> int:
         return len(self._rows)
 
-    def at(self, index: int) -> Prompt:
+    def at(self, index: int, /) -> Prompt:
         """Reads and tokenises one row."""
-        position = item_at(index, len(self), self._spec.shuffle_seed)
-        where = f"{self._file.path} {self._rows.unit} {self._rows.number(position)}"
-        entry = self._rows.row(position)
+        return self.of_row(item_at(index, len(self), self._spec.shuffle_seed), index)
+
+    def of_row(self, row: int, index: int) -> Prompt:
+        """See the base."""
+        where = f"{self._file.path} {self._rows.unit} {self._rows.number(row)}"
+        entry = self._rows.row(row)
         prompt = prompt_of(entry, self._file.prompt_key, where)
         text, token_ids, messages = self._encoder.encode(prompt, where)
         return Prompt(
@@ -129,6 +132,22 @@ def source_of(spec: DataSpec, entry: Mapping[str, Any], where: str) -> str | Non
             f" {MAX_SOURCE_CHARACTERS} characters. Write the name of its source, or correct data.sourceKey."
         )
     return value
+
+
+def place_of_row(spec: DataSpec, row: int) -> str:
+    """The place of a row of all of the data, as a text; of several files without the file where one cannot be read."""
+    if spec.reasoning_gym is not None:
+        return f"task {row} of {spec.reasoning_gym.dataset}"
+    first = 0
+    for file in spec.files:
+        try:
+            rows = open_rows(file)
+        except ValueError:
+            break
+        if row < first + len(rows):
+            return f"{rows.unit} {rows.number(row - first)} of {file.path}"
+        first += len(rows)
+    return f"row {row} of the data"
 
 
 def place_of_prompt(spec: DataSpec, index: int) -> str:

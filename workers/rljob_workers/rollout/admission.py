@@ -14,7 +14,7 @@ from math import ceil
 from typing import Protocol
 
 from rljob_api.spec.rollout import LongPrompts
-from rljob_workers.data.prompts import Prompt, PromptSource
+from rljob_workers.data.prompts import DrawnPrompts, Prompt
 from rljob_workers.dcs.membership.counters import PASSED_OVER, TRUNCATED
 from rljob_workers.transfer_queue.errors import TicketLost
 from rljob_workers.transfer_queue.types import Ticket
@@ -142,7 +142,7 @@ class FittingPrompts:
     """Exchanges prompts until all fit."""
 
     def __init__(
-        self, queue: PassingOver, source: PromptSource, limit: PromptLimit, counters: MutableMapping[str, float]
+        self, queue: PassingOver, source: DrawnPrompts, limit: PromptLimit, counters: MutableMapping[str, float]
     ) -> None:
         """`counters`: where prompts that were passed over are counted."""
         self._queue = queue

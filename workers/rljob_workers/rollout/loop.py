@@ -18,6 +18,8 @@ from rljob_api.spec.restart import engine_stall_seconds
 from rljob_api.wire.failures import Hopeless
 from rljob_api.wire.ranks import NoticeKind
 from rljob_workers.data import build_prompt_source
+from rljob_workers.data.curriculum import Curriculum, CurriculumPrompts
+from rljob_workers.data.prompts import DrawnPrompts
 from rljob_workers.dcs.membership.counters import WITHHELD_SECONDS
 from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.dcs.weights import build_receiver
@@ -283,7 +285,7 @@ class RolloutLoop:
             if isinstance(outcome, Unscored):
                 self._redraw(outcome)
             elif isinstance(outcome, Refused):
-                self._draw_again(outcome.ticket)
+                self._draw_again(outcome)
 
     def _redraw(self, group: Unscored) -> None:
         """Another prompt for a group that has no samples to compare; none left ends the job by name."""
@@ -295,11 +297,11 @@ class RolloutLoop:
         except AttemptsExhausted as error:
             raise ValueError(str(error)) from error
 
-    def _draw_again(self, ticket: Ticket) -> None:
+    def _draw_again(self, group: Refused) -> None:
         """Another prompt for a group that the job's filter refuses."""
         self._session.counters["groups_refused"] += 1
         with suppress(TicketLost):
-            self._begin([self._queue.refuse(ticket)])
+            self._begin([self._queue.refuse(group.ticket, group.score)])
 
     def _put(self, groups: list[GroupRows]) -> None:
         with self._timeline.span("put", r=groups[0].ticket.rollout_id, groups=len(groups)):
@@ -338,6 +340,9 @@ def _serve_tickets(rank: RankParts, engine: RankEngine, found: IdleEngine) -> No
     with rank.loading("opening data and reward", *(file.path for file in spec.data.files)):
         tokenizer = build_tokenizer(spec.model)
         source = build_prompt_source(spec.data, tokenizer)
+        prompts: DrawnPrompts = source
+        if (curriculum := spec.rollout.curriculum) is not None:
+            prompts = CurriculumPrompts(source, rank.queue, Curriculum.load(curriculum), spec.rollout.batch_size)
         reward: Reward = FunctionsOwnReward()
         if _scores_answers(spec):
             reward = shaped_by_length(build_reward(spec.rollout.reward, spec.data, source), spec.rollout)
@@ -349,7 +354,14 @@ def _serve_tickets(rank: RankParts, engine: RankEngine, found: IdleEngine) -> No
     work = GroupsInWork(
         engine,
         _group_maker(rank, engine, found),
-        ScoreStage(_scoring(rank, reward), decode, estimator, sampling, spec.rollout.order),
+        ScoreStage(
+            _scoring(rank, reward),
+            decode,
+            estimator,
+            sampling,
+            spec.rollout.order,
+            None if curriculum is None else curriculum.pass_reward,
+        ),
         rank.timeline,
         wake=wake.set,
         stall_seconds=engine_stall_seconds(spec.restart_policy),
@@ -364,7 +376,7 @@ def _serve_tickets(rank: RankParts, engine: RankEngine, found: IdleEngine) -> No
         prompts_per_request=engine.client.prompts_per_request,
     )
     limit = PromptLimit.of(spec.rollout.max_prompt_tokens, found.max_tokens, spec.rollout.long_prompts)
-    fitting = FittingPrompts(rank.queue, source, limit, rank.session.counters)
+    fitting = FittingPrompts(rank.queue, prompts, limit, rank.session.counters)
     with closing(build_receiver(rank.context, rank.session)) as receiver:
         proof = WeightProof(
             engine, bound_of(spec, engine.client.capabilities), first=rank.session.welcome.restore.version

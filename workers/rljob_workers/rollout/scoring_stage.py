@@ -6,7 +6,7 @@ Runs in threads of the rollout's groups in work.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from rljob_api.spec.rollout import GroupOrder
@@ -17,6 +17,7 @@ from rljob_workers.rollout.dynamic_sampling import DynamicSampling, Verdict
 from rljob_workers.rollout.group_rows import GeneratedGroup, answer_of, group_rows
 from rljob_workers.rollout.trajectory import LostSample, Trajectory
 from rljob_workers.tensors.packed import DRAWN_FOR, DRAWS, LAST_REFUSED, Fact
+from rljob_workers.transfer_queue.pass_rates import UNSCORED, GroupScore
 from rljob_workers.transfer_queue.types import GroupRows, Ticket
 
 MIN_VALID = 2
@@ -48,6 +49,7 @@ class Refused:
     """A group that the job's filter would not have trained: another prompt is drawn."""
 
     ticket: Ticket
+    score: GroupScore = UNSCORED
 
 
 Outcome = GroupRows | Unscored | Refused
@@ -64,17 +66,19 @@ class ScoreStage:
         estimator: JobEstimator | None = None,
         sampling: DynamicSampling | None = None,
         order: GroupOrder = GroupOrder.BOUND,
+        pass_reward: float | None = None,
     ) -> None:
         """The parts come from their factories; nothing is opened here.
 
         `estimator` None: a role makes advantages. `sampling` None: what is scored is trained on. With `order` Swap rows
-        name the rollout that their group was begun for.
+        name the rollout that their group was begun for. `pass_reward`: of the job's curriculum; None: it has none.
         """
         self._reward = reward
         self._decode = decode
         self._estimator = estimator
         self._sampling = sampling
         self._order = order
+        self._pass_reward = pass_reward
 
     def run(self, groups: Sequence[GeneratedGroup]) -> list[Outcome]:
         """What became of each; blocks for as long as the reward does.
@@ -107,9 +111,15 @@ class ScoreStage:
         if self._sampling is not None:
             found = self._sampling.verdict_of(group, scores, baseline)
             if found is Verdict.REFUSED:
-                return Refused(group.ticket)
+                return Refused(group.ticket, self._score_of(scores))
             facts |= {DRAWS: group.ticket.refused + 1, LAST_REFUSED: found is Verdict.EXHAUSTED}
-        return group_rows(group, scores, baseline, self._estimator, facts)
+        rows = group_rows(group, scores, baseline, self._estimator, facts)
+        return replace(rows, score=self._score_of(scores))
+
+    def _score_of(self, scores: Sequence[SettledScore]) -> GroupScore:
+        if self._pass_reward is None:
+            return UNSCORED
+        return GroupScore.of([score.reward for score in scores if score.failure is None], self._pass_reward)
 
     def _score(self, groups: Sequence[GeneratedGroup]) -> list[list[SettledScore]]:
         """Of every answer; the reward is asked for those that were made and have none of their function's."""

@@ -30,6 +30,7 @@ UNITS: Mapping[str, str] = {
     "response_length/max": "tokens",
     "response_length/truncated_share": "share",
     "samples/invalid_share": "share",
+    "samples/filtered_share": "share",
     "samples/drawn_share": "share",
     "staleness/mean": "versions",
     "kl/in_reward": "nats",

@@ -145,7 +145,7 @@ class GangLoop(ABC):
 
     def account(self, pass_index: int, part: TrainingSlice) -> None:
         """A slice was trained on; a collective. Audit first, then the commit: what is consumed has its lines."""
-        facts = self.gang.mesh.gather(slice_facts(part.batch), "what the ranks trained on")
+        facts = self.gang.mesh.gather(slice_facts(part.batch, self.left_out(part)), "what the ranks trained on")
         if pass_index == 0:
             self.tally.facts.extend(facts)
         if self.reports is None:
@@ -153,6 +153,10 @@ class GangLoop(ABC):
         self.reports.log_slice(self._rollout_id, pass_index, part, facts)
         if part.ends_step and pass_index == 0:
             self.gang.queue.commit_training(self.slicing.task, self._rollout_id, part.step)
+
+    def left_out(self, part: TrainingSlice) -> torch.Tensor | None:  # noqa: ARG002 -- most roles have no filter
+        """Which rows of a slice that was trained on a filter has left out, [rows] bool; None: there is no filter."""
+        return None
 
     @property
     def computes(self) -> bool:

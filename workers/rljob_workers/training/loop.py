@@ -37,6 +37,7 @@ from rljob_workers.training.gang_loop import GangLoop, GangParts, slicing_of
 from rljob_workers.training.publishing import ExportConfig, Exports, TrainerProbe
 from rljob_workers.training.reporting import Leader
 from rljob_workers.training.row_metrics import of_all_ranks
+from rljob_workers.training.sample_filter import SampleFilter
 from rljob_workers.training.saving import SaveConfig, Saves
 from rljob_workers.training.step_metrics import is_truncated
 from rljob_workers.training.turns import Turns
@@ -110,13 +111,17 @@ class ActorLoop(GangLoop):
         saves: Saves,
         exports: Exports,
         leader: Leader | None,
+        sample_filter: SampleFilter | None = None,
     ) -> None:
-        """`leader` on global rank 0, None on the others."""
+        """`leader` on global rank 0, None on the others. `sample_filter` None: the job has none."""
         super().__init__(gang, slicing, saves, leader, rollouts=config.num_rollouts, passes=config.passes)
         self._config = config
         self._exports = exports
         self._log_probs: dict[int, Jagged] = {}
         """The proximal log-probs of each slice of the rollout in hand, by its index, where the actor makes them."""
+        self._sample_filter = sample_filter
+        self._passed: dict[int, torch.Tensor] = {}
+        """By its index, which rows of each slice of the rollout in hand its filter has passed, [rows] bool."""
 
     @property
     def computes(self) -> bool:
@@ -133,7 +138,7 @@ class ActorLoop(GangLoop):
         if self.computes and self._config.proximal is Proximal.ROLLOUT:
             self._log_probs = self._proximal_log_probs(loader)
         self.train(loader, has_claimed=bool(self._log_probs))
-        self._log_probs = {}
+        self._log_probs, self._passed = {}, {}
         if reports is not None:
             reports.sync_samples()
         self.saves.reach(WeightVersion(rollout_id + 1))
@@ -188,7 +193,21 @@ class ActorLoop(GangLoop):
         log_probs = self._log_probs.get(part.index)
         if self._config.proximal is Proximal.ENGINE:
             log_probs = part.batch.columns[Column.ROLLOUT_LOG_PROBS]
-        return train_rows(part.batch, self._config.truncated, log_probs)
+        return train_rows(part.batch, self._config.truncated, log_probs, self._passed_by_filter(part))
+
+    def left_out(self, part: TrainingSlice) -> torch.Tensor | None:
+        """See the base: those that the job's filter leaves out."""
+        passed = self._passed.get(part.index)
+        return None if passed is None else learnt_rows(part.batch, self._config.truncated) & ~passed
+
+    def _passed_by_filter(self, part: TrainingSlice) -> torch.Tensor | None:
+        """Asked for once, whichever passes there are; a collective of the ranks that have the same rows."""
+        if self._sample_filter is None or not self.computes:
+            return None
+        if part.index not in self._passed:
+            asked = learnt_rows(part.batch, self._config.truncated)
+            self._passed[part.index] = self._sample_filter.passed_by_source(self.gang.mesh, part.batch, asked)
+        return self._passed[part.index]
 
     def account(self, pass_index: int, part: TrainingSlice) -> None:
         """As the base, with the metrics that the rows carry."""
@@ -197,9 +216,12 @@ class ActorLoop(GangLoop):
         super().account(pass_index, part)
 
 
-def train_rows(batch: Batch, truncated: Truncated, log_probs: Jagged | None = None) -> TrainRows:
+def train_rows(
+    batch: Batch, truncated: Truncated, log_probs: Jagged | None = None, passed: torch.Tensor | None = None
+) -> TrainRows:
     """The batch as a trainer takes it; `log_probs` are the proximal ones where they are no column of it.
 
+    `passed`, [rows] bool: not those that the job's filter leaves out; None: it has none.
     Rows that nothing may be learnt from stay in it, masked: what ranks are dealt is fixed. Of what has one advantage a
     row each token gets it: an objective knows those of tokens alone.
     """
@@ -209,7 +231,7 @@ def train_rows(batch: Batch, truncated: Truncated, log_probs: Jagged | None = No
         columns[Column.ADVANTAGES] = Jagged.from_lengths(broadcast_to_tokens(of_rows.values, lengths), lengths)
     if log_probs is not None:
         columns.setdefault(Column.LOG_PROBS, log_probs)
-    columns[Column.LOSS_MASKS] = loss_masks(batch, truncated)
+    columns[Column.LOSS_MASKS] = loss_masks(batch, truncated, passed)
     columns[Column.IS_CURRENT] = is_current(batch)
     return TrainRows(columns, torch.from_numpy(batch.rows.astype(np.int64)))
 
@@ -226,15 +248,22 @@ def is_current(batch: Batch) -> Jagged:
     return Jagged.from_lengths(borders.cumsum(0)[:-1].to(torch.uint8), lengths)
 
 
-def loss_masks(batch: Batch, truncated: Truncated) -> Jagged:
-    """The masks of the batch, with 0 throughout the rows that nothing may be learnt from."""
-    masks = batch.columns[Column.LOSS_MASKS]
+def loss_masks(batch: Batch, truncated: Truncated, passed: torch.Tensor | None = None) -> Jagged:
+    """The masks of the batch, with 0 throughout the rows that nothing may be learnt from, or that are not `passed`."""
+    masks, learnt = batch.columns[Column.LOSS_MASKS], learnt_rows(batch, truncated)
+    if passed is not None:
+        learnt = learnt & passed
+    return Jagged(masks_of_rows(masks.values, masks.offsets.diff(), learnt), masks.offsets)
+
+
+def learnt_rows(batch: Batch, truncated: Truncated) -> torch.Tensor:
+    """From which rows something may be learnt, [rows] bool."""
     learnt = batch.columns[Column.VALID].values.bool()
     if truncated is Truncated.MASK:
         learnt = learnt & ~is_truncated(batch)
     if Column.HAS_VARIANCE in batch.columns:  # only in jobs that leave groups without it out
         learnt = learnt & batch.columns[Column.HAS_VARIANCE].values.bool()
-    return Jagged(masks_of_rows(masks.values, masks.offsets.diff(), learnt), masks.offsets)
+    return learnt
 
 
 def run_actor(rank: RankParts) -> None:
@@ -246,7 +275,7 @@ def run_actor(rank: RankParts) -> None:
     with rank.loading("building the model", spec.model.path, restored, restored):
         tokenizer = build_tokenizer(spec.model)
         group = form_group(context, session)
-        trainer = build_trainer(spec, tokenizer, group)
+        trainer, sample_filter = build_trainer(spec, tokenizer, group), SampleFilter.of(spec)
         store = build_checkpoint_store(
             context,
             session,
@@ -278,4 +307,4 @@ def run_actor(rank: RankParts) -> None:
         lambda names: tensors_of_version_0(spec, tokenizer, names),
         TrainerProbe.of(spec, tokenizer, trainer),
     )
-    ActorLoop(ActorConfig.of(spec), gang, slicing, saves, exports, leader).run()
+    ActorLoop(ActorConfig.of(spec), gang, slicing, saves, exports, leader, sample_filter).run()

@@ -44,16 +44,20 @@ FACTS = (
     "draws",
     "last_draw_refused",
     "drawn_for",
+    "left_out",
 )
 """Columns of `slice_facts`; float64 holds every one of them exactly. `token_staleness` is summed over the tokens that
 the model drew, of which there are `drawn_tokens`: rollout id minus the version that made each. `reward_kl` is the sum
-over the same tokens of the KL that is taken off rewards, and NaN in jobs where none is. The last three are of the
+over the same tokens of the KL that is taken off rewards, and NaN in jobs where none is. The next three are of the
 row's group: of `rollout.dynamicSampling`, NaN where no filter has seen it, and the rollout that it was begun for, NaN
-in jobs that bind it to that."""
+in jobs that bind it to that. `left_out`: by `algorithm.sampleFilter`, and NaN in jobs without it."""
 
 
-def slice_facts(batch: Batch) -> torch.Tensor:
-    """[rows, len(FACTS)] float64, columns as in FACTS: what rank 0 must know of every rank's rows."""
+def slice_facts(batch: Batch, left_out: torch.Tensor | None = None) -> torch.Tensor:
+    """[rows, len(FACTS)] float64, columns as in FACTS: what rank 0 must know of every rank's rows.
+
+    `left_out`, [rows] bool: which the job's filter leaves out; None: it has none.
+    """
     lengths = batch.columns[Column.RESPONSE_LENGTHS].values
     staleness, drawn = _of_spans(batch)
     columns = (
@@ -69,6 +73,7 @@ def slice_facts(batch: Batch) -> torch.Tensor:
         drawn,
         _reward_kl(batch),
         *_of_extra(batch),
+        torch.full((len(batch.rows),), torch.nan, dtype=torch.float64) if left_out is None else left_out.double(),
     )
     return torch.stack(columns, dim=1)
 
@@ -139,6 +144,7 @@ METRICS = (
     Figure("response_length/max", "tokens", "tokens of the longest response"),
     Figure("response_length/truncated_share", "share", "samples that were cut off"),
     Figure("samples/invalid_share", "share", "samples without a score"),
+    Figure("samples/filtered_share", "share", "samples that algorithm.sampleFilter leaves out of the loss"),
     Figure("samples/drawn_share", "share", "response tokens that the model drew; the others are a tool's"),
     Figure("staleness/mean", "versions", "r minus the version that drew the token"),
     Figure("staleness/max", "versions", "r minus the oldest version that drew a token"),
@@ -162,7 +168,7 @@ METRICS = (
 )
 """What every report has, beside the objective's metrics and those of rewards; skipped steps where there were any, a KL
 where algorithm.kl.placement is Reward, draws where there is a rollout.dynamicSampling, the groups that were exchanged
-where rollout.order is Swap."""
+where rollout.order is Swap, a filtered share where there is an algorithm.sampleFilter."""
 
 
 CRITIC_METRICS = (
@@ -283,6 +289,7 @@ def row_metrics(facts: Mapping[str, torch.Tensor], rollout_id: RolloutId) -> dic
         "response_length/max": float(lengths.max()),
         "response_length/truncated_share": float(facts["truncated"].mean()),
         "samples/invalid_share": 1.0 - float(facts["valid"].mean()),
+        **_filtered_share(facts["left_out"]),
         "samples/drawn_share": float(drawn.sum() / lengths.sum().clamp(min=1.0)),
         "staleness/mean": float(facts["token_staleness"].sum() / drawn.sum().clamp(min=1.0)),
         "staleness/max": float(rollout_id - facts["oldest_version"].min()),
@@ -295,6 +302,11 @@ def _kl_in_reward(sums: torch.Tensor, drawn_tokens: torch.Tensor) -> dict[str, f
     if not len(sums) or not bool(sums.isfinite().all()):
         return {}
     return {"kl/in_reward": float(sums.sum() / drawn_tokens.sum().clamp(min=1.0))}
+
+
+def _filtered_share(left_out: torch.Tensor) -> dict[str, float]:
+    """Nothing where no filter was asked."""
+    return {} if bool(left_out.isnan().any()) else {"samples/filtered_share": float(left_out.mean())}
 
 
 def _draws_of_groups(facts: Mapping[str, torch.Tensor]) -> dict[str, float]:

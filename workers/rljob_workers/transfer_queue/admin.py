@@ -32,6 +32,9 @@ from rljob_workers.transfer_queue.upkeep import StorageUpkeep, Sweeper
 _SET_ASIDE = struct.Struct("<6I")
 
 
+_ROW, _NO_ROW = struct.Struct("<I"), 0xFFFFFFFF
+
+
 @dataclass(frozen=True, slots=True)
 class QueueAdminTiming:
     """How long things may take, in seconds."""
@@ -212,6 +215,12 @@ class QueueAdmin:
             SetAside(prompt, RolloutId(rollout_id), group, attempt, kills, bool(exhausted))
             for prompt, rollout_id, group, attempt, kills, exhausted in map(_SET_ASIDE.unpack, listed)
         ]
+
+    def chosen_row(self, draw: int) -> int | None:
+        """The row of the data that a curriculum has chosen for a draw; None where it is not known."""
+        (packed,) = self._calls.read("chosen", draw, 1, waiting="the coordinator looks up the row of a prompt")
+        (row,) = _ROW.unpack(packed)
+        return None if row == _NO_ROW else int(row)
 
     def forget_set_aside(self, count: int) -> None:
         """The first `count` prompts of `set_aside` were reported, durably."""

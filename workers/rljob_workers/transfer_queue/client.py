@@ -48,6 +48,7 @@ from rljob_workers.transfer_queue.errors import (
     StorageUnreachable,
     TicketLost,
 )
+from rljob_workers.transfer_queue.pass_rates import UNSCORED, GroupScore, PassRates
 from rljob_workers.transfer_queue.resp import Clock, Sleep
 from rljob_workers.transfer_queue.row_format import (
     ChunkIds,
@@ -80,6 +81,9 @@ from rljob_workers.transfer_queue.types import (
 
 EXPLAIN_SECONDS = 2.0
 """For so long the client repeats which fields a training batch waits for, without a call."""
+
+
+_NO_ROW = 0xFFFFFFFF
 
 
 LOST_ROWS_PAUSE_SECONDS = 0.1
@@ -278,7 +282,9 @@ class TransferQueueClient:
 
     def _section_of(self, groups: Sequence[GroupRows]) -> _Section:
         fields = self._shape.generated_fields
-        head = (groups[0].ticket.rollout_id, pack_tickets(groups), pack_group_weights(groups))
+        head: list[Argument] = [groups[0].ticket.rollout_id, pack_tickets(groups), pack_group_weights(groups)]
+        if self._shape.has_curriculum:
+            head.append(b"".join(group.score.pack() for group in groups))
         return _Section(head, joined_columns(groups, fields), fields, None)
 
     def return_tickets(self, tickets: Sequence[Ticket], *, killed: bool) -> None:
@@ -304,13 +310,15 @@ class TransferQueueClient:
             raise TicketLost(f"TransferQueue: ticket {ticket.id} of {where} came back before it was redrawn.")
         return parse_tickets(reply[1])[0]
 
-    def refuse(self, ticket: Ticket) -> Ticket:
+    def refuse(self, ticket: Ticket, score: GroupScore = UNSCORED) -> Ticket:
         """Closes this attempt, which a filter refuses, and draws the next prompt for the same group: no failed draw.
+
+        `score`: what its samples have earned; only jobs with a curriculum count it.
 
         The new ticket counts it in `refused`, for any rank that gets it. Raises TicketLost as `redraw` does.
         """
         where = f"group {ticket.group} of {partition_name(ticket.rollout_id)}"
-        reply = self._change("refuse", ticket.id, waiting=f"{self} draws {where} anew")
+        reply = self._change("refuse", ticket.id, score.pack(), waiting=f"{self} draws {where} anew")
         if reply[0] == b"L":
             raise TicketLost(f"TransferQueue: ticket {ticket.id} of {where} came back before it was refused.")
         return parse_tickets(reply[1])[0]
@@ -330,6 +338,25 @@ class TransferQueueClient:
         """The state of draws, as JSON, for a checkpoint: it is needed only where the control Redis is lost."""
         reply = self._control.read("ticket_table", deadline=self._deadline(), waiting=f"{self} reads the ticket table")
         return table_of_draws(*reply)
+
+    # --- curriculum ----------------------------------------------------------------------------------------------
+
+    def chosen_rows(self, draws: range) -> list[int | None]:
+        """The row of the data of each draw, in jobs with a curriculum; None where none is chosen yet."""
+        waiting = f"{self} looks up the rows of {len(draws)} draws"
+        (packed,) = self._control.read("chosen", draws.start, len(draws), deadline=self._deadline(), waiting=waiting)
+        return [None if row == _NO_ROW else row for row in np.frombuffer(packed, "<u4").tolist()]
+
+    def choose_rows(self, draws: Sequence[int], rows: Sequence[int]) -> list[int]:
+        """Chooses a row for each draw, and gives the rows that stand: what was chosen before is not changed."""
+        packed = [np.array(numbers, "<u4").tobytes() for numbers in (draws, rows)]
+        (chosen,) = self._change("choose", *packed, waiting=f"{self} chooses the rows of {len(draws)} draws")
+        return [int(row) for row in np.frombuffer(chosen, "<u4")]
+
+    def pass_rates(self, num_rows: int) -> PassRates:
+        """What the samples of each of the data's rows have earned so far."""
+        (packed,) = self._control.read("pass_rates", deadline=self._deadline(), waiting=f"{self} reads the pass rates")
+        return PassRates.parse(packed, num_rows)
 
     # --- evaluation ----------------------------------------------------------------------------------------------
 

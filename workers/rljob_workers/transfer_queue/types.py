@@ -21,6 +21,7 @@ from rljob_api.names import Lineage, RolloutId, WeightVersion
 from rljob_api.spec.rollout import GroupOrder
 from rljob_api.spec.training import ClaimPolicy
 from rljob_api.wire.identity import WeightId
+from rljob_workers.transfer_queue.pass_rates import UNSCORED, GroupScore, rates_table
 
 if TYPE_CHECKING:
     from rljob_workers.tensors.jagged import Jagged
@@ -168,6 +169,8 @@ class QueueShape:
     training leaves those out."""
     over_sampling: float = 1.0
     """Groups that are drawn for each that the last open rollout needs."""
+    has_curriculum: bool = False
+    """Rows of the data are chosen for draws, and what the samples of each have earned is counted."""
 
     def __post_init__(self) -> None:
         if len(self.fields) > MAX_FIELDS:
@@ -278,6 +281,8 @@ class GroupRows:
     oldest: Sequence[WeightId]
     """Per row, the oldest weight that made any of its tokens."""
     newest: Sequence[WeightId]
+    score: GroupScore = UNSCORED
+    """What the samples have earned; only jobs with a curriculum count it."""
 
 
 class GroupPlace(NamedTuple):
@@ -338,9 +343,23 @@ def parse_places(packed: bytes) -> list[GroupPlace | None]:
     return [None if place.group < 0 else place for place in places]
 
 
-def table_of_draws(cursor: int, front: Sequence[bytes], draws: bytes, kills: Sequence[bytes]) -> bytes:
-    """As JSON. `front`: prompts drawn next; `draws`: a JSON list; `kills`: prompt, count, prompt, count..."""
+def table_of_draws(
+    cursor: int,
+    front: Sequence[bytes],
+    draws: bytes,
+    kills: Sequence[bytes],
+    chosen: Sequence[bytes] | None = None,
+    rates: bytes = b"",
+) -> bytes:
+    """As JSON. `front`: prompts drawn next; `draws`: a JSON list; `kills`: prompt, count, prompt, count...
+
+    Of a curriculum (None: there is none) `chosen`: draw, row, draw, row..., and `rates`: packed (`pass_rates`).
+    """
     counts = {prompt.decode(): int(count) for prompt, count in zip(kills[::2], kills[1::2], strict=True)}
+    curriculum = {}
+    if chosen is not None:
+        rows = [[int(draw), int(row)] for draw, row in zip(chosen[::2], chosen[1::2], strict=True)]
+        curriculum = {"curriculum": {"chosen": sorted(rows), "rates": rates_table(rates)}}
     return orjson.dumps(
         {
             "cursor": cursor,
@@ -349,6 +368,7 @@ def table_of_draws(cursor: int, front: Sequence[bytes], draws: bytes, kills: Seq
             "draws": orjson.loads(draws) or [],
             "kills": counts,
         }
+        | curriculum
     )
 
 

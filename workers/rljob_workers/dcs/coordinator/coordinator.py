@@ -26,7 +26,7 @@ from rljob_api.wire.observation import (
     ServerState,
 )
 from rljob_api.wire.ranks import Beat, BeatAnswer, RankHello, RankState, RankWelcome, StepReport
-from rljob_workers.data.rows import place_of_prompt
+from rljob_workers.data.rows import place_of_prompt, place_of_row
 from rljob_workers.dcs.coordinator.background_care import Evaluations, HeldWork, StorageCare
 from rljob_workers.dcs.coordinator.context import CoordinatorContext, Refused, not_open, wrong_epoch
 from rljob_workers.dcs.coordinator.epochs import Epochs, note_job_to_come, runs_alike
@@ -307,7 +307,7 @@ class Coordinator:
     def _emit_set_aside(self, aside: SetAside) -> None:
         """Once, also where a coordinator died between emitting and forgetting."""
         where = f"group {aside.group} of train_{aside.rollout_id}"
-        place = place_of_prompt(self._context.job.spec.data, aside.prompt_index)
+        place = self._place_of_prompt(aside.prompt_index)
         message = (
             f"Prompt {aside.prompt_index} ({place}; {where}) was set aside: its worker died {aside.kills} times "
             "while it was alone in work."
@@ -323,6 +323,13 @@ class Coordinator:
                 f"attempts/{aside.rollout_id}/{aside.group}/{aside.kills}",
                 f"{where} has no draw left (rollout.maxAttempts). {message}",
             )
+
+    def _place_of_prompt(self, index: int) -> str:
+        spec = self._context.job.spec
+        if spec.rollout.curriculum is None:
+            return place_of_prompt(spec.data, index)
+        row = self._context.admin.chosen_row(index)
+        return "a row that is not known" if row is None else place_of_row(spec.data, row)
 
 
 def _observed(report: EvaluationReport, spec: RLJobSpec) -> EvaluationObservation:

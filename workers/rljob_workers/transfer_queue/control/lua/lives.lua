@@ -184,5 +184,6 @@ admin_call('record', function(args)
     .. ',"checksums":' .. args[6] .. ',"ancestry":' .. ancestry_json() .. '}'
   redis.call('HSET', META, 'record', record, 'recorded', version, 'record_call', args[7])
   retire_before(version)
+  curriculum.forget_recorded()
   return {record}, true
 end)

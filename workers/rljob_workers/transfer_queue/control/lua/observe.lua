@@ -69,7 +69,8 @@ read_call('ticket_table', function()
       draws[#draws + 1] = draw
     end
   end
-  return {meta_number('cursor'), redis.call('ZRANGE', FRONT, 0, -1), cjson.encode(draws), redis.call('HGETALL', KILLS)}
+  return {meta_number('cursor'), redis.call('ZRANGE', FRONT, 0, -1), cjson.encode(draws), redis.call('HGETALL', KILLS),
+          unpack(curriculum.saved())}
 end)
 
 local function rows_put(r)

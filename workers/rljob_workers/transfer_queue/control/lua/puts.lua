@@ -42,6 +42,7 @@ local function read_sections(args)
   for i = 1, tonumber(args[1]) do
     local section = {r = tonumber(args[at]), tickets = args[at + 1], weights = args[at + 2], fields = {}, order = SHAPE.generated}
     at = at + 3
+    if SHAPE.curriculum then section.scores, at = args[at], at + 1 end
     for _, name in ipairs(SHAPE.generated) do section.fields[name], at = read_field(args, at) end
     require_units(descriptors_of(section.fields))
     sections[i] = section
@@ -90,7 +91,9 @@ local function commit_section(owner, section)
   for i = 0, #section.tickets / 4 - 1 do
     local id = struct.unpack('<I4', section.tickets, i * 4 + 1)
     local weights = string.sub(section.weights, i * n * WEIGHT_BYTES + 1, (i + 1) * n * WEIGHT_BYTES)
+    local ticket = section.scores and load_ticket(id)
     local group = admit_group(owner, section, id, weights, judged)
+    if group and ticket then curriculum.count(ticket.prompt, string.sub(section.scores, i * 16 + 1, (i + 1) * 16)) end
     places[i + 1] = struct.pack('<i4i4', group and section.r or -1, group or -1)
     if group then add_run(runs, group, i) else refused = true end
   end

@@ -258,12 +258,13 @@ local function adopt_table(text, version)
     end
   end
   for prompt, kills in pairs(saved.kills) do redis.call('HSETNX', KILLS, prompt, kills) end
+  curriculum.adopt(saved.curriculum)
 end
 
 local function refuse_bad_table(text, epoch)
   local is_json, saved = pcall(cjson.decode, text)
   if is_json and type(saved) == 'table' and type(saved.cursor) == 'number' and type(saved.front) == 'table'
-    and type(saved.draws) == 'table' and type(saved.kills) == 'table' then return end
+    and type(saved.draws) == 'table' and type(saved.kills) == 'table' and curriculum.is_table(saved.curriculum) then return end
   refuse('MISMATCH', 'the ticket table of the checkpoint ' .. (text == '' and 'is missing' or is_json and 'is none' or 'is no JSON')
     .. ': epoch ' .. epoch .. ' cannot be restored from it. Put the tickets.json of its folder back')
 end

@@ -123,6 +123,7 @@ local function kill_tickets(tickets)
       local kills, g = redis.call('HINCRBY', KILLS, t.prompt, 1), load_group(t.r, t.group)
       if kills >= SHAPE.kills then
         local exhausted = is_last_attempt(g)
+        curriculum.count(t.prompt)
         redis.call('RPUSH', ASIDE, struct.pack('<I4I4I4I4I4I4', t.prompt, t.r, t.group, g.attempt, kills, exhausted and 1 or 0))
         if not exhausted then next_attempt(g) end
       end
@@ -252,9 +253,10 @@ rank_call('return_tickets', function(args, owner)
   return {}, true
 end)
 
--- The owner goes on with another prompt for the ticket's group; `draw` gives it one.
-local function exchange(owner, t, g, draw)
+-- The owner goes on with another prompt for the ticket's group; `draw` gives it one. `scored`: as the curriculum counts it.
+local function exchange(owner, t, g, draw, scored)
   forget_ticket(t)
+  curriculum.count(t.prompt, scored)
   redis.call('HDEL', KILLS, t.prompt)
   draw(g)
   local suspect = is_suspect(g.prompt)
@@ -273,13 +275,13 @@ rank_call('redraw', function(args, owner)
   return exchange(owner, t, g, next_attempt)
 end)
 
--- Its samples are there, and a filter would not have them trained.
+-- Its samples are there, and a filter would not have them trained. Ticket, what they have earned.
 rank_call('refuse', function(args, owner)
   local t = load_ticket(tonumber(args[1]))
   if not t or t.owner ~= owner then return {'L'} end
   local g = load_group(t.r, t.group)
   g.refused = g.refused + 1
-  return exchange(owner, t, g, next_attempt)
+  return exchange(owner, t, g, next_attempt, args[2])
 end)
 
 -- Nothing was generated for the prompt: it is no attempt.

@@ -1,0 +1,151 @@
+"""Which row of the data a draw is of, in jobs with a curriculum: a function of the user's chooses, once for a window.
+
+Used by the rollout's loop, from its own thread. What was chosen is in the control Redis, durably and once for each
+draw: of two ranks that ask the function for the same draws, the first to answer decides. Users import `ChoosesRows`
+and `PassRates` from here.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from rljob_workers.transfer_queue.pass_rates import MAX_ROWS, PassRates
+from rljob_workers.user_functions import Signature, final, is_async, load, user_place
+
+if TYPE_CHECKING:
+    from rljob_api.spec.curriculum import CurriculumSpec
+    from rljob_workers.data.prompts import Prompt, RowSource
+
+__all__ = ["ChoosesRows", "Curriculum", "CurriculumPrompts", "PassRates"]
+
+
+FIELD = "rollout.curriculum.function"
+
+
+_OWN = Signature(2, "rates, draws", "def choose(rates, draws): return [draw % len(rates) for draw in draws]")
+
+
+class ChoosesRows(Protocol):
+    """A user's curriculum: which rows of the data come next."""
+
+    def __call__(self, rates: PassRates, draws: Sequence[int], /) -> Sequence[int]:
+        """The row of each of `draws`, from 0 to len(rates) - 1; a row may come more than once.
+
+        `draws` are positions in the job's stream of prompts, in their order, each given once: mostly as many as
+        rollout.batchSize. A function that draws lots seeds them by `draws[0]`. It is called between two turns of a
+        rank's loop: it should return within seconds. Whatever it raises fails the job.
+        """
+        ...
+
+
+class Curriculum:
+    """A user's function, its result checked."""
+
+    def __init__(self, name: str, function: ChoosesRows) -> None:
+        """`name`: its import path."""
+        self._where = f"{FIELD}: {name}"
+        self._function = function
+
+    @classmethod
+    def load(cls, spec: CurriculumSpec) -> Curriculum:
+        """Raises ValueError, with a sentence, where the function cannot be loaded."""
+        function = load(FIELD, spec.function, "rollout.curriculum.path", spec.path, _OWN)
+        if is_async(function):
+            raise ValueError(f"{FIELD}: {spec.function} is async, and is called. Write it as `{_OWN.example}`.")
+        return cls(spec.function, function)
+
+    def choose(self, rates: PassRates, draws: Sequence[int]) -> list[int]:
+        """A row for each of `draws`.
+
+        Raises ValueError, which fails the job, for what the function raises, and for anything but as many rows.
+        """
+        what = f"draws {draws[0]} to {draws[-1]}"
+        try:
+            chosen = self._function(rates, draws)
+        except Exception as error:  # a user's function may raise anything
+            sentence = f"{self._where} raised {type(error).__name__} on {what}{user_place(error)}: {error}"
+            raise final(sentence, error) from error
+        rows = _as_rows(chosen)
+        if rows is None or len(rows) != len(draws):
+            found = f"{chosen!r:.200}" if rows is None else f"{len(rows)} rows"
+            raise ValueError(f"{self._where} returned {found} for {what}. Return a row for each of the {len(draws)}.")
+        wrong = next((row for row in rows if not 0 <= row < len(rates)), None)
+        if wrong is not None:
+            raise ValueError(
+                f"{self._where} returned row {wrong} for {what}, and the data has rows 0 to {len(rates) - 1}. Return"
+                " rows of the data."
+            )
+        return rows
+
+
+def _as_rows(chosen: object) -> list[int] | None:
+    """None for what is no sequence of whole numbers."""
+    try:
+        return [operator.index(row) for row in chosen]  # type: ignore[attr-defined]  # what a user returns
+    except TypeError:
+        return None
+
+
+class ChosenRows(Protocol):
+    """What is needed of a `TransferQueueClient`."""
+
+    def chosen_rows(self, draws: range, /) -> list[int | None]:
+        """The row of each draw; None where none is chosen."""
+        ...
+
+    def choose_rows(self, draws: Sequence[int], rows: Sequence[int], /) -> list[int]:
+        """Chooses; gives the rows that stand."""
+        ...
+
+    def pass_rates(self, num_rows: int, /) -> PassRates:
+        """Of all rows of the data."""
+        ...
+
+
+_RETAINED_WINDOWS = 64
+"""Whose rows are known without asking: those that are in work are of a few."""
+
+
+class CurriculumPrompts:
+    """Prompts of draws, in the order that the curriculum gives."""
+
+    def __init__(self, source: RowSource, queue: ChosenRows, curriculum: Curriculum, window: int) -> None:
+        """`window`: draws that are chosen for at once. Raises ValueError where the data has too many rows."""
+        if len(source) > MAX_ROWS:
+            raise ValueError(
+                f"{FIELD}: the data has {len(source)} rows, and pass rates are counted for {MAX_ROWS} at most. Remove"
+                " rollout.curriculum, or train on a part of the data."
+            )
+        self._source = source
+        self._queue = queue
+        self._curriculum = curriculum
+        self._window = window
+        self._known: OrderedDict[int, list[int]] = OrderedDict()
+
+    def at(self, index: int, /) -> Prompt:
+        """Of draw `index`. Raises ValueError where the user's function cannot choose, or the data has become less."""
+        window, place = divmod(index, self._window)
+        if window not in self._known:
+            self._known[window] = self._rows_of(window)
+            while len(self._known) > _RETAINED_WINDOWS:
+                self._known.popitem(last=False)
+        row = self._known[window][place]
+        if row >= len(self._source):
+            raise ValueError(
+                f"rollout.curriculum: row {row} was chosen for draw {index}, and the data has {len(self._source)} rows"
+                " now. Put back the data that the job began with."
+            )
+        return self._source.of_row(row, index)
+
+    def _rows_of(self, window: int) -> list[int]:
+        draws = range(window * self._window, (window + 1) * self._window)
+        found = dict(zip(draws, self._queue.chosen_rows(draws), strict=True))
+        # Some are chosen where the job had another batchSize before.
+        open_draws = [draw for draw, row in found.items() if row is None]
+        if open_draws:
+            wanted = self._curriculum.choose(self._queue.pass_rates(len(self._source)), open_draws)
+            found |= zip(open_draws, self._queue.choose_rows(open_draws, wanted), strict=True)
+        return [row for row in found.values() if row is not None]

@@ -1,0 +1,167 @@
+"""Whether a sample that was dealt is trained on: a function of the user's, asked with all that is known by then.
+
+Used by the actor's loop on each rank, for the rows of its slices. A row that is left out stays in its place, masked.
+Ranks that share rows share the answer, which one of them has asked for. Users import `TrainsOn` and `DealtSample` from
+here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+
+from rljob_workers.engines.base import FINISH_LENGTH
+from rljob_workers.tensors.columns import Column
+from rljob_workers.tensors.packed import RowExtra, unpack_rows
+from rljob_workers.trainers.mesh import Mesh, Message
+from rljob_workers.user_functions import Signature, final, is_async, load, user_place
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from rljob_api.spec import RLJobSpec
+    from rljob_workers.transfer_queue.types import Batch
+
+FIELD = "algorithm.sampleFilter"
+
+
+_OWN = Signature(1, "sample", "def trains_on(sample): return True")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DealtSample:
+    """A sample, as the step that would train on it knows it. Its arrays are for reading."""
+
+    rollout: int
+    """r of train_r."""
+    group: int
+    """Of the rollout: samples of one prompt have the same."""
+    index: int
+    """In the group."""
+    reward: float
+    advantages: npt.NDArray[np.float32]
+    """[response tokens]"""
+    staleness: int
+    """r minus the oldest version that drew a token of it."""
+    is_truncated: bool
+    """Whether its response was cut off."""
+    prompt_ids: npt.NDArray[np.int32]
+    """[prompt tokens]"""
+    response_ids: npt.NDArray[np.int32]
+    """[response tokens]"""
+    loss_mask: npt.NDArray[np.uint8]
+    """[response tokens] 1 where the model drew the token, 0 where a tool wrote it."""
+    rollout_log_probs: npt.NDArray[np.float32]
+    """[response tokens] the engine's log-prob of each token, in nats."""
+    metrics: Mapping[str, float]
+    """What its reward, and its rollout function, have measured."""
+    dataset: str
+    source: str
+    """Where in the data set its prompt comes from (data.sourceKey)."""
+
+    @property
+    def response_length(self) -> int:
+        """Tokens of the response, those that a tool wrote included."""
+        return len(self.response_ids)
+
+
+class TrainsOn(Protocol):
+    """A user's filter: whether a sample is trained on."""
+
+    def __call__(self, sample: DealtSample, /) -> bool:
+        """True for a sample that is; one that is not is left out of the loss. Whatever it raises fails the job.
+
+        Asked once for each sample of a rollout, of those that nothing else leaves out.
+        """
+        ...
+
+
+class SampleFilter:
+    """A user's function, its result checked."""
+
+    def __init__(self, name: str, function: TrainsOn, samples_per_prompt: int) -> None:
+        """`name`: its import path."""
+        self._where = f"{FIELD}: {name}"
+        self._function = function
+        self._samples_per_prompt = samples_per_prompt
+
+    @classmethod
+    def of(cls, spec: RLJobSpec) -> SampleFilter | None:
+        """The job's. Raises ValueError, with a sentence, where the function cannot be loaded."""
+        name = spec.algorithm.sample_filter
+        if name is None:
+            return None
+        function = load(FIELD, name, "algorithm.path", spec.algorithm.path, _OWN)
+        if is_async(function):
+            raise ValueError(f"{FIELD}: {name} is async, and a filter is called. Write it as `{_OWN.example}`.")
+        return cls(name, function, spec.rollout.samples_per_prompt)
+
+    def passed(self, batch: Batch, asked: torch.Tensor) -> torch.Tensor:
+        """Which rows of the batch are trained on, [rows] bool: of those `asked` what the function says, else none.
+
+        Raises ValueError, which fails the job, for what the function raises, and for a result that is no bool.
+        """
+        found = torch.zeros_like(asked)
+        for place, sample in _samples(batch, asked, self._samples_per_prompt):
+            found[place] = self._passes(sample)
+        return found
+
+    def passed_by_source(self, mesh: Mesh, batch: Batch, asked: torch.Tensor) -> torch.Tensor:
+        """As `passed`, asked for by the source of the ranks that share a model: a collective of them."""
+        message = None
+        if mesh.is_source:
+            message = Message(b"", (self.passed(batch, asked).to(torch.uint8),))
+        (found,) = mesh.share(message, f"what {FIELD} has found of rows of train_{batch.rollout_id}").tensors
+        return found.bool()
+
+    def _passes(self, sample: DealtSample) -> bool:
+        where = f"sample {sample.index} of group {sample.group} of train_{sample.rollout}"
+        try:
+            passes = self._function(sample)
+        except Exception as error:  # a user's function may raise anything
+            sentence = f"{self._where} raised {type(error).__name__} on {where}{user_place(error)}: {error}"
+            raise final(sentence, error) from error
+        if not isinstance(passes, bool | np.bool_):
+            raise ValueError(
+                f"{self._where} returned {passes!r:.200} for {where}. Return True for a sample to train on, and False"
+                " for one to leave out."
+            )
+        return bool(passes)
+
+
+def _samples(batch: Batch, asked: torch.Tensor, samples_per_prompt: int) -> Iterator[tuple[int, DealtSample]]:
+    """Of the rows that are asked for, each with its place in the batch."""
+    columns = batch.columns
+    extra = unpack_rows(columns[Column.EXTRA]) if Column.EXTRA in columns else None
+    for place in asked.nonzero().flatten().tolist():
+        tokens, mask = columns[Column.TOKENS].row(place).numpy(), columns[Column.LOSS_MASKS].row(place).numpy()
+        row, cut = extra[place] if extra is not None else RowExtra(), len(tokens) - len(mask)
+        yield (
+            place,
+            DealtSample(
+                rollout=int(batch.rollout_id),
+                group=int(batch.groups[place]),
+                index=int(batch.rows[place]) % samples_per_prompt,
+                reward=float(columns[Column.REWARDS].values[place]),
+                advantages=_advantages(batch, place, len(mask)),
+                staleness=int(batch.rollout_id - batch.oldest_versions[place]),
+                is_truncated=bool(columns[Column.FINISH_REASONS].values[place] == FINISH_LENGTH),
+                prompt_ids=tokens[:cut],
+                response_ids=tokens[cut:],
+                loss_mask=mask,
+                rollout_log_probs=columns[Column.ROLLOUT_LOG_PROBS].row(place).numpy(),
+                metrics=row.metrics,
+                dataset=str(row.facts.get("dataset", "")),
+                source=str(row.facts.get("source", "")),
+            ),
+        )
+
+
+def _advantages(batch: Batch, place: int, num_tokens: int) -> npt.NDArray[Any]:
+    if Column.ROW_ADVANTAGES in batch.columns:
+        return np.broadcast_to(batch.columns[Column.ROW_ADVANTAGES].values[place].numpy(), num_tokens)
+    return batch.columns[Column.ADVANTAGES].row(place).numpy()
