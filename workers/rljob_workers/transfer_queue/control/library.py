@@ -23,6 +23,7 @@ _PARTS = (
     "swaps",
     "evaluation",
     "puts",
+    "partials",
     "deal",
     "claims",
     "lives",
