@@ -24,6 +24,7 @@ from rljob_workers.engines.base import (
     FinishReason,
     Generation,
     Sample,
+    SampleSoFar,
     SamplingParams,
     VersionSpan,
     all_or_none,
@@ -102,6 +103,23 @@ class SampleBuilder:
             self._tokens, self._log_probs = tokens, log_probs
         return len(self._tokens) - before
 
+    def show(self, so_far: SampleSoFar) -> None:
+        """Fills in what there is, as far as it has log-probs and the server says which weights made it.
+
+        Tokens are each sent once, also by a server that makes room and reads a sample anew: the builder is the record.
+        """
+        spans: list[VersionSpan] = []
+        for span in self._last.get("weight_versions") or ():
+            weight, start = weight_of(span["version"]), spans[-1].end if spans else 0
+            if span["end"] > span["start"]:
+                if weight is None or span["start"] != start:
+                    break
+                spans.append(VersionSpan(weight, start, min(span["end"], len(self._tokens), len(self._log_probs))))
+        end, reason = spans[-1].end if spans else 0, self._last.get("finish_reason")
+        if reason is not None and end == len(self._tokens) and reason["type"] != FinishReason.ABORT:
+            so_far.finish_reason = FinishReason(reason["type"])
+        so_far.output_ids, so_far.log_probs, so_far.spans = self._tokens[:end], self._log_probs[:end], tuple(spans)
+
     def sample(self) -> Sample:
         """The whole; EngineGone where it never ended, EngineRefused where what made it has no name."""
         reason = self._last.get("finish_reason")
@@ -167,7 +185,12 @@ class SglangEngine(Engine):
         """Of the last update; prefixes that other weights cached are not read by samples that begin under it."""
 
     async def generate(
-        self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], *, progress: Callable[[int], None]
+        self,
+        prompts: Sequence[Sequence[int]],
+        params: Sequence[SamplingParams],
+        *,
+        progress: Callable[[int], None],
+        so_far: Sequence[Sequence[SampleSoFar]] | None = None,
     ) -> list[Generation]:
         """See `Engine.generate`."""
         async with self._one_incarnation(_soon()) as (facts, _):
@@ -176,8 +199,10 @@ class SglangEngine(Engine):
                 _require_room(prompt, one, facts)
             samples = iter(
                 await all_or_none(
-                    self._sample(prompt, one, one.seed + index, facts, progress)
-                    for prompt, one in zip(prompts, params, strict=True)
+                    self._sample(
+                        prompt, one, one.seed + index, facts, progress, None if so_far is None else so_far[place][index]
+                    )
+                    for place, (prompt, one) in enumerate(zip(prompts, params, strict=True))
                     for index in range(one.num_samples)
                 )
             )
@@ -245,11 +270,12 @@ class SglangEngine(Engine):
         seed: int,
         facts: ServerFacts,
         progress: Callable[[int], None],
+        so_far: SampleSoFar | None,
     ) -> Sample:
         while True:
             with suppress(Recalled):
                 async with self._gate.passed():
-                    return await self._draw(prompt, params, seed, facts, progress)
+                    return await self._draw(prompt, params, seed, facts, progress, so_far)
 
     async def _draw(
         self,
@@ -258,6 +284,7 @@ class SglangEngine(Engine):
         seed: int,
         facts: ServerFacts,
         progress: Callable[[int], None],
+        so_far: SampleSoFar | None,
     ) -> Sample:
         building = SampleBuilder(incremental=facts.incremental)
         began = time.monotonic()
@@ -276,6 +303,8 @@ class SglangEngine(Engine):
                 grown = building.add(event)
                 total += grown
                 progress(grown)
+                if so_far is not None:
+                    building.show(so_far)
                 event = await anext(events, None)
         self._pace.learn(total, time.monotonic() - began)
         return building.sample()
