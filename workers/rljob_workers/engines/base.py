@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, ClassVar, TypeVar
+
+import xxhash
 
 from rljob_api.spec.weights import Interruption
 from rljob_api.wire.identity import WeightId
@@ -109,6 +111,32 @@ class Sample:
     finish_reason: FinishReason
     spans: tuple[VersionSpan, ...]
     """In order, without gaps."""
+
+
+def continued(begun: Sample, more: Sample) -> Sample:
+    """The sample as a whole: `more` was drawn behind `begun`."""
+    offset = len(begun.output_ids)
+    if not offset:
+        return more
+    spans = joined_spans(begun.spans, more.spans, offset)
+    return Sample([*begun.output_ids, *more.output_ids], [*begun.log_probs, *more.log_probs], more.finish_reason, spans)
+
+
+def joined_spans(first: tuple[VersionSpan, ...], more: Sequence[VersionSpan], offset: int) -> tuple[VersionSpan, ...]:
+    """Spans of both, those of `more` moved by `offset`; one that spans the seam is one."""
+    moved = [VersionSpan(span.weight, span.start + offset, span.end + offset) for span in more]
+    if first and moved and first[-1].weight == moved[0].weight:
+        return (*first[:-1], replace(first[-1], end=moved[0].end), *moved[1:])
+    return (*first, *moved)
+
+
+def continued_seed(seed: int, num_tokens: int) -> int:
+    """Seed of what follows the first tokens of the sample that has this seed.
+
+    Another one, since an engine counts its draws from the end of what it is sent: with the same seed it would draw by
+    the numbers that the first tokens were drawn by.
+    """
+    return xxhash.xxh3_64_intdigest(f"{seed}+{num_tokens}".encode()) >> 20
 
 
 @dataclass(slots=True)

@@ -28,7 +28,7 @@ import xxhash
 
 from rljob_api.names import Lineage, WeightVersion
 from rljob_api.wire.identity import WeightId
-from rljob_workers.engines.base import FINISH_CODES, FinishReason, Sample, SamplingParams, VersionSpan
+from rljob_workers.engines.base import FINISH_CODES, FinishReason, Sample, SamplingParams, VersionSpan, joined_spans
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class CarriedSample:
         return CarriedSample(
             [*self.output_ids, *more.output_ids],
             [*self.log_probs, *more.log_probs],
-            _joined(self.spans, more.spans, len(self.output_ids)),
+            joined_spans(self.spans, more.spans, len(self.output_ids)),
             more.finish,
         )
 
@@ -65,14 +65,6 @@ class CarriedSample:
         """Of one that has ended."""
         assert self.finish is not None, "a sample that goes on is no answer"
         return Sample(list(self.output_ids), list(self.log_probs), self.finish, self.spans)
-
-
-def _joined(first: tuple[VersionSpan, ...], more: Sequence[VersionSpan], offset: int) -> tuple[VersionSpan, ...]:
-    """Spans of both, those of `more` moved; one that spans the seam is one."""
-    moved = [VersionSpan(span.weight, span.start + offset, span.end + offset) for span in more]
-    if first and moved and first[-1].weight == moved[0].weight:
-        return (*first[:-1], replace(first[-1], end=moved[0].end), *moved[1:])
-    return (*first, *moved)
 
 
 def sampling_digest(prompt_ids: Sequence[int], params: SamplingParams) -> int:

@@ -16,12 +16,13 @@ from rljob_workers.engines.base import (
     SampleSoFar,
     SamplingParams,
     all_or_none,
+    continued_seed,
 )
 from rljob_workers.rollout.admission import PromptedTicket
 from rljob_workers.rollout.carried import CarriedSample, sampling_digest
 from rljob_workers.rollout.engine_calls import EngineCalls
 from rljob_workers.rollout.group_rows import GeneratedGroup
-from rljob_workers.rollout.sampling import GenerateConfig, continued_seed
+from rljob_workers.rollout.sampling import GenerateConfig
 from rljob_workers.rollout.trajectory import Trajectory
 from rljob_workers.transfer_queue.types import Ticket
 

@@ -69,15 +69,6 @@ class GenerateConfig:
         return replace(self.params_of(each), temperature=0.0, top_p=1.0, top_k=0, num_samples=1)
 
 
-def continued_seed(seed: int, num_tokens: int) -> int:
-    """Seed of what follows the first tokens of the sample that has this seed.
-
-    Another one, since an engine counts its draws from the end of what it is sent: with the same seed it would draw by
-    the numbers that the first tokens were drawn by.
-    """
-    return xxhash.xxh3_64_intdigest(f"{seed}+{num_tokens}".encode()) >> 20
-
-
 def sampling_seed(job_seed: int, ticket: Ticket) -> int:
     """Seed of the group's first sample; the i-th has seed + i. A function of what names the group and nothing else."""
     name = f"{job_seed}/{ticket.rollout_id}/{ticket.group}/{ticket.attempt}"
