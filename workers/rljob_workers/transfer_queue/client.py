@@ -349,6 +349,8 @@ class TransferQueueClient:
         False for what was not: the ticket is another's, or a server has no room or is away. That costs tokens where
         the group is interrupted before the next save, and nothing else, so that this waits for no server for long.
         """
+        if not groups:
+            return []
         deadline, waiting = self._soon(), f"{self} saves what was generated of {len(groups)} groups"
         columns = {f"partial{group.ticket.id}": _bytes_column(group.data) for group in groups}
         try:
