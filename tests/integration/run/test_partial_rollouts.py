@@ -35,7 +35,7 @@ def make_job(folder: Path) -> dict[str, Any]:
 def saved(job: RunningJob) -> int:
     """Groups of which something is saved."""
     with job.control() as control:
-        return int(control.hlen("q:partials"))  # type: ignore[arg-type]  # no pipeline
+        return int(control.hlen("q:partials"))
 
 
 def carried(job: RunningJob) -> float:

@@ -70,9 +70,13 @@ class OneByOneEngine(ShowingEngine):
 
 
 def run(
-    engine: ShowingEngine, carried: tuple[CarriedSample, ...], counts: Counts | None = None, **changes: bool
+    engine: ShowingEngine,
+    carried: tuple[CarriedSample, ...],
+    counts: Counts | None = None,
+    *,
+    draws_greedy: bool = False,
 ) -> tuple[ContinuingStage, GeneratedGroup]:
-    stage = ContinuingStage(replace(CONFIG, **changes), engine)
+    stage = ContinuingStage(replace(CONFIG, draws_greedy=draws_greedy), engine)
     ticket = PromptedTicket(TICKET, PROMPT, carried)
     (group,) = asyncio.run(stage.run([ticket], counted_calls([TICKET], counts or Counts())))
     return stage, group
@@ -131,7 +135,7 @@ def test_a_group_whose_samples_have_all_ended_asks_the_engine_for_nothing() -> N
     assert counts.moved == [-2]
 
 
-def test_a_greedy_answer_is_drawn_anew() -> None:
+def test_a_greedy_answer_is_drawn_again() -> None:
     engine = ShowingEngine()
     _, group = run(engine, (ENDED, BEGUN), draws_greedy=True)
     assert [(ids, one.temperature) for ids, one in engine.asked] == [([4, 4, 8, 9], 0.5), ([4, 4], 0.0)]

@@ -250,9 +250,9 @@ def add_growth(rows: Sequence[SampleSoFar], grown: Any) -> None:  # noqa: ANN401
         at = end
 
 
-def _ended(words: Sequence[str], reason: int) -> FinishReason | None:
+def _ended(names: Sequence[str], reason: int) -> FinishReason | None:
     """None where it goes on, or was aborted."""
-    finish = None if reason < 0 else FinishReason(words[reason])
+    finish = None if reason < 0 else FinishReason(names[reason])
     return None if finish is FinishReason.ABORT else finish
 
 
