@@ -111,7 +111,7 @@ def test_what_was_not_taken_is_saved_again(engine: FakeRankEngine) -> None:
     assert rank.save()[0].output_ids == [7]
 
 
-def test_it_is_saved_as_often_as_the_job_says(engine: FakeRankEngine) -> None:
+def test_it_is_saved_as_often_as_the_job_states(engine: FakeRankEngine) -> None:
     rank = Rank(engine)
     for second in range(13):
         rank.clock.sleep(1.0)
@@ -155,7 +155,7 @@ def test_a_ticket_gets_what_there_is_and_it_is_counted(engine: FakeRankEngine) -
     assert rank.counters == {"tokens_carried": 1 + full, "samples_carried": 2}
 
 
-def test_what_was_saved_of_another_prompt_or_sampling_begins_anew(engine: FakeRankEngine) -> None:
+def test_what_was_saved_of_another_prompt_or_sampling_is_begun_again(engine: FakeRankEngine) -> None:
     rank = Rank(engine)
     rank.queue.saved[TICKET.id] = pack_group([CarriedSample([7], [-0.5], SPANS[:1])] * 2, DIGEST + 1)
     assert rank.partials.continued([PROMPTED]) == [PROMPTED]
