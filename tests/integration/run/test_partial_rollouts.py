@@ -25,6 +25,8 @@ def make_job(folder: Path) -> dict[str, Any]:
             "partial": {"saveSeconds": 1},
         },
         training={"globalBatchSize": 8, "microBatchSize": 4},
+        algorithm={"kl": {"coefficient": 0.0}},
+        roles={"reference": None, "actorFwd": None, "advantages": None},
         checkpoint={"everySteps": 1},
         simulation={"generation": {"secondsPerToken": SECONDS_PER_TOKEN}},
     )
