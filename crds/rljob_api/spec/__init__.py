@@ -29,6 +29,7 @@ from rljob_api.spec.laid_out_roles import LAYOUTS
 from rljob_api.spec.measured import MEASURED, StopWhenSpec
 from rljob_api.spec.model import ModelSpec, Seed
 from rljob_api.spec.parallelism import WHOLE
+from rljob_api.spec.partial_rollouts import PARTIAL_ROLLOUTS
 from rljob_api.spec.queue import TransferQueueSpec
 from rljob_api.spec.restart import (
     RestartPolicySpec,
@@ -327,6 +328,7 @@ SPEC: tuple[Rule, ...] = (
     *MEASURED,
     *DYNAMIC_SAMPLING,
     *CURRICULUM,
+    *PARTIAL_ROLLOUTS,
     Rule(
         field="algorithm.proximal",
         holds=_has_no_idle_forward,

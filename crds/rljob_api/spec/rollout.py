@@ -17,6 +17,7 @@ from rljob_api.change import fixed
 from rljob_api.rule import Rule, RuledModel
 from rljob_api.spec.curriculum import CurriculumSpec
 from rljob_api.spec.dynamic_sampling import DynamicSamplingSpec
+from rljob_api.spec.partial_rollouts import PartialSpec
 
 KINDS = (
     "exactMatch",
@@ -438,3 +439,6 @@ class RolloutSpec(ApiModel):
     dynamic_sampling: DynamicSamplingSpec | None = None
     """Draws groups anew that a filter refuses, such as those whose rewards are all equal. Null: what is drawn is
     trained on."""
+    partial: PartialSpec | None = None
+    """Groups that are interrupted, by the death of a rank or an engine or by an order, go on behind what was generated
+    of them instead of at their beginnings. Null: they are begun again."""

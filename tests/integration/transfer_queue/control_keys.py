@@ -79,6 +79,11 @@ class Control:
     def chunks(self, r: int) -> dict[bytes, ChunkRef]:
         return {name: parse_chunk(line) for name, line in self.hash(f"p:{r}:chunks").items()}
 
+    @property
+    def partials(self) -> dict[int, ChunkRef]:
+        """Prompt -> what was generated of its group."""
+        return {int(prompt): parse_chunk(line) for prompt, (_, line) in self.packed("q:partials").items()}
+
     def masks(self, r: int) -> Any:
         return np.frombuffer(self.string(f"p:{r}:mask"), "<u4")
 

@@ -126,6 +126,7 @@ def _groups(control: Control) -> list[str]:
         if set(np.flatnonzero(control.masks(r)).tolist()) - recorded:
             found.append(f"train_{r}: rows of groups without a record have fields")
     found += [f"prompt {prompt} is drawn {times} times" for prompt, times in drawn.items() if times > 1]
+    found += [f"prompt {prompt} is not drawn and has a partial" for prompt in control.partials if prompt not in drawn]
     return found + [f"prompt {prompt} is beyond the cursor" for prompt in drawn if prompt >= control.number("cursor")]
 
 
@@ -212,6 +213,7 @@ def _left_over(control: Control) -> list[str]:
 def _bytes(control: Control, servers: Servers) -> list[str]:
     """Units hold what the control state names, what a live incarnation may yet commit, and nothing else."""
     retained = [chunk for r in control.partitions for chunk in control.chunks(r).values()]
+    retained += control.partials.values()
     garbage = [chunk for r in control.places("q:garbage") for chunk in control.chunks(r).values()]
     here = [chunk for chunk in retained if control.units.get(chunk.unit) == chunk.unit_generation]
     present = {index: _keys_on(servers, index) for index in range(len(servers.units))}

@@ -27,7 +27,7 @@ from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.admin import InWork, QueueAdmin, QueueAdminTiming
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.errors import Fenced, Incomplete, LeaseLost, TicketLost
-from rljob_workers.transfer_queue.types import Batch, GroupRows, QueueShape, Task, TaskKind, Ticket
+from rljob_workers.transfer_queue.types import Batch, GroupRows, GroupSoFar, QueueShape, Task, TaskKind, Ticket
 from tests.integration.transfer_queue.proof import breaches
 from tests.integration.transfer_queue.servers import Servers
 
@@ -64,6 +64,21 @@ def make_shape(*, staleness: int = 1, rollouts: int = 6, batch: int = 2, samples
 def make_incarnation(role: Role, epoch: int, replica: int = 0) -> Incarnation:
     return Incarnation(
         key=RankKey(role=role, replica=replica), epoch=Epoch(epoch), generation=0, id=secrets.token_hex(6)
+    )
+
+
+SAVED_SHARE = 0.3
+"""Of the turns in which samples grow."""
+
+
+def _so_far(ticket: Ticket, samples: list[list[tuple[WeightId, int]]]) -> GroupSoFar:
+    made = [[weight for weight, _ in tokens] for tokens in samples if tokens]
+    data = [[(weight.lineage, weight.version, number) for weight, number in tokens] for tokens in samples]
+    return GroupSoFar(
+        ticket,
+        json.dumps(data).encode(),
+        [min(row, key=lambda weight: weight.version) for row in made],
+        [max(row, key=lambda weight: weight.version) for row in made],
     )
 
 
@@ -129,6 +144,8 @@ class World:
         self.servers = servers
         self.shape = shape
         self.random = random
+        self._saves = Random(random.getrandbits(32))
+        """Of its own: who saves decides on nothing else."""
         self.history = History()
         self._every_steps = every_steps
         self._numbers = 0
@@ -271,17 +288,37 @@ class World:
                 self._check_tickets(replica, answer)
                 for ticket in answer:
                     replica.work[ticket.id] = (ticket, [[] for _ in range(self.shape.samples_per_prompt)])
+                self._go_on(replica, answer)
         elif choice < 0.75:
             for _, samples in replica.work.values():
                 for tokens in samples:
                     if len(tokens) < TOKENS_PER_SAMPLE and self.random.random() < 0.7:
                         tokens.append((replica.held, replica.weight))
+            if self._saves.random() < SAVED_SHARE:
+                self._save(replica)
         elif choice < 0.95:
             self._put_finished(replica)
         elif replica.in_vain:
             self._put_in_vain(replica)
         elif replica.work:
             self._let_go(replica)
+
+    def _go_on(self, replica: Replica, tickets: list[Ticket]) -> None:
+        """Behind what was saved of them; the trainer judges every token by its weight."""
+        for number, data in replica.queue.read_partials(tickets).items():
+            self.history.faults["carried"] += 1
+            samples = json.loads(data)
+            replica.work[number][1][:] = [
+                [(WeightId(lineage=lineage, version=version), made) for lineage, version, made in tokens]
+                for tokens in samples
+            ]
+
+    def _save(self, replica: Replica) -> None:
+        """What there is of all groups; what others have got meanwhile is not taken."""
+        replica.queue.save_partials([_so_far(*work) for work in replica.work.values() if any(work[1])])
+        lost = [_so_far(ticket, [[(replica.held, replica.weight)]]) for ticket in replica.in_vain.values()]
+        if any(replica.queue.save_partials(lost)):
+            self.history.broken.append("what was taken back was saved by who had it")
 
     def _let_go(self, replica: Replica) -> None:
         ticket = replica.work.pop(self.random.choice(list(replica.work)))[0]

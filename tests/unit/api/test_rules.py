@@ -163,6 +163,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     | st.fixed_dictionaries({"metric": MEASURED}, optional={"above": BOUND, "below": BOUND, "forSteps": st.just(3)}),
     "spec.checkpoint.keepBest": st.none() | st.fixed_dictionaries({"metric": MEASURED}),
     "spec.rollout.curriculum": st.sampled_from([None, {"function": "a:b"}]),
+    "spec.rollout.partial": st.sampled_from([None, {}, {"maxTokens": 4}]),
     "spec.rollout.dynamicSampling": st.sampled_from([None, {}, {"filter": "NoVariance"}, {"filter": "a:b"}]),
     "spec.evaluation": st.none() | st.fixed_dictionaries({"sets": EVALUATION_SETS, "everySteps": st.just(2)}),
     "spec.algorithm.noVariance": st.sampled_from(["Keep", "LeaveOut"]),

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from rljob_api.spec.weights import Interruption
 from rljob_api.wire.identity import WeightId
-from rljob_workers.engines.base import Engine, EngineCapabilities, Generation, SamplingParams
+from rljob_workers.engines.base import Engine, EngineCapabilities, Generation, SampleSoFar, SamplingParams
 from rljob_workers.models.weight_source import WeightSource
 from rljob_workers.rollout.engine_access import EngineProgress, RankEngine
 
@@ -20,7 +20,12 @@ class FakeEngine(Engine):
     prompts_per_request: ClassVar[int | None] = None
 
     async def generate(
-        self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], *, progress: Callable[[int], None]
+        self,
+        prompts: Sequence[Sequence[int]],
+        params: Sequence[SamplingParams],
+        *,
+        progress: Callable[[int], None],
+        so_far: Sequence[Sequence[SampleSoFar]] | None = None,
     ) -> list[Generation]:
         raise NotImplementedError
 

@@ -18,6 +18,7 @@ from rljob_workers.engines.base import (
     FinishReason,
     Generation,
     Sample,
+    SampleSoFar,
     SamplingParams,
     VersionSpan,
 )
@@ -58,7 +59,12 @@ class TwoTokens(FakeEngine):
         self.asked: list[tuple[list[int], SamplingParams]] = []
 
     async def generate(
-        self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], *, progress: Callable[[int], None]
+        self,
+        prompts: Sequence[Sequence[int]],
+        params: Sequence[SamplingParams],
+        *,
+        progress: Callable[[int], None],
+        so_far: Sequence[Sequence[SampleSoFar]] | None = None,
     ) -> list[Generation]:
         (prompt,), (one,) = prompts, params
         self.asked.append((list(prompt), one))

@@ -17,6 +17,7 @@ from rljob_workers.engines.base import (
     FinishReason,
     Generation,
     Sample,
+    SampleSoFar,
     SamplingParams,
     VersionSpan,
 )
@@ -57,7 +58,12 @@ class SwappedOnceEngine(FakeEngine):
         self.params: list[SamplingParams] = []
 
     async def generate(
-        self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], *, progress: Callable[[int], None]
+        self,
+        prompts: Sequence[Sequence[int]],
+        params: Sequence[SamplingParams],
+        *,
+        progress: Callable[[int], None],
+        so_far: Sequence[Sequence[SampleSoFar]] | None = None,
     ) -> list[Generation]:
         self.params += params
         generations = [
@@ -92,7 +98,12 @@ class SampleBySampleEngine(SwappedOnceEngine):
     first_seed = sampling_seed(CONFIG.job_seed, TICKET)
 
     async def generate(
-        self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], *, progress: Callable[[int], None]
+        self,
+        prompts: Sequence[Sequence[int]],
+        params: Sequence[SamplingParams],
+        *,
+        progress: Callable[[int], None],
+        so_far: Sequence[Sequence[SampleSoFar]] | None = None,
     ) -> list[Generation]:
         (one,) = params
         for _ in range(CONFIG.samples_per_prompt - (one.seed - self.first_seed)):
@@ -256,7 +267,12 @@ class FailingEngine(SampleBySampleEngine):
         self.cancelled = 0
 
     async def generate(
-        self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], *, progress: Callable[[int], None]
+        self,
+        prompts: Sequence[Sequence[int]],
+        params: Sequence[SamplingParams],
+        *,
+        progress: Callable[[int], None],
+        so_far: Sequence[Sequence[SampleSoFar]] | None = None,
     ) -> list[Generation]:
         if params[0].seed == self.first_seed:
             await asyncio.sleep(0)

@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, ClassVar, TypeVar
+
+import xxhash
 
 from rljob_api.spec.weights import Interruption
 from rljob_api.wire.identity import WeightId
@@ -111,6 +113,53 @@ class Sample:
     """In order, without gaps."""
 
 
+def continued(begun: Sample, more: Sample) -> Sample:
+    """The sample as a whole: `more` was drawn behind `begun`."""
+    offset = len(begun.output_ids)
+    if not offset:
+        return more
+    spans = joined_spans(begun.spans, more.spans, offset)
+    return Sample([*begun.output_ids, *more.output_ids], [*begun.log_probs, *more.log_probs], more.finish_reason, spans)
+
+
+def joined_spans(first: tuple[VersionSpan, ...], more: Sequence[VersionSpan], offset: int) -> tuple[VersionSpan, ...]:
+    """Spans of both, those of `more` moved by `offset`; one that spans the seam is one."""
+    moved = [VersionSpan(span.weight, span.start + offset, span.end + offset) for span in more]
+    if first and moved and first[-1].weight == moved[0].weight:
+        return (*first[:-1], replace(first[-1], end=moved[0].end), *moved[1:])
+    return (*first, *moved)
+
+
+def continued_seed(seed: int, num_tokens: int) -> int:
+    """Seed of what follows the first tokens of the sample that has this seed.
+
+    Another one, since an engine counts its draws from the end of what it is sent: with the same seed it would draw by
+    the numbers that the first tokens were drawn by.
+    """
+    return xxhash.xxh3_64_intdigest(f"{seed}+{num_tokens}".encode()) >> 20
+
+
+@dataclass(slots=True)
+class SampleSoFar:
+    """What is known of a sample that is being generated.
+
+    Made empty by who asks for it, filled in by the engine's client in its event loop, without a gap in any of it.
+    """
+
+    output_ids: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+    """As of a `Sample`."""
+    spans: tuple[VersionSpan, ...] = ()
+    """Over all of `output_ids`."""
+    finish_reason: FinishReason | None = None
+    """None: it has not ended, or it was aborted."""
+
+    def settle(self, sample: Sample) -> None:
+        """It has ended, as this one."""
+        self.output_ids, self.log_probs, self.spans = list(sample.output_ids), list(sample.log_probs), sample.spans
+        self.finish_reason = None if sample.finish_reason is FinishReason.ABORT else sample.finish_reason
+
+
 @dataclass(frozen=True, slots=True)
 class Generation:
     """All samples of one prompt."""
@@ -132,12 +181,18 @@ class Engine(ABC):
 
     @abstractmethod
     async def generate(
-        self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], *, progress: Callable[[int], None]
+        self,
+        prompts: Sequence[Sequence[int]],
+        params: Sequence[SamplingParams],
+        *,
+        progress: Callable[[int], None],
+        so_far: Sequence[Sequence[SampleSoFar]] | None = None,
     ) -> list[Generation]:
         """All samples of a batch of prompts, in their order, when the last one is done.
 
         `progress(n)`: n more tokens of this request have been made; called as often as the engine knows, and at least
-        once a second while it makes tokens. There is no deadline: the caller cancels after too long a stall, which
+        once a second while it makes tokens. `so_far`: for each sample of each prompt what is to be filled in meanwhile,
+        about as often; None costs nothing. There is no deadline: the caller cancels after too long a stall, which
         aborts the request at the server, also while that is paused.
         """
 

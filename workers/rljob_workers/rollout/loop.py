@@ -40,6 +40,7 @@ from rljob_workers.rollout.admission import (
     limits_of,
     tickets_to_claim,
 )
+from rljob_workers.rollout.continuing import ContinuingStage
 from rljob_workers.rollout.dynamic_sampling import DynamicSampling
 from rljob_workers.rollout.engine_access import EngineProgress, IdleEngine, RankEngine, build_engine
 from rljob_workers.rollout.engine_sync import WeightFollower
@@ -48,6 +49,7 @@ from rljob_workers.rollout.evaluation_plan import build_plan
 from rljob_workers.rollout.function import load_rollout_function
 from rljob_workers.rollout.function_stage import CalledFunction, FunctionsOwnReward, FunctionStage
 from rljob_workers.rollout.groups import GenerateStage, GroupMaker, GroupsInWork, Outcomes
+from rljob_workers.rollout.partials import PartialConfig, Partials
 from rljob_workers.rollout.sampling import GenerateConfig
 from rljob_workers.rollout.scoring_stage import Refused, ScoreStage, Unscored
 from rljob_workers.rollout.verification import EngineMismatch, WeightProof, bound_of
@@ -95,10 +97,11 @@ class RolloutLoop:
         wake: threading.Event,
         proof: WeightProof,
         evaluator: Evaluator | None,
+        partials: Partials | None,
     ) -> None:
         """`wake` is set by the groups in work and by the follower when they have news for the loop.
 
-        `evaluator` None: the job evaluates nothing.
+        `evaluator` None: the job evaluates nothing. `partials` None: groups that are interrupted are begun again.
         """
         self._shape = shape
         self._limits = limits_of(shape, session.role_ranks)
@@ -111,6 +114,7 @@ class RolloutLoop:
         self._wake = wake
         self._proof = proof
         self._evaluator = evaluator
+        self._partials = partials
         self._begun: dict[int, int] = {}
         """Ticket -> what `proof.num_voided` was when its work began."""
         self._unproven: list[Finished] = []
@@ -142,6 +146,8 @@ class RolloutLoop:
             progressed = self._collect() | self._put_proven() | self._evaluate(follower) | self._claim(follower)
             progressed |= self._evaluate_on_free_slots(follower)
             self._beat(follower)
+            if self._partials is not None:
+                self._partials.save_if_due(self._work.tickets, self._begun)
             if not progressed:
                 self._wake.wait(TURN_SECONDS)
         follower.stop()
@@ -207,7 +213,10 @@ class RolloutLoop:
         return self._evaluator.claim(follower.held, self._limits.samples_in_flight - self._work.samples_in_flight)
 
     def _begin(self, tickets: Sequence[Ticket]) -> None:
-        for request in requests_of(self._fitting.of(tickets), self._limits.tickets_per_request):
+        prompted = self._fitting.of(tickets)
+        if self._partials is not None:
+            prompted = self._partials.continued(prompted)
+        for request in requests_of(prompted, self._limits.tickets_per_request):
             self._begun |= dict.fromkeys((each.ticket.id for each in request), self._proof.num_voided)
             self._work.begin(request, self._limits.samples_per_ticket)
 
@@ -229,6 +238,8 @@ class RolloutLoop:
                 begun = [self._begun.pop(ticket.id) for ticket in tickets]
                 self._unproven.append(Finished(tickets, outcome.result(), min(begun)))
             elif isinstance(error, EngineError):
+                if self._partials is not None:
+                    self._partials.save(tickets, self._begun)
                 # Only a dead engine makes suspects: a refusal or a timeout is not the fault of a prompt.
                 for ticket in tickets:
                     del self._begun[ticket.id]
@@ -236,6 +247,8 @@ class RolloutLoop:
                 self._pause_claims(error)
             else:
                 raise error
+            if self._partials is not None:
+                self._partials.forget(tickets)
         return bool(ended)
 
     def _end_if_stuck(self, errors: Iterable[BaseException | None]) -> None:
@@ -313,6 +326,8 @@ class RolloutLoop:
 
     def _hand_back(self) -> None:
         tickets = self._tickets()
+        if self._partials is not None:
+            self._partials.save(self._work.tickets, self._begun)
         if tickets:
             self._queue.return_tickets(tickets, killed=False)
         if self._evaluator is not None:
@@ -351,9 +366,10 @@ def _serve_tickets(rank: RankParts, engine: RankEngine, found: IdleEngine) -> No
         sampling = DynamicSampling.of(spec.rollout.dynamic_sampling, decode)
         plan = build_plan(spec, tokenizer, found.max_tokens)
     wake = threading.Event()
+    maker = _group_maker(rank, engine, found)
     work = GroupsInWork(
         engine,
-        _group_maker(rank, engine, found),
+        maker,
         ScoreStage(
             _scoring(rank, reward),
             decode,
@@ -415,6 +431,7 @@ def _serve_tickets(rank: RankParts, engine: RankEngine, found: IdleEngine) -> No
             wake,
             proof,
             evaluator,
+            _partials(rank, engine, found, maker, proof),
         ).run(follower)
     with suppress(EngineError):  # what is dead or hangs generates nothing for us either
         engine.call(engine.client.abort_all())
@@ -424,6 +441,8 @@ def _group_maker(rank: RankParts, engine: RankEngine, found: IdleEngine) -> Grou
     """Generates in a single turn, or by the user's function."""
     rollout, config = rank.spec.rollout, GenerateConfig.of(rank.spec, found.max_tokens)
     if rollout.function is None:
+        if rollout.partial is not None:
+            return ContinuingStage(config, engine.client)
         return GenerateStage(config, engine.client)
     with rank.loading("opening the rollout function", rank.spec.model.path):
         function = load_rollout_function(rollout.function)
@@ -437,6 +456,26 @@ def _group_maker(rank: RankParts, engine: RankEngine, found: IdleEngine) -> Grou
         TokenizerText(tokenizer, vocab_size),
         FailedShare.over(rollout.batch_size * rollout.samples_per_prompt, rollout.reward.max_failed_share),
         rank.session.counters,
+    )
+
+
+def _partials(
+    rank: RankParts, engine: RankEngine, found: IdleEngine, maker: GroupMaker, proof: WeightProof
+) -> Partials | None:
+    partial = rank.spec.rollout.partial
+    if partial is None:
+        return None
+    assert isinstance(maker, ContinuingStage), "a job with partial rollouts has no rollout function"
+    most = rank.spec.rollout.sampling.max_new_tokens
+    return Partials(
+        PartialConfig(float(partial.save_seconds), most if partial.max_tokens is None else partial.max_tokens),
+        GenerateConfig.of(rank.spec, found.max_tokens),
+        maker,
+        rank.queue,
+        engine,
+        proof,
+        rank.session.counters,
+        time.monotonic,
     )
 
 

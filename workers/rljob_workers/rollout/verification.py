@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Protocol
 
 from rljob_api.names import WeightVersion
 from rljob_api.spec import RLJobSpec
@@ -20,7 +21,6 @@ from rljob_workers.dcs.weights.transport import StagedWeights
 from rljob_workers.engines.base import EngineCapabilities
 from rljob_workers.rollout.engine_access import RankEngine
 from rljob_workers.rollout.trajectory import place_of
-from rljob_workers.transfer_queue.types import GroupRows
 
 BOUNDS = {"float32": 1e-4, "bfloat16": 5e-2}
 """By dtype of the model: the largest difference of a log-prob, beside its size where that is above 1. In float32
@@ -144,6 +144,18 @@ class Refutation:
         return f"The engine says that it has {self.weight} and has other weights: {self.problem}."
 
 
+class Made(Protocol):
+    """Samples, with the oldest and the newest weight that made any token of each."""
+
+    @property
+    def oldest(self) -> Sequence[WeightId]:
+        """Of each sample."""
+
+    @property
+    def newest(self) -> Sequence[WeightId]:
+        """Of each sample."""
+
+
 class WeightProof:
     """One engine's.
 
@@ -195,18 +207,18 @@ class WeightProof:
         self._refuted.clear()
         return None
 
-    def awaited_by(self, groups: Sequence[GroupRows]) -> bool:
+    def awaited_by(self, groups: Sequence[Made]) -> bool:
         """Whether groups have tokens of the version that is being proven. Those would be their newest."""
         expected = self._expected
         return expected is not None and any(expected.weight in group.newest for group in groups)
 
-    def voids(self, groups: Sequence[GroupRows], begun: int) -> bool:
+    def voids(self, groups: Sequence[Made], begun: int) -> bool:
         """Whether groups may have tokens of other weights than their engine reported."""
         voided = self._voided[begun:]
         return any(_spans(group, weight) for group in groups for weight in voided)
 
 
-def _spans(group: GroupRows, weight: WeightId) -> bool:
+def _spans(group: Made, weight: WeightId) -> bool:
     """Whether any token may be of `weight`: versions between a row's oldest and newest may have drawn none."""
     pairs = zip(group.oldest, group.newest, strict=True)
     return any(place_of(oldest) <= place_of(weight) <= place_of(newest) for oldest, newest in pairs)

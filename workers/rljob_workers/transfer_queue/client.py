@@ -51,11 +51,15 @@ from rljob_workers.transfer_queue.errors import (
 from rljob_workers.transfer_queue.pass_rates import UNSCORED, GroupScore, PassRates
 from rljob_workers.transfer_queue.resp import Clock, Sleep
 from rljob_workers.transfer_queue.row_format import (
+    HEADER_BYTES,
     ChunkIds,
     ChunkRef,
     ClaimedRows,
+    FieldPlacement,
+    describe,
     field_arguments,
     pack_weights,
+    parse_chunk,
     parse_claim,
 )
 from rljob_workers.transfer_queue.storage import StorageUnits
@@ -67,6 +71,7 @@ from rljob_workers.transfer_queue.types import (
     Exhausted,
     GroupPlace,
     GroupRows,
+    GroupSoFar,
     NotReady,
     QueueShape,
     QueueTiming,
@@ -158,6 +163,11 @@ def pack_tickets(groups: Sequence[GroupRows]) -> bytes:
 def pack_group_weights(groups: Sequence[GroupRows]) -> bytes:
     """Per row of every group, the weights of its oldest and newest token."""
     return b"".join(pack_weights(group.oldest, group.newest) for group in groups)
+
+
+def _bytes_column(data: bytes) -> Jagged:
+    """A row of bytes."""
+    return Jagged.from_rows([torch.frombuffer(bytearray(data), dtype=torch.uint8)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,6 +368,65 @@ class TransferQueueClient:
         (packed,) = self._control.read("pass_rates", deadline=self._deadline(), waiting=f"{self} reads the pass rates")
         return PassRates.parse(packed, num_rows)
 
+    # --- partials ------------------------------------------------------------------------------------------------
+
+    def save_partials(self, groups: Sequence[GroupSoFar]) -> list[bool]:
+        """Saves what was generated of groups, in the place of what was saved of them before.
+
+        False for what was not: the ticket is another's, or a server has no room or is away. That costs tokens where
+        the group is interrupted before the next save, and nothing else, so that this waits for no server for long.
+        """
+        if not groups:
+            return []
+        deadline, waiting = self._soon(), f"{self} saves what was generated of {len(groups)} groups"
+        columns = {f"partial{group.ticket.id}": _bytes_column(group.data) for group in groups}
+        try:
+            stored = self._units.store(columns, deadline=deadline, waiting=waiting)
+        except (StorageFull, StorageUnreachable):
+            return [False] * len(groups)
+        chunks = [placement.chunks[0] for placement in stored.values()]
+        failpoint("queue.between_bytes_and_commit")
+        arguments: list[Argument] = []
+        for group, chunk in zip(groups, chunks, strict=True):
+            arguments += (group.ticket.id, pack_weights(group.oldest, group.newest), describe(chunk))
+        try:
+            [verdicts] = self._change("save_partials", *arguments, deadline=deadline, waiting=waiting)
+        except StaleUnit:
+            self._discard(chunks)
+            self._units.close()
+            return [False] * len(groups)
+        except (ControlUnreachable, NotOpen):
+            return [False] * len(groups)  # it may have been made all the same: the bytes are left to the sweep
+        self._count("queue_put_bytes", sum(chunk.num_bytes for chunk in chunks))
+        return [verdict == "1" for verdict in verdicts.decode()]
+
+    def read_partials(self, tickets: Sequence[Ticket]) -> dict[int, bytes]:
+        """What was saved of the groups of tickets that this rank holds, by ticket; of most there is nothing.
+
+        Left out, too: what may not be trained with the ticket's rollout, and what a server does not give.
+        """
+        if not tickets:
+            return {}
+        waiting = f"{self} reads what was generated of {len(tickets)} groups"
+        ids = [ticket.id for ticket in tickets]
+        try:
+            lines = self._change("read_partials", *ids, deadline=self._soon(), waiting=waiting)
+        except (ControlUnreachable, NotOpen):
+            return {}
+        found: dict[int, bytes] = {}
+        for number, line in zip(ids, lines, strict=True):
+            with suppress(StorageUnreachable, RowsLost, CorruptChunk):
+                if line:
+                    found[number] = self._read_partial(parse_chunk(line), waiting)
+        return found
+
+    def _read_partial(self, chunk: ChunkRef, waiting: str) -> bytes:
+        rows = np.array([[0, 0, chunk.num_bytes - HEADER_BYTES]], np.uint32)
+        placement = {chunk.field: FieldPlacement((chunk,), rows)}
+        column = self._units.fetch(placement, deadline=self._soon(), waiting=waiting)[chunk.field]
+        self._count("queue_got_bytes", column.values.nbytes)
+        return bytes(column.values.numpy().tobytes())
+
     # --- evaluation ----------------------------------------------------------------------------------------------
 
     def claim_evaluation(
@@ -502,6 +571,10 @@ class TransferQueueClient:
     def _deadline(self) -> float:
         """For one change, or one put with its bytes, that begins now."""
         return self._clock() + self._timing.patience_seconds
+
+    def _soon(self) -> float:
+        """For what is given up rather than waited for."""
+        return self._clock() + self._timing.claim_patience_seconds
 
     def _change(self, name: str, *args: Argument, waiting: str, deadline: float | None = None) -> list[Any]:
         """Calls a function that changes something, in this incarnation's name; repeated until there is an answer."""

@@ -293,6 +293,17 @@ class GroupPlace(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class GroupSoFar:
+    """What was generated of a group that is not finished."""
+
+    ticket: Ticket
+    data: bytes
+    oldest: Sequence[WeightId]
+    """Of each sample that has tokens, the oldest weight that made any of them; one sample at least has some."""
+    newest: Sequence[WeightId]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Batch:
     """Claimed rows of one partition with their bytes."""
 

@@ -237,7 +237,8 @@ class Sweeper:
         suspects = [(unit, key) for unit, keys in ended.items() for key in keys - settled[unit]]
         if not suspects:
             return 0
-        committed = {parse_chunk(line).key for _, line in self.named(Named.ALL)}
+        partials = self._calls.read("partials", waiting=_WAITING)
+        committed = {parse_chunk(line).key for line in (*partials, *(line for _, line in self.named(Named.ALL)))}
         for unit, key in suspects:
             if key in committed:
                 settled[unit].add(key)

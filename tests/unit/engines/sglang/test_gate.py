@@ -126,3 +126,31 @@ async def test_what_is_waited_for_may_time_out_by_itself() -> None:
     with pytest.raises(TimeoutError):
         async with gate.unbegun():
             raise TimeoutError
+
+
+async def test_what_is_confined_to_a_version_is_given_up_before_the_next_one() -> None:
+    gate, reported = Gate(), []
+
+    async def draw() -> None:
+        try:
+            async with gate.passed(), gate.confined():
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    await asyncio.sleep(0.01)  # its connection is closed
+                    reported.append("its request is given up")
+        except Recalled:
+            reported.append("it is recalled")
+
+    drawing = asyncio.create_task(draw())
+    await settle()
+    gate.recall()
+    await settle()
+    assert reported == []
+    async with gate.closed():
+        await gate.recall_confined()
+        assert reported[0] == "its request is given up"
+    await drawing
+    assert reported == ["its request is given up", "it is recalled"]
+    await gate.vacant()
+    await gate.recall_confined()

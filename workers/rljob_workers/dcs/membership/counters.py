@@ -17,6 +17,9 @@ WITHHELD_SECONDS = "withheld_seconds"
 PASSED_OVER, TRUNCATED = "prompts_passed_over", "prompts_truncated"
 
 
+TOKENS_CARRIED, SAMPLES_CARRIED = "tokens_carried", "samples_carried"
+
+
 REWARD_RETRIES = "reward_retries"
 FUNCTION_RETRIES, SAMPLES_LOST = "rollout_function_retries", "samples_lost"
 
@@ -34,6 +37,8 @@ COUNTERS: dict[str, str] = {
     "groups_refused": "Groups that the filter of rollout.dynamicSampling refused, drawn again.",
     PASSED_OVER: "Prompts that were too long.",
     TRUNCATED: "Prompts of which the last tokens were taken, since they were too long.",
+    TOKENS_CARRIED: "Tokens of groups that were interrupted which were not generated again (rollout.partial).",
+    SAMPLES_CARRIED: "Samples that such tokens were carried of.",
     "queue_claims": "Claims that brought rows.",
     "queue_rows": "Rows that a rank has claimed.",
     "queue_got_bytes": "Bytes of values read from the queue.",
@@ -56,6 +61,8 @@ _OF_TICKETS = (
     "groups_refused",
     PASSED_OVER,
     TRUNCATED,
+    TOKENS_CARRIED,
+    SAMPLES_CARRIED,
     REWARD_RETRIES,
     "samples_unscored",
     FUNCTION_RETRIES,

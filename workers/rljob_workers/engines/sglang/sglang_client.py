@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext, suppress
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,12 @@ from rljob_workers.engines.base import (
     FinishReason,
     Generation,
     Sample,
+    SampleSoFar,
     SamplingParams,
     VersionSpan,
     all_or_none,
+    continued,
+    continued_seed,
     sampling_fields,
 )
 from rljob_workers.engines.sglang.connection import Connection, IncarnationFile, ServerFacts, ask_facts
@@ -102,6 +106,15 @@ class SampleBuilder:
             self._tokens, self._log_probs = tokens, log_probs
         return len(self._tokens) - before
 
+    def show(self, so_far: SampleSoFar, begun: Sample, weight: WeightId) -> None:
+        """Fills in what there is: `begun`, and behind it what `weight` has drawn."""
+        count, reason = min(len(self._tokens), len(self._log_probs)), self._last.get("finish_reason")
+        made = (VersionSpan(weight, 0, count),) if count else ()
+        whole = continued(begun, Sample(self._tokens[:count], self._log_probs[:count], FinishReason.ABORT, made))
+        so_far.settle(whole)
+        if reason is not None and reason["type"] in (FinishReason.STOP, FinishReason.LENGTH):
+            so_far.finish_reason = FinishReason(reason["type"])
+
     def sample(self) -> Sample:
         """The whole; EngineGone where it never ended, EngineRefused where what made it has no name."""
         reason = self._last.get("finish_reason")
@@ -137,6 +150,10 @@ class SampleBuilder:
             )
 
 
+_NOTHING = Sample([], [], FinishReason.ABORT, ())
+"""A sample at its beginning."""
+
+
 _CONTROL_SECONDS = 60.0
 """For calls that the base gives no deadline."""
 
@@ -167,7 +184,12 @@ class SglangEngine(Engine):
         """Of the last update; prefixes that other weights cached are not read by samples that begin under it."""
 
     async def generate(
-        self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], *, progress: Callable[[int], None]
+        self,
+        prompts: Sequence[Sequence[int]],
+        params: Sequence[SamplingParams],
+        *,
+        progress: Callable[[int], None],
+        so_far: Sequence[Sequence[SampleSoFar]] | None = None,
     ) -> list[Generation]:
         """See `Engine.generate`."""
         async with self._one_incarnation(_soon()) as (facts, _):
@@ -176,8 +198,10 @@ class SglangEngine(Engine):
                 _require_room(prompt, one, facts)
             samples = iter(
                 await all_or_none(
-                    self._sample(prompt, one, one.seed + index, facts, progress)
-                    for prompt, one in zip(prompts, params, strict=True)
+                    self._sample(
+                        prompt, one, one.seed + index, facts, progress, None if so_far is None else so_far[place][index]
+                    )
+                    for place, (prompt, one) in enumerate(zip(prompts, params, strict=True))
                     for index in range(one.num_samples)
                 )
             )
@@ -193,7 +217,9 @@ class SglangEngine(Engine):
             async with self._gate.closed():
                 if interruption is Interruption.DRAIN:
                     await drain(self._gate, deadline=deadline)
-                elif interruption is Interruption.IN_PLACE:
+                else:
+                    await self._gate.recall_confined()
+                if interruption is Interruption.IN_PLACE:
                     self._gate.recall()  # they would read prefixes under the label of the weights that cached them
                 self._label = label_of(weight)
                 await replace_weights(
@@ -245,11 +271,53 @@ class SglangEngine(Engine):
         seed: int,
         facts: ServerFacts,
         progress: Callable[[int], None],
+        so_far: SampleSoFar | None,
     ) -> Sample:
+        if so_far is not None:
+            return await self._shown(prompt, params, seed, facts, progress, so_far)
         while True:
             with suppress(Recalled):
                 async with self._gate.passed():
-                    return await self._draw(prompt, params, seed, facts, progress)
+                    return await self._draw(prompt, params, seed, facts, progress, self._gate.unbegun())
+
+    async def _shown(
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        seed: int,
+        facts: ServerFacts,
+        progress: Callable[[int], None],
+        so_far: SampleSoFar,
+    ) -> Sample:
+        """A sample of which it is known at any time which weights drew what there is.
+
+        The server says so at a sample's end alone, so that none runs on over an update: it is begun anew behind its
+        tokens, which new weights then read, as after Retract. What the server had not sent until then is drawn again.
+        """
+        begun = _NOTHING
+        while True:
+            count = len(begun.output_ids)
+            if count == params.max_new_tokens:  # all had come but the end of the stream
+                return replace(begun, finish_reason=FinishReason.LENGTH)
+            left = replace(params, max_new_tokens=params.max_new_tokens - count)
+            with suppress(Recalled):
+                async with self._gate.passed(), self._gate.confined():
+                    weight = await self.held()  # an update that failed has left none
+                    if weight is None:
+                        raise EngineRefused("The engine holds no weights that have a name. Load some.")
+                    drawn = await self._draw(
+                        [*prompt, *begun.output_ids],
+                        left,
+                        continued_seed(seed, count) if count else seed,
+                        facts,
+                        progress,
+                        nullcontext(),
+                        functools.partial(SampleBuilder.show, so_far=so_far, begun=begun, weight=weight),
+                    )
+                    return continued(begun, drawn)
+            if so_far.finish_reason is not None:
+                return Sample(so_far.output_ids, so_far.log_probs, so_far.finish_reason, so_far.spans)
+            begun = Sample(so_far.output_ids[:], so_far.log_probs[:], FinishReason.ABORT, so_far.spans)
 
     async def _draw(
         self,
@@ -258,7 +326,10 @@ class SglangEngine(Engine):
         seed: int,
         facts: ServerFacts,
         progress: Callable[[int], None],
+        waits: AbstractAsyncContextManager[None],
+        show: Callable[[SampleBuilder], None] | None = None,
     ) -> Sample:
+        """`waits`: around the wait for the first event. `show` gets what there is after each."""
         building = SampleBuilder(incremental=facts.incremental)
         began = time.monotonic()
         total = 0
@@ -270,12 +341,14 @@ class SglangEngine(Engine):
             "extra_key": self._label,
         }
         async with aclosing(self._connection.stream("/generate", body)) as events:
-            async with self._gate.unbegun():
+            async with waits:
                 event = await anext(events, None)
             while event is not None:
                 grown = building.add(event)
                 total += grown
                 progress(grown)
+                if show is not None:
+                    show(building)
                 event = await anext(events, None)
         self._pace.learn(total, time.monotonic() - began)
         return building.sample()

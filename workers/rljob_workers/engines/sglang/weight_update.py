@@ -47,6 +47,25 @@ class Recalled(Exception):
     """The request has to be sent again: what it would read of the server's cache is of the weights before."""
 
 
+_TURN_SECONDS = 0.005
+
+
+@asynccontextmanager
+async def _recallable(requests: set[asyncio.Timeout]) -> AsyncIterator[None]:
+    """A request is one of these; Recalled once its time is over."""
+    try:
+        async with asyncio.timeout(None) as recalled:
+            requests.add(recalled)
+            try:
+                yield
+            finally:
+                requests.discard(recalled)
+    except TimeoutError as error:
+        if not recalled.expired():  # it is of what was waited for
+            raise
+        raise Recalled from error
+
+
 class Gate:
     """Of one server, in one event loop."""
 
@@ -59,6 +78,7 @@ class Gate:
         self._updates = asyncio.Lock()
         self._inside = 0
         self._unbegun: set[asyncio.Timeout] = set()
+        self._confined: set[asyncio.Timeout] = set()
 
     @asynccontextmanager
     async def passed(self) -> AsyncIterator[None]:
@@ -81,17 +101,22 @@ class Gate:
     @asynccontextmanager
     async def unbegun(self) -> AsyncIterator[None]:
         """Inside, until the first token has come; Recalled where `recall` was called before that."""
-        try:
-            async with asyncio.timeout(None) as recalled:
-                self._unbegun.add(recalled)
-                try:
-                    yield
-                finally:
-                    self._unbegun.discard(recalled)
-        except TimeoutError as error:
-            if not recalled.expired():  # it is of what was waited for
-                raise
-            raise Recalled from error
+        async with _recallable(self._unbegun):
+            yield
+
+    @asynccontextmanager
+    async def confined(self) -> AsyncIterator[None]:
+        """Inside, with tokens of one version of the weights; Recalled where `recall_confined` was called meanwhile."""
+        async with _recallable(self._confined):
+            yield
+
+    async def recall_confined(self) -> None:
+        """Ends what must not run on under other weights, and waits until its requests are given up."""
+        now = asyncio.get_running_loop().time()
+        for request in self._confined:
+            request.reschedule(now)
+        while self._confined:
+            await asyncio.sleep(_TURN_SECONDS)
 
     def recall(self) -> None:
         """Ends the wait of all who are inside and have no token yet."""

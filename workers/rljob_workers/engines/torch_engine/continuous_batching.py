@@ -22,6 +22,7 @@ from rljob_workers.engines.torch_engine.requests import (
     Batch,
     EndReason,
     EngineFault,
+    Growth,
     IntArray,
     NotServing,
     PauseMode,
@@ -228,6 +229,30 @@ class ContinuousBatching(ABC, Generic[Weights]):
             if one is batch
         )
         return running + int(batch.lengths.sum())
+
+    def growth(self, batch: Batch, seen: IntArray) -> Growth:
+        """What rows of a batch have drawn beyond their first `seen` [rows] tokens, of those that have some."""
+        keys = [key for key, one in self._batches.items() if one is batch]
+        slots = np.flatnonzero(np.isin(self._slots.batch, keys))
+        slot_of = dict(zip(self._slots.row[slots].tolist(), slots.tolist(), strict=True))
+        lengths = batch.lengths.copy()
+        lengths[self._slots.row[slots]] = self._slots.num_drawn[slots]
+        rows = np.flatnonzero(lengths > seen)
+        tokens, log_probs, spans = [], [], batch.spans(lengths)
+        for row in rows.tolist():
+            new = slice(int(seen[row]), int(lengths[row]))
+            source, at = (self._slots, slot_of[row]) if row in slot_of else (batch, row)
+            tokens.append(source.tokens[at, new])
+            log_probs.append(source.log_probs[at, new])
+        return Growth(
+            rows,
+            seen[rows],
+            lengths[rows],
+            np.concatenate([*tokens, np.zeros(0, dtype=np.int32)]),
+            np.concatenate([*log_probs, np.zeros(0, dtype=np.float32)]),
+            [spans[row] for row in rows.tolist()],
+            [-1 if row in slot_of else int(batch.reasons[row]) for row in rows.tolist()],
+        )
 
     def score(self, tokens: Sequence[int]) -> list[float]:
         """Log-probs of tokens[1:] at temperature 1 under the held weights, also while paused; no sample changes."""

@@ -2,7 +2,7 @@
 
 Pure. Called by the HTTP edge. A field that this engine does not honour is refused by name, never ignored; SGLang's
 neutral values of such fields are taken, so that its clients need no change. Extensions of ours: `compact`,
-`progress_seconds`, `weight_versions`, `lineage`, the incarnation.
+`progress_seconds`, `progress_tokens`, `weight_versions`, `lineage`, the incarnation.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from rljob_workers.engines.torch_engine.requests import (
     BadRequest,
     Batch,
     EndReason,
+    Growth,
     PauseMode,
     PromptGroup,
 )
@@ -102,6 +103,8 @@ class GenerateBody(ControlBody):
     compact: bool = False
     progress_seconds: float | None = Field(default=None, gt=0)
     """The reply begins after so many seconds, and counts in lines of JSON the tokens until now, again and again."""
+    progress_tokens: bool = False
+    """Those lines have the tokens, too, each once."""
 
 
 class GenerateRequest:
@@ -270,6 +273,23 @@ def _render_compact(batch: Batch) -> bytes:
         "weight_versions": spans,
     }
     return orjson.dumps(reply, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def render_progress(num_tokens: int, growth: Growth | None) -> bytes:
+    """A line of a reply that has begun; `growth` None: its tokens were not asked for."""
+    line: dict[str, Any] = {"progress": num_tokens}
+    if growth is not None:
+        line["grown"] = {
+            "rows": growth.rows,
+            "starts": growth.starts,
+            "lengths": growth.lengths,
+            "output_ids": growth.tokens,
+            "log_probs": growth.log_probs,
+            "finish_reasons": growth.reasons,
+            "finish_words": FINISH_NAMES,
+            "weight_versions": [[_render_span(span) for span in row] for row in growth.spans],
+        }
+    return orjson.dumps(line, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE)
 
 
 class AbortBody(ControlBody):

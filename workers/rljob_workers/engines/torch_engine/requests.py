@@ -101,6 +101,24 @@ class _WeightMark:
     starts: IntArray
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Growth:
+    """What rows of a batch have drawn since they were looked at last."""
+
+    rows: IntArray
+    starts: IntArray
+    """[rows], as the others: where the new tokens begin in the output."""
+    lengths: IntArray
+    """Of the whole output now."""
+    tokens: npt.NDArray[np.int32]
+    """Flat, row after row."""
+    log_probs: npt.NDArray[np.float32]
+    spans: list[list[VersionSpan]]
+    """Of the whole output."""
+    reasons: list[int]
+    """EndReason, -1 for a row that goes on."""
+
+
 class Batch:
     """One HTTP request: groups in order, a row per sample."""
 
@@ -158,8 +176,8 @@ class Batch:
         weights = {mark.weight for mark in self._marks}
         return weights.pop() if len(weights) == 1 else None
 
-    def spans(self) -> list[list[VersionSpan]]:
-        """Per row, in order and without gaps."""
+    def spans(self, lengths: IntArray | None = None) -> list[list[VersionSpan]]:
+        """Per row, in order and without gaps. `lengths` [rows]: of rows that may not have ended."""
         begins: list[list[tuple[WeightId, int]]] = [[] for _ in range(self.num_rows)]
         for mark in self._marks:
             for row, start in zip(mark.rows.tolist(), mark.starts.tolist(), strict=True):
@@ -167,7 +185,8 @@ class Batch:
                     begins[row].pop()  # nothing was drawn under the weight before
                 if not begins[row] or begins[row][-1][0] != mark.weight:
                     begins[row].append((mark.weight, start))
-        return [_spans_of(begin, length) for begin, length in zip(begins, self.lengths.tolist(), strict=True)]
+        ends = (self.lengths if lengths is None else lengths).tolist()
+        return [_spans_of(begin, length) for begin, length in zip(begins, ends, strict=True)]
 
     def _close(self, num_rows: int) -> None:
         self._num_open -= num_rows

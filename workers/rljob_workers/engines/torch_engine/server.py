@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 import orjson
 import torch
 import uvicorn
@@ -38,8 +39,9 @@ from rljob_workers.engines.torch_engine.dialect import (
     parse_score,
     parse_update,
     render_generate,
+    render_progress,
 )
-from rljob_workers.engines.torch_engine.requests import BadRequest, Batch, EngineFault, NotServing, StepFailed
+from rljob_workers.engines.torch_engine.requests import BadRequest, Batch, EngineFault, Growth, NotServing, StepFailed
 from rljob_workers.engines.torch_engine.scheduler import Limits, Scheduler
 from rljob_workers.models.building import build_config, torch_dtype
 from rljob_workers.models.tokenizers import build_tokenizer
@@ -129,6 +131,8 @@ class RunningRequest:
         self._parsed = parsed
         self._batch = batch
         self._loop = loop
+        self._seen = np.zeros(batch.num_rows, dtype=np.int64)
+        """Of each row, tokens that a line had."""
         self._done = asyncio.wrap_future(batch.done)
         self._gone = asyncio.ensure_future(_disconnected(request))
 
@@ -164,6 +168,18 @@ class RunningRequest:
         """Tokens of the batch until now."""
         return await asyncio.wrap_future(self._loop.call(lambda engine: engine.drawn(self._batch)))
 
+    async def progress(self) -> bytes:
+        """A line of what was drawn until now, with the tokens that no line had before where they were asked for."""
+        if not self._parsed.body.progress_tokens:
+            return render_progress(await self.drawn(), None)
+
+        def look(engine: ContinuousBatching[Any]) -> tuple[int, Growth]:
+            return engine.drawn(self._batch), engine.growth(self._batch, self._seen)
+
+        drawn, growth = await asyncio.wrap_future(self._loop.call(look))
+        self._seen[growth.rows] = growth.lengths
+        return render_progress(drawn, growth)
+
     def result(self, tokenizer: PreTrainedTokenizerBase) -> bytes:
         """The reply of a batch that has ended; raises the EngineFault that it ended with."""
         if self._batch.error is not None:
@@ -195,7 +211,7 @@ class ProgressReply(Response):
         del scope, receive
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         while not await self._running.ends_within(self._seconds):
-            line = orjson.dumps({"progress": await self._running.drawn()}, option=orjson.OPT_APPEND_NEWLINE)
+            line = await self._running.progress()
             await send({"type": "http.response.body", "body": line, "more_body": True})
         await self._running.end()
         try:
@@ -337,7 +353,15 @@ class HttpApi:
                 "weight_version": None if held is None else str(held.version),
                 "lineage": None if held is None else held.lineage,
                 "incarnation": self._incarnation,
-                "extensions": ["compact", "progress_seconds", "weight_versions", "lineage", "drain", "score_tokens"],
+                "extensions": [
+                    "compact",
+                    "progress_seconds",
+                    "progress_tokens",
+                    "weight_versions",
+                    "lineage",
+                    "drain",
+                    "score_tokens",
+                ],
             }
         )
 

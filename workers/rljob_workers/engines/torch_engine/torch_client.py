@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from itertools import accumulate, islice
+from itertools import accumulate, chain, islice
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
@@ -30,6 +30,7 @@ from rljob_workers.engines.base import (
     FinishReason,
     Generation,
     Sample,
+    SampleSoFar,
     SamplingParams,
     VersionSpan,
     sampling_fields,
@@ -232,6 +233,29 @@ def read_compact(body: Any, num_samples: Sequence[int]) -> list[Generation]:  # 
     return [Generation(tuple(islice(rest, count))) for count in num_samples]
 
 
+def add_growth(rows: Sequence[SampleSoFar], grown: Any) -> None:  # noqa: ANN401 (JSON)
+    """Adds what a line has of each sample that has grown, to `rows` in the order of the request's samples."""
+    at = 0
+    parts = (grown["rows"], grown["starts"], grown["lengths"], grown["finish_reasons"], grown["weight_versions"])
+    for row, start, length, reason, spans in zip(*parts, strict=True):
+        sample, end = rows[row], at + length - start
+        if len(sample.output_ids) != start:
+            raise EngineGone(
+                f"The engine continued a sample at token {start}, and {len(sample.output_ids)} had come. None counts."
+            )
+        sample.output_ids += grown["output_ids"][at:end]
+        sample.log_probs += grown["log_probs"][at:end]
+        sample.spans = _spans(spans)
+        sample.finish_reason = _ended(grown["finish_words"], reason)
+        at = end
+
+
+def _ended(names: Sequence[str], reason: int) -> FinishReason | None:
+    """None where it goes on, or was aborted."""
+    finish = None if reason < 0 else FinishReason(names[reason])
+    return None if finish is FinishReason.ABORT else finish
+
+
 def _spans(given: list[dict[str, int]]) -> tuple[VersionSpan, ...]:
     return tuple(VersionSpan(_weight(span), span["start"], span["end"]) for span in given)
 
@@ -279,20 +303,30 @@ class TorchEngineClient(Engine):
         """Of the server that was last asked; its `held` may be outdated. Forgotten when another incarnation answers."""
 
     async def generate(
-        self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], *, progress: Callable[[int], None]
+        self,
+        prompts: Sequence[Sequence[int]],
+        params: Sequence[SamplingParams],
+        *,
+        progress: Callable[[int], None],
+        so_far: Sequence[Sequence[SampleSoFar]] | None = None,
     ) -> list[Generation]:
         """See `Engine.generate`."""
         asked = await self._info(time.monotonic() + _CONTROL_SECONDS)
         counted = 0
+        rows = None if so_far is None else list(chain.from_iterable(so_far))
 
         def on_line(line: bytes) -> None:
             nonlocal counted
-            drawn = orjson.loads(line)["progress"]
+            made = orjson.loads(line)
+            if rows is not None:
+                add_growth(rows, made["grown"])
+            drawn = made["progress"]
             if drawn > counted:
                 progress(drawn - counted)
                 counted = drawn
 
-        reply = await self._ask(asked, "POST", "/generate", _generate_body(prompts, params), on_line=on_line)
+        body = _generate_body(prompts, params) | ({} if rows is None else {"progress_tokens": True})
+        reply = await self._ask(asked, "POST", "/generate", body, on_line=on_line)
         if "error" in reply.body:
             raise EngineRefused(
                 f"POST /generate of the engine at {self._transport.url} ended with {reply.body['error']['status']}: "

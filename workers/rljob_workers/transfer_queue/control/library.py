@@ -24,6 +24,7 @@ _PARTS = (
     "swaps",
     "evaluation",
     "puts",
+    "partials",
     "deal",
     "claims",
     "lives",

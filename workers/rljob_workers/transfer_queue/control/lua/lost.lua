@@ -97,6 +97,7 @@ end
 admin_call('declare_lost', function(args)
   local generation = math.max(tonumber(redis.call('HGET', UNITS, args[1]) or '0') + 1, tonumber(args[2]))
   redis.call('HSET', UNITS, args[1], generation)
+  partials.lose()
   return lose_partitions(redis.call('ZRANGE', PARTITIONS, 0, -1), generation), true
 end, true)
 

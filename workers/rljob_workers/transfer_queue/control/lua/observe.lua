@@ -258,6 +258,7 @@ read_call('check', function(args)
     leased_rows(broken)
     check_tickets(broken)
     check_draws(broken)
+    partials.check(broken)
     local issued = groups_issued()
     if issued > SHAPE.capacity then broken[#broken + 1] = issued .. ' groups are issued, more than the capacity' end
   elseif redis.call('ZSCORE', PARTITIONS, r) == false then

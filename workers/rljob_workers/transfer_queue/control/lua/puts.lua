@@ -54,6 +54,7 @@ end
 local function admit_group(owner, section, id, weights, judged)
   local t = load_ticket(id)
   if not t or t.owner ~= owner or t.r ~= section.r then return nil end
+  partials.forget(t.prompt)
   if not weights_fit(section.r, weights, judged) then
     return_ticket(t)
     return nil

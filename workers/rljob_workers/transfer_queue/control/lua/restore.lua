@@ -244,6 +244,7 @@ local function forget_rows()
     for _, r in ipairs(redis.call('ZRANGE', where, 0, -1)) do drop_partition(r) end
   end
   redis.call('DEL', OPEN, FRONT, GARBAGE)
+  partials.forget_all()
 end
 
 -- The table that the checkpoint carries: cursor, returned prompts, draws of partitions that are not done, kill counts.
@@ -334,6 +335,8 @@ admin_call('raise_epoch', function(args, _, all)
   redis.call('HDEL', META, 'lost', 'publish_call', 'record_call')
   local kept, dropped = restore_all(version, missing)
   reopen_places(version)
+  -- A server that lost its tail may name chunks that were replaced, and deleted, since.
+  if all[#all] == 'force' then partials.forget_all() else partials.restore(version) end
   local answer = restore_answer(epoch, version, kept, dropped)
   redis.call('HSET', META, 'restore', answer)
   wake('tickets')

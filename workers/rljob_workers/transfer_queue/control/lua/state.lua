@@ -8,6 +8,9 @@ local TICKETS, AGAIN, OPEN, FRONT, KILLS = 'q:tickets', 'q:again', 'q:open', 'q:
 local ASIDE, DROPPED, MISSED, LOST_CHUNKS = 'q:aside', 'q:dropped', 'q:missed', 'q:lost_chunks'
 local ROW_BYTES, WEIGHT_BYTES, ID_BYTES = 28, 16, 12
 
+-- What is saved of groups that are not finished (`partials.lua`). A table, since Lua has room for no more local names.
+local partials = {}
+
 local function key(r, part) return 'p:' .. r .. ':' .. part end
 
 -- Chunks on a unit that nothing refers to any more. A list for each: one that is away keeps only its own waiting.

@@ -99,6 +99,7 @@ end
 
 -- Gives the group the next prompt, under the same reservation.
 local function draw_another(g)
+  partials.forget(g.prompt)
   g.rejected[#g.rejected + 1] = g.prompt
   g.prompt = draw_prompt()
 end
@@ -121,6 +122,7 @@ local function kill_tickets(tickets)
       return_ticket(t)
     else
       local kills, g = redis.call('HINCRBY', KILLS, t.prompt, 1), load_group(t.r, t.group)
+      partials.forget(t.prompt) -- what was generated of it may be what kills
       if kills >= SHAPE.kills then
         local exhausted = is_last_attempt(g)
         curriculum.count(t.prompt)

@@ -1,0 +1,142 @@
+"""What is carried of a sample that was interrupted, how it is joined with what follows, and a group's as bytes.
+
+Pure; for the stage that goes on with samples and for what saves them. No pickle: fixed records, sealed by a checksum.
+Bytes that were damaged, or are of another prompt, are nothing to go on with.
+
+    offset  size    what
+    0       4       magic `RLPG`
+    4       1       format version (1)
+    5       3       zero
+    8       4       samples
+    12      4       zero
+    16      8       digest of prompt and sampling
+    24      12 n    of each sample: finish reason (255: it goes on), tokens, spans
+            4 t     tokens, i32, sample after sample
+            4 t     log-probs, f32
+            16 s    spans: lineage, version, start, end, i32
+    end     8       xxh3-64 of all before
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import xxhash
+
+from rljob_api.names import Lineage, WeightVersion
+from rljob_api.wire.identity import WeightId
+from rljob_workers.engines.base import FINISH_CODES, FinishReason, Sample, SamplingParams, VersionSpan, joined_spans
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedSample:
+    """What there is of a sample."""
+
+    output_ids: Sequence[int] = ()
+    log_probs: Sequence[float] = ()
+    """Under the weights that drew the tokens, as of a `Sample`."""
+    spans: tuple[VersionSpan, ...] = ()
+    """Over all tokens, in order and without gaps."""
+    finish: FinishReason | None = None
+    """None: it goes on."""
+
+    def first(self, num_tokens: int) -> CarriedSample:
+        """Its first tokens; it goes on where some were cut."""
+        if len(self.output_ids) <= num_tokens:
+            return self
+        spans = tuple(replace(span, end=min(span.end, num_tokens)) for span in self.spans if span.start < num_tokens)
+        return CarriedSample(self.output_ids[:num_tokens], self.log_probs[:num_tokens], spans)
+
+    def followed_by(self, more: CarriedSample) -> CarriedSample:
+        """The sample as a whole: `more` was drawn behind it."""
+        if not self.output_ids:
+            return more
+        return CarriedSample(
+            [*self.output_ids, *more.output_ids],
+            [*self.log_probs, *more.log_probs],
+            joined_spans(self.spans, more.spans, len(self.output_ids)),
+            more.finish,
+        )
+
+    def sample(self) -> Sample:
+        """Of one that has ended."""
+        assert self.finish is not None, "a sample that goes on is no answer"
+        return Sample(list(self.output_ids), list(self.log_probs), self.finish, self.spans)
+
+
+def sampling_digest(prompt_ids: Sequence[int], params: SamplingParams) -> int:
+    """Of what a sample's tokens are drawn for and by, but weights and seed: others are not carried on by it."""
+    by = (params.temperature, params.top_p, params.top_k, params.max_new_tokens, params.stop_token_ids, params.stop)
+    return xxhash.xxh3_64_intdigest(repr((list(prompt_ids), by, params.num_samples)).encode())
+
+
+_HEAD = struct.Struct("<4sB3xI4xQ")
+
+
+_SEAL = struct.Struct("<Q")
+
+
+_MAGIC, _VERSION, _GOES_ON = b"RLPG", 1, 255
+
+
+_FINISH = {code: FinishReason(name) for name, code in FINISH_CODES.items()}
+
+
+def pack_group(samples: Sequence[CarriedSample], digest: int) -> bytes:
+    """All samples of a group, those that have nothing among them."""
+    table = [
+        (_GOES_ON if one.finish is None else FINISH_CODES[one.finish], len(one.output_ids), len(one.spans))
+        for one in samples
+    ]
+    spans = [(span.weight.lineage, span.weight.version, span.start, span.end) for one in samples for span in one.spans]
+    body = b"".join(
+        (
+            _HEAD.pack(_MAGIC, _VERSION, len(samples), digest),
+            np.array(table, "<u4").tobytes(),
+            _flat((one.output_ids for one in samples), "<i4"),
+            _flat((one.log_probs for one in samples), "<f4"),
+            np.array(spans, "<i4").tobytes(),
+        )
+    )
+    return body + _SEAL.pack(xxhash.xxh3_64_intdigest(body))
+
+
+def _flat(parts: Iterable[Sequence[int] | Sequence[float]], dtype: str) -> bytes:
+    return b"".join(np.array(part, dtype).tobytes() for part in parts)
+
+
+def unpack_group(data: bytes, num_samples: int, digest: int) -> tuple[CarriedSample, ...]:
+    """The reverse of `pack_group`. ValueError for bytes that it did not write, or not for this digest."""
+    if len(data) < _HEAD.size + _SEAL.size:
+        raise ValueError(f"{len(data)} bytes are no samples")
+    body, seal = data[: -_SEAL.size], data[-_SEAL.size :]
+    magic, version, count, of = _HEAD.unpack_from(body)
+    if (magic, version, count, of) != (_MAGIC, _VERSION, num_samples, digest):
+        raise ValueError(f"{count} samples of {of:x} in the form {magic!r} {version}, wanted are {num_samples}")
+    if _SEAL.pack(xxhash.xxh3_64_intdigest(body)) != seal:
+        raise ValueError("the samples do not match their checksum")
+    table = np.frombuffer(body, "<u4", 3 * count, _HEAD.size).reshape(count, 3).tolist()
+    num_tokens = sum(tokens for _, tokens, _ in table)
+    at = _HEAD.size + 12 * count
+    ids = np.frombuffer(body, "<i4", num_tokens, at).tolist()
+    log_probs = np.frombuffer(body, "<f4", num_tokens, at + 4 * num_tokens).tolist()
+    spans = np.frombuffer(body, "<i4", -1, at + 8 * num_tokens).reshape(-1, 4).tolist()
+    samples, token, span = [], 0, 0
+    for finish, tokens, num_spans in table:
+        samples.append(
+            CarriedSample(
+                ids[token : token + tokens],
+                log_probs[token : token + tokens],
+                tuple(_span(*values) for values in spans[span : span + num_spans]),
+                _FINISH.get(finish),
+            )
+        )
+        token, span = token + tokens, span + num_spans
+    return tuple(samples)
+
+
+def _span(lineage: int, version: int, start: int, end: int) -> VersionSpan:
+    return VersionSpan(WeightId(lineage=Lineage(lineage), version=WeightVersion(version)), start, end)

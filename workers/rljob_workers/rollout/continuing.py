@@ -1,0 +1,164 @@
+"""Generates groups whose samples may have a beginning (`rollout.partial`), and says at any time what there is of each.
+
+In the place of `GenerateStage` where a job has partial rollouts; without them nothing of it is used. A sample's
+beginning is sent behind its prompt, as tokens to be read; the engine draws what follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from rljob_workers.engines.base import (
+    Engine,
+    EngineEmptied,
+    FinishReason,
+    SampleSoFar,
+    SamplingParams,
+    all_or_none,
+    continued_seed,
+)
+from rljob_workers.rollout.admission import PromptedTicket
+from rljob_workers.rollout.carried import CarriedSample, sampling_digest
+from rljob_workers.rollout.engine_calls import EngineCalls
+from rljob_workers.rollout.group_rows import GeneratedGroup
+from rljob_workers.rollout.sampling import GenerateConfig
+from rljob_workers.rollout.trajectory import Trajectory
+from rljob_workers.transfer_queue.types import Ticket
+
+
+@dataclass(frozen=True, slots=True)
+class SampleInWork:
+    """A sample's beginning and what follows it."""
+
+    carried: CarriedSample
+    more: SampleSoFar = field(default_factory=SampleSoFar)
+
+    def now(self) -> CarriedSample:
+        """What there is."""
+        if self.carried.finish is not None:
+            return self.carried
+        more = self.more
+        return self.carried.followed_by(
+            CarriedSample(more.output_ids[:], more.log_probs[:], more.spans, more.finish_reason)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GroupInWork:
+    """A ticket's samples."""
+
+    ticket: Ticket
+    digest: int
+    samples: list[SampleInWork]
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """Samples of one prompt that are drawn alike."""
+
+    prompt: Sequence[int]
+    params: SamplingParams
+    so_far: Sequence[SampleSoFar]
+
+
+class ContinuingStage:
+    """Generates the groups of tickets, each sample in a single turn, behind what `PromptedTicket.carried` has of it."""
+
+    def __init__(self, config: GenerateConfig, engine: Engine) -> None:
+        """The parts come from their factories; nothing is opened here."""
+        self._config = config
+        self._engine = engine
+        self.in_work: dict[int, GroupInWork] = {}
+        """By ticket, of those that were begun; who owns the tickets takes them out. For the engine's event loop."""
+
+    async def run(self, tickets: Sequence[PromptedTicket], calls: EngineCalls) -> list[GeneratedGroup]:
+        """All samples of all tickets, with a greedy answer where the job has them, which is not carried.
+
+        Raises EngineError: what there was is in `in_work`.
+        """
+        groups = [self._begin(each) for each in tickets]
+        greedy = [SampleSoFar() for _ in tickets] if self._config.draws_greedy else []
+        requests = [request for each, group in zip(tickets, groups, strict=True) for request in self._rest(each, group)]
+        requests += [
+            _Request(each.prompt.token_ids, self._config.greedy_of(each), [answer])
+            for each, answer in zip(tickets, greedy, strict=False)
+        ]
+        num_asked = sum(request.params.num_samples for request in requests)
+        calls.moved(num_asked - sum(len(group.samples) for group in groups) - len(greedy))
+        if requests:
+            await calls.watch(self._draw(requests, calls))
+        return [
+            GeneratedGroup(
+                each.ticket,
+                each.prompt,
+                tuple(Trajectory.of_sample(each.prompt.token_ids, one.now().sample()) for one in group.samples),
+                *(_answer(each, answer) for answer in greedy[place : place + 1]),
+            )
+            for place, (each, group) in enumerate(zip(tickets, groups, strict=True))
+        ]
+
+    def close(self) -> None:
+        """Nothing: the engine is its rank's."""
+
+    def _begin(self, each: PromptedTicket) -> GroupInWork:
+        params = self._config.params_of(each)
+        carried = each.carried or (CarriedSample(),) * params.num_samples
+        digest = sampling_digest(each.prompt.token_ids, params)
+        group = GroupInWork(each.ticket, digest, [SampleInWork(sample) for sample in carried])
+        self.in_work[each.ticket.id] = group
+        return group
+
+    def _rest(self, each: PromptedTicket, group: GroupInWork) -> Iterator[_Request]:
+        """What is to be drawn of a group: in one request where it has nothing yet, else each sample by itself."""
+        params, ids = self._config.params_of(each), each.prompt.token_ids
+        if not each.carried:
+            yield _Request(ids, params, [sample.more for sample in group.samples])
+            return
+        for index, sample in enumerate(group.samples):
+            begun, seed = sample.carried, params.seed + index
+            if begun.finish is None:
+                one = replace(params, num_samples=1, seed=seed)
+                if begun.output_ids:
+                    left = params.max_new_tokens - len(begun.output_ids)
+                    one = replace(one, max_new_tokens=left, seed=continued_seed(seed, len(begun.output_ids)))
+                yield _Request([*ids, *begun.output_ids], one, [sample.more])
+
+    async def _draw(self, requests: Sequence[_Request], calls: EngineCalls) -> None:
+        """Settles all samples of the requests. The first failure ends the others."""
+        if self._engine.prompts_per_request is None:
+            await self._draw_together(requests, calls)
+            return
+        await all_or_none(
+            self._draw_together(
+                [
+                    _Request(
+                        request.prompt,
+                        replace(request.params, num_samples=1, seed=request.params.seed + index),
+                        [so_far],
+                    )
+                ],
+                calls,
+            )
+            for request in requests
+            for index, so_far in enumerate(request.so_far)
+        )
+
+    async def _draw_together(self, requests: Sequence[_Request], calls: EngineCalls) -> None:
+        generations = await self._engine.generate(
+            [request.prompt for request in requests],
+            [request.params for request in requests],
+            progress=calls.made,
+            so_far=[request.so_far for request in requests],
+        )
+        for request, generation in zip(requests, generations, strict=True):
+            for so_far, sample in zip(request.so_far, generation.samples, strict=True):
+                so_far.settle(sample)
+        if any(sample.finish_reason is FinishReason.ABORT for one in generations for sample in one.samples):
+            raise EngineEmptied("the samples were aborted at the engine: they are no answers")
+        calls.moved(-sum(request.params.num_samples for request in requests))
+
+
+def _answer(each: PromptedTicket, answer: SampleSoFar) -> Trajectory:
+    whole = CarriedSample(answer.output_ids, answer.log_probs, answer.spans, answer.finish_reason)
+    return Trajectory.of_sample(each.prompt.token_ids, whole.sample())
