@@ -36,6 +36,7 @@ OF_STEPS = (
     "samples/drawn_share",
     "staleness/mean",
     "staleness/max",
+    "staleness/too_old_share",
     "kl/in_reward",
     "optimizer/grad_norm",
     "optimizer/grad_norm_max",

@@ -169,6 +169,8 @@ def queue_shape(spec: RLJobSpec) -> QueueShape:
         samples_per_prompt=spec.rollout.samples_per_prompt,
         max_staleness=spec.rollout.max_staleness,
         order=spec.rollout.order,
+        carries=spec.rollout.carries,
+        more_groups=spec.rollout.capacity - spec.rollout.batch_size * (spec.rollout.max_staleness + 1),
         num_rollouts=spec.rollout.num_rollouts,
         max_prompt_kills=spec.rollout.max_prompt_kills,
         max_attempts=spec.rollout.max_attempts,

@@ -99,4 +99,6 @@ def _text(report: AuditReport, job: RLJob) -> str:
             f"  exchanged  {exchanged.earlier} groups were trained in an earlier rollout than they were begun for,"
             f" {exchanged.later} in a later one, at most {exchanged.furthest} later"
         )
+    if exchanged.too_old:
+        figures.append(f"  too old    {exchanged.too_old} samples, of which no token was learnt from by then")
     return "\n".join([*verdict, *figures])

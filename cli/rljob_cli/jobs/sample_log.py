@@ -62,6 +62,8 @@ class SampleLine:
     """Whether it has refused the one that was trained, too."""
     drawn_for: int | None = None
     """The rollout that its group was begun for (rollout.order Swap)."""
+    is_learnt: bool = True
+    """Whether it has a token that is not too old to be learnt from (rollout.partial with order Swap)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,8 @@ class ExchangedGroups:
     later: int
     furthest: int
     """Rollouts between, of the group that was put off most."""
+    too_old: int
+    """Samples that nothing was learnt from, since all of their tokens were too old by then (rollout.partial)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +130,7 @@ def _parse(row: dict[str, int | float | str]) -> SampleLine:
         draws=int(row.get("draws", 0)),
         last_draw_refused=bool(row.get("lastDrawRefused", False)),
         drawn_for=int(row["drawnFor"]) if "drawnFor" in row else None,
+        is_learnt=bool(row.get("learnt", True)),
     )
 
 
@@ -144,7 +149,7 @@ def audit_run(folder: Path, spec: RLJobSpec, *, steps: int) -> AuditReport:
 def audit(lines: list[SampleLine], spec: RLJobSpec, *, steps: int) -> AuditReport:
     """Checks the first `steps` rollouts of a job (all of them for one that succeeded)."""
     standing = standing_samples(lines)
-    staleness = max((line.step - line.weight_version for line in standing), default=0)
+    staleness = max((line.step - line.weight_version for line in standing if line.is_learnt), default=0)
     problems = [
         *_count_problems(standing, spec, steps),
         *_staleness_problems(standing, spec),
@@ -182,6 +187,7 @@ def _exchanged(standing: list[SampleLine]) -> ExchangedGroups:
         earlier=sum(rollouts < 0 for rollouts in later),
         later=sum(rollouts > 0 for rollouts in later),
         furthest=max([0, *later]),
+        too_old=sum(not line.is_learnt for line in standing),
     )
 
 
@@ -212,7 +218,7 @@ def _examples(keys: list[tuple[int, int, int, int]]) -> str:
 
 def _staleness_problems(standing: list[SampleLine], spec: RLJobSpec) -> list[str]:
     bound = spec.rollout.max_staleness
-    stale = [line for line in standing if line.step - line.weight_version > bound]
+    stale = [line for line in standing if line.is_learnt and line.step - line.weight_version > bound]
     ahead = [line for line in standing if line.weight_version > line.step]
     problems = []
     if stale:

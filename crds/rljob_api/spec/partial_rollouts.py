@@ -23,6 +23,14 @@ class PartialSpec(ApiModel):
 
 PARTIAL_ROLLOUTS: tuple[Rule, ...] = (
     Rule(
+        field="rollout.overSampling",
+        holds=lambda job: job.rollout.over_sampling is None or job.rollout.carries,
+        sentence="{rollout.overSampling} draws groups that a later rollout goes on with, which needs order Swap and "
+        "partial. Set rollout.order to Swap and give rollout.partial, or remove rollout.overSampling.",
+        cel="!has(self.rollout.overSampling) || (has(self.rollout.partial) && has(self.rollout.order) && "
+        "self.rollout.order == 'Swap')",
+    ),
+    Rule(
         field="rollout.partial",
         holds=lambda job: job.rollout.partial is None or job.rollout.function is None,
         sentence="carries tokens, and what a function (rollout.function) has done until it is interrupted cannot be "

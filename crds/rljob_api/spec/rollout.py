@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
+from math import ceil
 from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints, field_validator
@@ -412,6 +413,10 @@ class RolloutSpec(ApiModel):
     """Bound: a rollout has the groups that were begun for it, and waits for the slowest of them. Swap: a group that is
     finished takes the place of one that an earlier rollout still waits for, which goes to its rollout, as far as
     maxStaleness allows for every token of it. Every group that was drawn is trained on, slow ones later."""
+    over_sampling: float | None = Field(default=None, ge=1, le=64)
+    """With order Swap and partial: so many times batchSize groups are drawn for the newest rollout that is open, and
+    those that are unfinished when it is complete go on for the next. The queue then has room for batchSize x
+    (maxStaleness + overSampling) groups. Null: 1, as many as it needs."""
     sampling: SamplingSpec = SamplingSpec()
     """How tokens are drawn."""
     concurrency: int | None = Field(default=None, ge=1, le=65536)
@@ -442,3 +447,13 @@ class RolloutSpec(ApiModel):
     partial: PartialSpec | None = None
     """Groups that are interrupted, by the death of a rank or an engine or by an order, go on behind what was generated
     of them instead of at their beginnings. Null: they are begun again."""
+
+    @property
+    def carries(self) -> bool:
+        """Whether groups go on from rollout to rollout until they are finished, without what has become too old."""
+        return self.partial is not None and self.order is GroupOrder.SWAP
+
+    @property
+    def capacity(self) -> int:
+        """Groups that may be begun and not trained."""
+        return ceil(self.batch_size * (self.max_staleness + (self.over_sampling or 1.0)))

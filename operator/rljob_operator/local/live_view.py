@@ -60,7 +60,7 @@ class LiveView(View):
         """Starts to draw."""
         rollout = job.spec.rollout
         self._name, self._total, self._bound = job.metadata.name, rollout.num_rollouts, rollout.max_staleness
-        self._capacity = rollout.batch_size * (rollout.max_staleness + 1)
+        self._capacity = rollout.capacity
         self._console.print(Text.assemble((self._name, "bold"), f": files are in {out}"))
         self._live.start()
 

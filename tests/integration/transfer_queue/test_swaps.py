@@ -20,7 +20,7 @@ def swapping(**sizes: int) -> QueueShape:
 
 
 def carrying(**sizes: int) -> QueueShape:
-    return replace(swapping(**sizes), carries=True, over_sampling=2.0)
+    return replace(swapping(**sizes), carries=True, more_groups=1)
 
 
 def put(job: Job, ticket: Ticket, version: int = 0) -> GroupPlace | None:

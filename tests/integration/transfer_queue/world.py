@@ -384,7 +384,7 @@ class World:
     def _must_fit(self, ticket: Ticket, oldest: int, held: int) -> bool:
         """Whether no place that the ticket may have is too late for its tokens; the last ones are of version `held`."""
         if self.shape.carries:  # it may be for a rollout that is not open yet, or its tokens may all be old
-            return self.shape.over_sampling == 1.0 and held == oldest == self.published
+            return self.shape.more_groups == 0 and held == oldest == self.published
         return ticket.rollout_id - oldest <= self.shape.max_staleness
 
     def _put_in_vain(self, replica: Replica) -> None:

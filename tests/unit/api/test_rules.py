@@ -162,6 +162,9 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "spec.stopWhen": st.none()
     | st.fixed_dictionaries({"metric": MEASURED}, optional={"above": BOUND, "below": BOUND, "forSteps": st.just(3)}),
     "spec.checkpoint.keepBest": st.none() | st.fixed_dictionaries({"metric": MEASURED}),
+    "spec.rollout.overSampling": st.sampled_from([None, 1.25]),
+    "spec.rollout.order": st.sampled_from(["Bound", "Swap"]),
+    "spec.rollout.partial": st.sampled_from([None, {}, {"maxTokens": 4}]),
     "spec.rollout.curriculum": st.sampled_from([None, {"function": "a:b"}]),
     "spec.rollout.partial": st.sampled_from([None, {}, {"maxTokens": 4}]),
     "spec.rollout.dynamicSampling": st.sampled_from([None, {}, {"filter": "NoVariance"}, {"filter": "a:b"}]),

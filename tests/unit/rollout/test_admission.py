@@ -16,9 +16,7 @@ from rljob_workers.rollout.admission import (
     tickets_to_claim,
 )
 
-SHAPE = RolloutShape(
-    batch_size=64, samples_per_ticket=8, max_new_tokens=8, max_staleness=0, most_ranks=1, concurrency=4096
-)
+SHAPE = RolloutShape(batch_size=64, samples_per_ticket=8, max_new_tokens=8, capacity=64, most_ranks=1, concurrency=4096)
 
 
 @pytest.mark.parametrize(
@@ -26,10 +24,10 @@ SHAPE = RolloutShape(
     [
         pytest.param({}, 1, 512, 128, id="a rollout, where the engine could do more"),
         pytest.param({"concurrency": 100}, 1, 100, 128, id="what the engine does at once, where a rollout is more"),
-        pytest.param({"max_staleness": 2}, 1, 1536, 384, id="every rollout that may be open"),
+        pytest.param({"capacity": 192}, 1, 1536, 384, id="every rollout that may be open"),
         pytest.param({}, 3, 176, 44, id="ranks share them, rounded up"),
-        pytest.param({"batch_size": 2}, 4, 8, 2, id="more ranks than groups"),
-        pytest.param({"batch_size": 2, "max_staleness": 1}, 4, 8, 2, id="and than open groups"),
+        pytest.param({"batch_size": 2, "capacity": 2}, 4, 8, 2, id="more ranks than groups"),
+        pytest.param({"batch_size": 2, "capacity": 4}, 4, 8, 2, id="and than open groups"),
     ],
 )
 def test_a_rank_has_its_share_of_the_open_rollouts(
@@ -61,7 +59,7 @@ SHAPES = st.builds(
     batch_size=st.integers(1, 4096),
     samples_per_ticket=st.integers(2, 65),
     max_new_tokens=st.integers(1, 65536),
-    max_staleness=st.integers(0, 8),
+    capacity=st.integers(1, 32768),
     most_ranks=st.integers(1, 64),
     concurrency=st.integers(1, 4096),
 )
@@ -71,10 +69,9 @@ SHAPES = st.builds(
 def test_all_ranks_together_can_work_on_every_open_rollout(shape: RolloutShape) -> None:
     limits = limits_of(shape)
     num_ranks = shape.most_ranks
-    open_groups = shape.batch_size * (1 + shape.max_staleness)
-    assert limits.tickets_in_work * num_ranks >= open_groups
+    assert limits.tickets_in_work * num_ranks >= shape.capacity
     if shape.concurrency >= limits.samples_in_flight + 1:
-        assert limits.samples_in_flight * num_ranks >= open_groups * shape.samples_per_ticket
+        assert limits.samples_in_flight * num_ranks >= shape.capacity * shape.samples_per_ticket
     share = ceil(shape.batch_size / num_ranks)
     assert 1 <= limits.tickets_per_request <= share
     assert ceil(share / limits.tickets_per_request) <= MAX_REQUESTS

@@ -24,6 +24,7 @@ from rljob_workers.trainers.base import OptimizerStepResult
 from rljob_workers.trainers.data_parallel import DataParallelGroup, RankVote, agree
 from rljob_workers.trainers.mesh import data_parallel
 from rljob_workers.training.gang_loop import GangParts
+from rljob_workers.training.learnt_tokens import LearntTokens
 from rljob_workers.training.loop import ActorConfig, ActorLoop, Proximal
 from rljob_workers.training.sample_filter import SampleFilter
 from rljob_workers.training.turns import OwnTurns
@@ -173,7 +174,7 @@ def run(
 
     def live(number: int, rank: Any) -> None:
         slicing = Slicing("actor_train", 12 * SLICES, 12 * SLICES_PER_STEP, SLICES_PER_STEP, number, len(ranks))
-        config = ActorConfig(ROLLOUTS, PASSES, critic_only, proximal, 1.0, Truncated.KEEP, None)
+        config = ActorConfig(ROLLOUTS, PASSES, critic_only, proximal, 1.0, LearntTokens(Truncated.KEEP, None), None)
         group = Threads(number, meeting)
         rank.mesh = data_parallel(group)
         try:

@@ -29,6 +29,7 @@ from rljob_workers.trainers import build_forward_model, build_trainer
 from rljob_workers.trainers.base import ForwardModel, Trainer, TrainRows
 from rljob_workers.trainers.data_parallel import SingleRank
 from rljob_workers.training.gang_loop import GangParts
+from rljob_workers.training.learnt_tokens import LearntTokens
 from rljob_workers.training.loop import ActorConfig, ActorLoop, Proximal, proximal_of
 from rljob_workers.training.turns import OwnTurns
 from rljob_workers.transfer_queue.dataset import Slicing
@@ -181,7 +182,7 @@ def trained(folder: Path, spec: RLJobSpec) -> torch.Tensor:
     forward = build_forward_model(spec, tokenizer, Role.ACTOR_FWD, SingleRank()) if spec.roles.actor_fwd else None
     queue: Any = Queue(trainer, forward, [make_rows(r) for r in range(ROLLOUTS)], slicing.rows_per_slice, folder)
     config = ActorConfig(
-        ROLLOUTS, training.epochs_per_rollout, 0, proximal_of(spec), TEMPERATURE, spec.algorithm.truncated, None
+        ROLLOUTS, training.epochs_per_rollout, 0, proximal_of(spec), TEMPERATURE, LearntTokens.of(spec), None
     )
     exports: Any = SimpleNamespace(begin=queue.publish, publish=queue.publish)
     with closing(Timeline(Path(os.devnull), "actor-0")) as timeline:

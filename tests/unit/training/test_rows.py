@@ -22,11 +22,12 @@ from rljob_workers.tensors.packed import DRAWS, LAST_REFUSED, RowExtra, pack_row
 from rljob_workers.trainers.base import OptimizerStepResult
 from rljob_workers.trainers.data_parallel import SingleRank
 from rljob_workers.trainers.mesh import data_parallel
-from rljob_workers.training.loop import loss_masks, train_rows
+from rljob_workers.training.learnt_tokens import LearntTokens, train_rows
 from rljob_workers.training.step_metrics import FACTS, RolloutTally, row_metrics, slice_facts
 from rljob_workers.transfer_queue.types import Batch
 from tests.unit.training.batches import make_batch
 
+KEEP = LearntTokens(Truncated.KEEP, None)
 INCARNATION = Incarnation(key=RankKey(role=Role.ACTOR, replica=0), epoch=Epoch(1), generation=0, id="0" * 12)
 
 
@@ -67,7 +68,7 @@ def test_facts_report_what_a_row_is_worth() -> None:
 def test_the_loss_leaves_out_what_nothing_may_be_learnt_from(truncated: Truncated, masks: list[list[int]]) -> None:
     reasons = ["stop", "stop", "length", "length"]
     batch = make_batch([0] * 4, [0.0] * 4, [2, 1, 3, 2], valid=[1, 0, 1, 0], finish_reasons=reasons)
-    assert [row.tolist() for row in loss_masks(batch, truncated).rows()] == masks
+    assert [row.tolist() for row in LearntTokens(truncated, None).masks(batch).rows()] == masks
 
 
 @given(
@@ -83,8 +84,8 @@ def test_groups_without_variance_are_masked_and_the_others_are_as_without_them(
     batch = make_batch(groups, [rewards[row] for row in order], [1 + row % 3 for row in order], valid=valid)
     of_rows = advantages(batch, 3, JobEstimator(group_normalised, None, finds_variance=True))
     differing = {group for group in groups if len({r for g, r, v in seen(batch) if g == group and v}) > 1}
-    masks = loss_masks(replace(batch, columns={**batch.columns, **of_rows}), Truncated.KEEP)
-    untouched = loss_masks(batch, Truncated.KEEP)
+    masks = KEEP.masks(replace(batch, columns={**batch.columns, **of_rows}))
+    untouched = KEEP.masks(batch)
     for row, group in enumerate(groups):
         expected = untouched.row(row) if group in differing else torch.zeros_like(untouched.row(row))
         assert torch.equal(masks.row(row), expected)
@@ -96,7 +97,7 @@ def test_every_token_gets_the_advantage_of_its_row() -> None:
     of_rows = Jagged.scalars(torch.tensor([0.5, -1.0, 2.0]))
     of_tokens = Jagged.from_rows([torch.full((2,), 0.5), torch.empty(0), torch.full((3,), 2.0)])
     found, expected = (
-        train_rows(replace(batch, columns={**batch.columns, name: column}), Truncated.KEEP)
+        train_rows(replace(batch, columns={**batch.columns, name: column}), KEEP)
         for name, column in ((Column.ROW_ADVANTAGES, of_rows), (Column.ADVANTAGES, of_tokens))
     )
     assert found.columns.keys() == expected.columns.keys()
@@ -208,3 +209,59 @@ def test_a_step_reports_how_often_its_groups_were_drawn() -> None:
     assert (found["groups/draws"], found["groups/last_draw_refused"]) == (2.0, 0.5)
     without = row_metrics(dict(zip(FACTS, slice_facts(batch).unbind(1), strict=True)), RolloutId(3))
     assert "groups/draws" not in without
+
+
+def test_tokens_that_are_too_old_are_context_alone() -> None:
+    """Of rows of train_3: the first has tokens of versions 0, 2 and 3, the second of 0; the third has a tool's."""
+    spans = [[(0, 0, 2), (2, 2, 3), (3, 3, 5)], [(0, 0, 3)], [(1, 0, 1), (3, 2, 4)]]
+    batch = make_batch([0, 0, 1], [1.0, 0.0, 1.0], [5, 3, 4], oldest=[0, 0, 1], spans=spans)
+    masks = Jagged.from_rows([torch.tensor(row, dtype=torch.uint8) for row in ([1] * 5, [1] * 3, [1, 0, 1, 1])])
+    batch = replace(batch, columns={**batch.columns, Column.LOSS_MASKS: masks})
+
+    def learnt(max_age: int | None) -> list[list[int]]:
+        return [row.tolist() for row in LearntTokens(Truncated.KEEP, max_age).masks(batch).rows()]
+
+    assert learnt(None) == learnt(3) == [[1] * 5, [1] * 3, [1, 0, 1, 1]]
+    assert learnt(2) == [[0, 0, 1, 1, 1], [0] * 3, [1, 0, 1, 1]]
+    assert learnt(0) == [[0, 0, 0, 1, 1], [0] * 3, [0, 0, 1, 1]]
+    by_name = dict(zip(FACTS, slice_facts(batch, None, 2).unbind(1), strict=True))
+    assert by_name["oldest_version"].tolist() == [2, 0, 1], "the second has no token that is learnt from"
+    assert by_name["too_old_tokens"].tolist() == [2, 3, 0]
+    found = row_metrics(by_name, RolloutId(3))
+    assert found["staleness/too_old_share"] == 5 / 11
+    assert found["staleness/max"] == 2.0
+    assert found["staleness/mean"] == (1 * 1 + 2 * 0 + 1 * 2 + 2 * 0) / (3 + 3)
+    of_all = row_metrics(dict(zip(FACTS, slice_facts(batch).unbind(1), strict=True)), RolloutId(3))
+    assert of_all["staleness/max"] == 3.0
+    assert "staleness/too_old_share" not in of_all
+
+
+def test_a_rollout_of_which_no_token_is_learnt_from_is_a_rollout() -> None:
+    batch = make_batch([0, 0], [1.0, 0.0], [2, 2], oldest=[0, 0], spans=[[(0, 0, 2)], [(0, 0, 2)]])
+    found = row_metrics(dict(zip(FACTS, slice_facts(batch, None, 0).unbind(1), strict=True)), RolloutId(3))
+    assert (found["staleness/max"], found["staleness/mean"], found["staleness/too_old_share"]) == (0.0, 0.0, 1.0)
+
+
+@given(data=st.data(), max_age=st.integers(0, 4), rollout=st.integers(0, 6))
+def test_no_token_beyond_the_bound_is_learnt_from_and_every_other_is(
+    data: st.DataObject, max_age: int, rollout: int
+) -> None:
+    spans, lengths = [], []
+    for _ in range(data.draw(st.integers(1, 4))):
+        versions = sorted(data.draw(st.sets(st.integers(0, rollout), min_size=1, max_size=4)))
+        sizes = data.draw(st.lists(st.integers(1, 3), min_size=len(versions), max_size=len(versions)))
+        starts = [sum(sizes[:place]) for place in range(len(sizes))]
+        spans.append([(v, at, at + size) for v, at, size in zip(versions, starts, sizes, strict=True)])
+        lengths.append(sum(sizes))
+    oldest = [row[0][0] for row in spans]
+    batch = replace(
+        make_batch([0] * len(spans), [0.0] * len(spans), lengths, oldest=oldest, spans=spans),
+        rollout_id=RolloutId(rollout),
+    )
+    masks = LearntTokens(Truncated.KEEP, max_age).masks(batch).rows()
+    facts = dict(zip(FACTS, slice_facts(batch, None, max_age).unbind(1), strict=True))
+    for row, (mask, of_row) in enumerate(zip(masks, spans, strict=True)):
+        learnt = [version for version, start, end in of_row for _ in range(start, end) if rollout - version <= max_age]
+        assert mask.sum() == len(learnt)
+        assert facts["oldest_version"][row] == (min(learnt) if learnt else of_row[-1][0])
+        assert facts["too_old_tokens"][row] == lengths[row] - len(learnt)

@@ -23,13 +23,14 @@ from rljob_workers.algorithms.objective import MaskedRows, Outputs
 from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.tensors.packed import RowExtra, pack_rows
-from rljob_workers.training.loop import learnt_rows, loss_masks, train_rows
+from rljob_workers.training.learnt_tokens import LearntTokens, train_rows
 from rljob_workers.training.sample_filter import DealtSample, SampleFilter
 from rljob_workers.transfer_queue.types import Batch
 from tests.objectives import clip_objective
 from tests.unit.api.manifests import changed
 from tests.unit.training.batches import make_batch
 
+KEEP = LearntTokens(Truncated.KEEP, None)
 LENGTHS = [2, 3, 1, 2, 4, 1]
 
 
@@ -63,7 +64,7 @@ def seen(batch: Batch, truncated: Truncated = Truncated.KEEP) -> list[DealtSampl
         found.append(sample)
         return True
 
-    SampleFilter("own:remembers", remembers, 2).passed(batch, learnt_rows(batch, truncated))
+    SampleFilter("own:remembers", remembers, 2).passed(batch, LearntTokens(truncated, None).rows(batch))
     return found
 
 
@@ -94,12 +95,12 @@ def test_a_filter_is_asked_of_what_nothing_else_leaves_out() -> None:
 def test_what_does_not_pass_is_masked_and_stays_in_its_place() -> None:
     batch = make_rows()
     passed = SampleFilter("own:strong", lambda sample: abs(sample.advantages[0]) >= 0.5, 2).passed(
-        batch, learnt_rows(batch, Truncated.KEEP)
+        batch, KEEP.rows(batch)
     )
     assert passed.tolist() == [True, True, True, True, False, False]
-    masks = [row.tolist() for row in loss_masks(batch, Truncated.KEEP, passed).rows()]
+    masks = [row.tolist() for row in KEEP.masks(batch, passed).rows()]
     assert masks == [[1, 1], [1, 1, 1], [1], [1, 1], [0] * 4, [0]]
-    assert train_rows(batch, Truncated.KEEP, None, passed).numbers.tolist() == [8, 9, 10, 11, 12, 13]
+    assert train_rows(batch, KEEP, None, passed).numbers.tolist() == [8, 9, 10, 11, 12, 13]
 
 
 @settings(deadline=None)
@@ -110,9 +111,9 @@ def test_the_loss_is_the_mean_over_the_tokens_of_what_passes(passes: list[bool],
     new, old, advantages = 0.3 * values[0] - 1, 0.3 * values[1] - 1, torch.randn(6, generator=chance).tolist()
     batch = make_rows(advantages)
     found = SampleFilter("own:lots", lambda sample: passes[2 * (sample.group - 4) + sample.index], 2).passed(
-        batch, learnt_rows(batch, Truncated.KEEP)
+        batch, KEEP.rows(batch)
     )
-    rows = train_rows(batch, Truncated.KEEP, Jagged.from_lengths(old, torch.tensor(LENGTHS)), found)
+    rows = train_rows(batch, KEEP, Jagged.from_lengths(old, torch.tensor(LENGTHS)), found)
     columns = {name: column.values for name, column in rows.columns.items()}
     columns[Column.ADVANTAGES] = columns[Column.ADVANTAGES].double()
     objective = clip_objective(token_mean, kl=0.0, cap=None)
@@ -176,7 +177,7 @@ def test_a_filter_that_does_not_work_is_named_with_the_sample(tmp_path: Path, na
     assert found is not None
     batch = make_rows()
     with pytest.raises(ValueError, match=f"^algorithm.sampleFilter: cut_{name}:{name} {sentence}"):
-        found.passed(batch, learnt_rows(batch, Truncated.KEEP))
+        found.passed(batch, KEEP.rows(batch))
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,8 @@ class RolloutShape:
     samples_per_ticket: int
     """Drawn for each: its group's, and a greedy one in jobs that need it."""
     max_new_tokens: int
-    max_staleness: int
+    capacity: int
+    """Groups that all of them may have begun, and that are not trained."""
     most_ranks: int
     """Ranks of the role that the job may have."""
     concurrency: int
@@ -70,7 +71,7 @@ def limits_of(shape: RolloutShape, role_ranks: int | None = None) -> AdmissionLi
     """
     num_ranks = role_ranks or shape.most_ranks
     share = ceil(shape.batch_size / num_ranks)
-    open_share = ceil(shape.batch_size * (1 + shape.max_staleness) / num_ranks)
+    open_share = ceil(shape.capacity / num_ranks)
     return AdmissionLimits(
         samples_in_flight=min(shape.concurrency, open_share * shape.samples_per_ticket),
         tickets_in_work=open_share * (1 + SCORED_PER_GENERATED),

@@ -386,7 +386,7 @@ def _serve_tickets(rank: RankParts, engine: RankEngine, found: IdleEngine) -> No
         batch_size=spec.rollout.batch_size,
         samples_per_ticket=spec.samples_per_ticket,
         max_new_tokens=spec.rollout.sampling.max_new_tokens,
-        max_staleness=spec.rollout.max_staleness,
+        capacity=spec.rollout.capacity,
         most_ranks=rank.topology.num_ranks,
         concurrency=spec.rollout.concurrency or found.capacity,
         prompts_per_request=engine.client.prompts_per_request,

@@ -63,7 +63,7 @@ class TrainedSample:
     group: int
     index: int
     weight_version: int
-    """The oldest version that made any of its tokens."""
+    """The oldest version that made any of its tokens; of those that are not too old to be learnt from."""
     step: int
     epoch: int
     pass_index: int
@@ -74,6 +74,8 @@ class TrainedSample:
     """None where no filter has seen its group."""
     drawn_for: int | None = None
     """The rollout that its group was begun for; None in jobs that bind it to that."""
+    is_learnt: bool = True
+    """False where all of its tokens are too old: then `weight_version` is the newest that made one."""
 
     def line(self) -> bytes:
         """The sample as a JSON line."""
@@ -90,6 +92,7 @@ class TrainedSample:
                 "valid": self.valid,
                 **({} if self.draws is None else self.draws.fields()),
                 **({} if self.drawn_for is None else {"drawnFor": self.drawn_for}),
+                **({} if self.is_learnt else {"learnt": False}),
             },
             option=orjson.OPT_APPEND_NEWLINE,
         )

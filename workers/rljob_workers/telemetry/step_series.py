@@ -33,6 +33,7 @@ UNITS: Mapping[str, str] = {
     "samples/filtered_share": "share",
     "samples/drawn_share": "share",
     "staleness/mean": "versions",
+    "staleness/too_old_share": "share",
     "kl/in_reward": "nats",
     "optimizer/grad_norm": "",
     "optimizer/grad_norm_max": "",

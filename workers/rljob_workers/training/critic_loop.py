@@ -31,7 +31,7 @@ from rljob_workers.trainers.mesh import Mesh
 from rljob_workers.trainers.row_shares import score_shared
 from rljob_workers.trainers.settings import CriticSettings
 from rljob_workers.training.gang_loop import GangLoop, GangParts, slicing_of
-from rljob_workers.training.loop import loss_masks
+from rljob_workers.training.learnt_tokens import LearntTokens
 from rljob_workers.training.reporting import CriticReports
 from rljob_workers.training.saving import SaveConfig, Saves
 from rljob_workers.training.turns import Turns
@@ -49,10 +49,10 @@ class CriticLoop(GangLoop):
             slicing_of(spec, pipeline.CRITIC_TRAIN.name, gang.mesh),
             saves,
             CriticReports(rank) if gang.leads else None,
+            LearntTokens.of(spec),
             rollouts=spec.rollout.num_rollouts,
             passes=spec.training.epochs_per_rollout,
         )
-        self._truncated = spec.algorithm.truncated
         whole = gang.mesh.gang
         # The rows of a claim are dealt to the ranks by length, and the values of all put by one of them.
         shared = SharedClaims(gang.queue, Mesh.of(whole, [0] * whole.world))
@@ -90,7 +90,7 @@ class CriticLoop(GangLoop):
         """With masks that leave out what nothing may be learnt from."""
         batch = part.batch
         columns = {column: batch.columns[column] for column in Column if column in batch.columns}
-        columns[Column.LOSS_MASKS] = loss_masks(batch, self._truncated)
+        columns[Column.LOSS_MASKS] = self.learnt.masks(batch)
         return TrainRows(columns, torch.from_numpy(batch.rows.astype("int64")))
 
     def _leaves(self) -> bool:

@@ -29,6 +29,7 @@ from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.trainers.base import Trainer, TrainRows
 from rljob_workers.trainers.data_parallel import Agreement, RankVote, agree
 from rljob_workers.trainers.mesh import Mesh
+from rljob_workers.training.learnt_tokens import LearntTokens
 from rljob_workers.training.saving import Saves
 from rljob_workers.training.step_metrics import RolloutTally, slice_facts
 from rljob_workers.training.turns import Turns
@@ -93,13 +94,22 @@ class GangLoop(ABC):
     """One rollout after another on one data-parallel rank; a role says what its rows are."""
 
     def __init__(
-        self, gang: GangParts, slicing: Slicing, saves: Saves, reports: Reports | None, *, rollouts: int, passes: int
+        self,
+        gang: GangParts,
+        slicing: Slicing,
+        saves: Saves,
+        reports: Reports | None,
+        learnt: LearntTokens,
+        *,
+        rollouts: int,
+        passes: int,
     ) -> None:
         """`reports` on global rank 0, None on the others. `rollouts` of the whole job; `passes`: epochsPerRollout."""
         self.gang = gang
         self.slicing = slicing
         self.saves = saves
         self.reports = reports
+        self.learnt = learnt
         self._rollouts = rollouts
         self._passes = passes
         self._rollout_id = RolloutId(gang.session.welcome.restore.version)
@@ -145,7 +155,9 @@ class GangLoop(ABC):
 
     def account(self, pass_index: int, part: TrainingSlice) -> None:
         """A slice was trained on; a collective. Audit first, then the commit: what is consumed has its lines."""
-        facts = self.gang.mesh.gather(slice_facts(part.batch, self.left_out(part)), "what the ranks trained on")
+        facts = self.gang.mesh.gather(
+            slice_facts(part.batch, self.left_out(part), self.learnt.max_age), "what the ranks trained on"
+        )
         if pass_index == 0:
             self.tally.facts.extend(facts)
         if self.reports is None:

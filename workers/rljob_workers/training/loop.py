@@ -10,16 +10,13 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from rljob_api.names import WeightVersion
 from rljob_api.spec import RLJobSpec
-from rljob_api.spec.algorithm import ProximalPolicy, Truncated
+from rljob_api.spec.algorithm import ProximalPolicy
 from rljob_api.spec.evaluation import EvaluationSpec
 from rljob_workers import pipeline
-from rljob_workers.algorithms.advantages.estimator import broadcast_to_tokens
-from rljob_workers.algorithms.losses import masks_of_rows
 from rljob_workers.algorithms.objective import Output
 from rljob_workers.dcs.checkpoints.store import build_checkpoint_store
 from rljob_workers.dcs.weights import build_publisher
@@ -34,15 +31,14 @@ from rljob_workers.trainers import build_trainer, load_version_0, tensors_of_ver
 from rljob_workers.trainers.base import TrainRows
 from rljob_workers.trainers.data_parallel import RankVote, agree
 from rljob_workers.training.gang_loop import GangLoop, GangParts, slicing_of
+from rljob_workers.training.learnt_tokens import LearntTokens, train_rows
 from rljob_workers.training.publishing import ExportConfig, Exports, TrainerProbe
 from rljob_workers.training.reporting import Leader
 from rljob_workers.training.row_metrics import of_all_ranks
 from rljob_workers.training.sample_filter import SampleFilter
 from rljob_workers.training.saving import SaveConfig, Saves
-from rljob_workers.training.step_metrics import is_truncated
 from rljob_workers.training.turns import Turns
 from rljob_workers.transfer_queue.dataset import Slicing, StreamingDataLoader, TrainingSlice
-from rljob_workers.transfer_queue.types import Batch
 
 
 class Proximal(Enum):
@@ -81,8 +77,7 @@ class ActorConfig:
     proximal: Proximal
     temperature: float
     """That of sampling, for the log-probs that the actor computes itself."""
-    truncated: Truncated
-    """Whether anything is learnt from samples that were cut off."""
+    learnt: LearntTokens
     evaluation: EvaluationSpec | None
     """Which versions are evaluated, if any."""
 
@@ -95,7 +90,7 @@ class ActorConfig:
             critic_only_steps=spec.training.critic_only_steps or 0,
             proximal=proximal_of(spec),
             temperature=spec.rollout.sampling.temperature,
-            truncated=spec.algorithm.truncated,
+            learnt=LearntTokens.of(spec),
             evaluation=spec.evaluation,
         )
 
@@ -114,7 +109,9 @@ class ActorLoop(GangLoop):
         sample_filter: SampleFilter | None = None,
     ) -> None:
         """`leader` on global rank 0, None on the others. `sample_filter` None: the job has none."""
-        super().__init__(gang, slicing, saves, leader, rollouts=config.num_rollouts, passes=config.passes)
+        super().__init__(
+            gang, slicing, saves, leader, config.learnt, rollouts=config.num_rollouts, passes=config.passes
+        )
         self._config = config
         self._exports = exports
         self._log_probs: dict[int, Jagged] = {}
@@ -193,19 +190,19 @@ class ActorLoop(GangLoop):
         log_probs = self._log_probs.get(part.index)
         if self._config.proximal is Proximal.ENGINE:
             log_probs = part.batch.columns[Column.ROLLOUT_LOG_PROBS]
-        return train_rows(part.batch, self._config.truncated, log_probs, self._passed_by_filter(part))
+        return train_rows(part.batch, self.learnt, log_probs, self._passed_by_filter(part))
 
     def left_out(self, part: TrainingSlice) -> torch.Tensor | None:
         """See the base: those that the job's filter leaves out."""
         passed = self._passed.get(part.index)
-        return None if passed is None else learnt_rows(part.batch, self._config.truncated) & ~passed
+        return None if passed is None else self.learnt.rows(part.batch) & ~passed
 
     def _passed_by_filter(self, part: TrainingSlice) -> torch.Tensor | None:
         """Asked for once, whichever passes there are; a collective of the ranks that have the same rows."""
         if self._sample_filter is None or not self.computes:
             return None
         if part.index not in self._passed:
-            asked = learnt_rows(part.batch, self._config.truncated)
+            asked = self.learnt.rows(part.batch)
             self._passed[part.index] = self._sample_filter.passed_by_source(self.gang.mesh, part.batch, asked)
         return self._passed[part.index]
 
@@ -214,56 +211,6 @@ class ActorLoop(GangLoop):
         if pass_index == 0:
             self.tally.carried.add_batch(part.batch)
         super().account(pass_index, part)
-
-
-def train_rows(
-    batch: Batch, truncated: Truncated, log_probs: Jagged | None = None, passed: torch.Tensor | None = None
-) -> TrainRows:
-    """The batch as a trainer takes it; `log_probs` are the proximal ones where they are no column of it.
-
-    `passed`, [rows] bool: not those that the job's filter leaves out; None: it has none.
-    Rows that nothing may be learnt from stay in it, masked: what ranks are dealt is fixed. Of what has one advantage a
-    row each token gets it: an objective knows those of tokens alone.
-    """
-    columns = {column: batch.columns[column] for column in Column if column in batch.columns}
-    if (of_rows := columns.pop(Column.ROW_ADVANTAGES, None)) is not None:
-        lengths = columns[Column.RESPONSE_LENGTHS].values
-        columns[Column.ADVANTAGES] = Jagged.from_lengths(broadcast_to_tokens(of_rows.values, lengths), lengths)
-    if log_probs is not None:
-        columns.setdefault(Column.LOG_PROBS, log_probs)
-    columns[Column.LOSS_MASKS] = loss_masks(batch, truncated, passed)
-    columns[Column.IS_CURRENT] = is_current(batch)
-    return TrainRows(columns, torch.from_numpy(batch.rows.astype(np.int64)))
-
-
-def is_current(batch: Batch) -> Jagged:
-    """Which response tokens version r made, of rows of `train_r`: [tokens] uint8."""
-    spans, lengths = batch.columns[Column.VERSION_SPANS], batch.columns[Column.RESPONSE_LENGTHS].values
-    first_of_row = (lengths.cumsum(0) - lengths).repeat_interleave(spans.lengths)
-    _, versions, starts, ends = spans.values.long().unbind(1)
-    chosen = versions == batch.rollout_id
-    borders = torch.zeros(int(lengths.sum()) + 1, dtype=torch.int64)
-    borders.index_add_(0, (first_of_row + starts)[chosen], torch.ones(int(chosen.sum()), dtype=torch.int64))
-    borders.index_add_(0, (first_of_row + ends)[chosen], -torch.ones(int(chosen.sum()), dtype=torch.int64))
-    return Jagged.from_lengths(borders.cumsum(0)[:-1].to(torch.uint8), lengths)
-
-
-def loss_masks(batch: Batch, truncated: Truncated, passed: torch.Tensor | None = None) -> Jagged:
-    """The masks of the batch, with 0 throughout the rows that nothing may be learnt from, or that are not `passed`."""
-    masks, learnt = batch.columns[Column.LOSS_MASKS], learnt_rows(batch, truncated)
-    if passed is not None:
-        learnt = learnt & passed
-    return Jagged(masks_of_rows(masks.values, masks.offsets.diff(), learnt), masks.offsets)
-
-
-def learnt_rows(batch: Batch, truncated: Truncated) -> torch.Tensor:
-    """From which rows something may be learnt, [rows] bool."""
-    learnt = batch.columns[Column.VALID].values.bool()
-    if truncated is Truncated.MASK:
-        learnt = learnt & ~is_truncated(batch)
-    if Column.HAS_VARIANCE in batch.columns:  # only in jobs that leave groups without it out
-        learnt = learnt & batch.columns[Column.HAS_VARIANCE].values.bool()
-    return learnt
 
 
 def run_actor(rank: RankParts) -> None:

@@ -143,19 +143,20 @@ class AuditLog:
             [
                 TrainedSample(
                     name,
-                    int(group),
-                    int(row) % per_group,
-                    int(oldest),
+                    int(row["group"]),
+                    int(row["row"]) % per_group,
+                    int(row["oldest_version"]),
                     rollout_id,
                     self._epoch,
                     pass_index,
-                    reward,
-                    bool(valid),
+                    row["reward"],
+                    bool(row["valid"]),
                     draws,
-                    drawn_for=None if math.isnan(begun) else int(begun),
+                    drawn_for=None if math.isnan(row["drawn_for"]) else int(row["drawn_for"]),
+                    is_learnt=not row["too_old_tokens"] >= row["drawn_tokens"],  # NaN where none may be
                 )
-                for (row, group, oldest, reward, _, valid, *_, begun), draws in zip(
-                    rows.tolist(), _draws_of(rows), strict=True
+                for row, draws in zip(
+                    (dict(zip(FACTS, row, strict=True)) for row in rows.tolist()), _draws_of(rows), strict=True
                 )
             ]
         )

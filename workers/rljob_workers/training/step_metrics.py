@@ -45,25 +45,29 @@ FACTS = (
     "last_draw_refused",
     "drawn_for",
     "left_out",
+    "too_old_tokens",
 )
 """Columns of `slice_facts`; float64 holds every one of them exactly. `token_staleness` is summed over the tokens that
 the model drew, of which there are `drawn_tokens`: rollout id minus the version that made each. `reward_kl` is the sum
 over the same tokens of the KL that is taken off rewards, and NaN in jobs where none is. The next three are of the
 row's group: of `rollout.dynamicSampling`, NaN where no filter has seen it, and the rollout that it was begun for, NaN
-in jobs that bind it to that. `left_out`: by `algorithm.sampleFilter`, and NaN in jobs without it."""
+in jobs that bind it to that. `left_out`: by `algorithm.sampleFilter`, and NaN in jobs without it.
+`too_old_tokens` are drawn ones that are not learnt from (`rollout.partial` with `order: Swap`), NaN in other jobs; in
+these `oldest_version` and `token_staleness` are of the other tokens, the version of a row without any is its newest."""
 
 
-def slice_facts(batch: Batch, left_out: torch.Tensor | None = None) -> torch.Tensor:
+def slice_facts(batch: Batch, left_out: torch.Tensor | None = None, max_age: int | None = None) -> torch.Tensor:
     """[rows, len(FACTS)] float64, columns as in FACTS: what rank 0 must know of every rank's rows.
 
-    `left_out`, [rows] bool: which the job's filter leaves out; None: it has none.
+    `left_out`, [rows] bool: which the job's filter leaves out; None: it has none. `max_age`: of tokens that are learnt
+    from; None: all are.
     """
     lengths = batch.columns[Column.RESPONSE_LENGTHS].values
-    staleness, drawn = _of_spans(batch)
+    oldest, staleness, drawn, too_old = _of_spans(batch, max_age)
     columns = (
         torch.from_numpy(batch.rows.astype(np.float64)),
         torch.from_numpy(batch.groups.astype(np.float64)),
-        torch.from_numpy(batch.oldest_versions.astype(np.float64)),
+        oldest,
         batch.columns[Column.REWARDS].values.double(),
         lengths.double(),
         batch.columns[Column.VALID].values.double(),
@@ -74,6 +78,7 @@ def slice_facts(batch: Batch, left_out: torch.Tensor | None = None) -> torch.Ten
         _reward_kl(batch),
         *_of_extra(batch),
         torch.full((len(batch.rows),), torch.nan, dtype=torch.float64) if left_out is None else left_out.double(),
+        too_old,
     )
     return torch.stack(columns, dim=1)
 
@@ -94,18 +99,28 @@ def _of_extra(batch: Batch) -> Sequence[torch.Tensor]:
     return torch.tensor(found, dtype=torch.float64).reshape(-1, 3).unbind(1)
 
 
-def _of_spans(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-    """Staleness of all tokens that the model drew, and their number, of each row, both [rows] float64."""
+def _of_spans(batch: Batch, max_age: int | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Of each row its oldest version, the staleness of all its tokens, how many were drawn, and how many are too old.
+
+    Each [rows] float64, as in FACTS.
+    """
     spans = batch.columns[Column.VERSION_SPANS]
     _, versions, starts, ends = spans.values.double().unbind(1)
     num_spans = spans.offsets.diff()
     row_of_span = torch.arange(len(num_spans)).repeat_interleave(num_spans)
     zeros = torch.zeros(len(num_spans), dtype=torch.float64)
-    counts = ends - starts
-    return (
-        zeros.index_add(0, row_of_span, (batch.rollout_id - versions) * counts),
-        zeros.index_add(0, row_of_span, counts),
-    )
+    ages, counts = batch.rollout_id - versions, ends - starts
+    drawn, oldest = zeros.index_add(0, row_of_span, counts), torch.from_numpy(batch.oldest_versions.astype(np.float64))
+    if max_age is None:
+        return oldest, zeros.index_add(0, row_of_span, ages * counts), drawn, torch.full_like(drawn, torch.nan)
+    is_learnt = ages <= max_age
+    too_old = zeros.index_add(0, row_of_span, torch.where(is_learnt, 0.0, counts))
+    learnt_ages = torch.where(is_learnt, ages, -torch.inf)
+    largest = torch.full_like(zeros, -torch.inf).scatter_reduce(0, row_of_span, learnt_ages, "amax")
+    newest = torch.full_like(zeros, torch.inf).scatter_reduce(0, row_of_span, ages, "amin")
+    age = torch.where(largest.isfinite(), largest, torch.where(newest.isfinite(), newest, 0.0))
+    learnt_staleness = zeros.index_add(0, row_of_span, torch.where(is_learnt, ages * counts, 0.0))
+    return batch.rollout_id - age, learnt_staleness, drawn, too_old
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +161,14 @@ METRICS = (
     Figure("samples/invalid_share", "share", "samples without a score"),
     Figure("samples/filtered_share", "share", "samples that algorithm.sampleFilter leaves out of the loss"),
     Figure("samples/drawn_share", "share", "response tokens that the model drew; the others are a tool's"),
-    Figure("staleness/mean", "versions", "r minus the version that drew the token"),
-    Figure("staleness/max", "versions", "r minus the oldest version that drew a token"),
+    Figure("staleness/mean", "versions", "r minus the version that drew the token, of tokens that are not too old"),
+    Figure("staleness/max", "versions", "r minus the oldest version that drew a token that is not too old"),
+    Figure(
+        "staleness/too_old_share",
+        "share",
+        "drawn tokens that are not learnt from: r minus their version is above rollout.maxStaleness, where groups are"
+        " carried on (rollout.partial)",
+    ),
     Figure(
         "kl/in_reward",
         "nats",
@@ -291,8 +312,7 @@ def row_metrics(facts: Mapping[str, torch.Tensor], rollout_id: RolloutId) -> dic
         "samples/invalid_share": 1.0 - float(facts["valid"].mean()),
         **_filtered_share(facts["left_out"]),
         "samples/drawn_share": float(drawn.sum() / lengths.sum().clamp(min=1.0)),
-        "staleness/mean": float(facts["token_staleness"].sum() / drawn.sum().clamp(min=1.0)),
-        "staleness/max": float(rollout_id - facts["oldest_version"].min()),
+        **_staleness(facts, rollout_id),
         **_kl_in_reward(facts["reward_kl"][is_valid], drawn[is_valid]),
     }
 
@@ -317,6 +337,22 @@ def _draws_of_groups(facts: Mapping[str, torch.Tensor]) -> dict[str, float]:
     return {
         "groups/draws": float(facts["draws"][is_seen].mean()),
         "groups/last_draw_refused": float(facts["last_draw_refused"][is_seen].mean()),
+    }
+
+
+def _staleness(facts: Mapping[str, torch.Tensor], rollout_id: RolloutId) -> dict[str, float]:
+    """Over tokens that are learnt from, and where some may be too old for that, their share."""
+    drawn, too_old, oldest = facts["drawn_tokens"], facts["too_old_tokens"], facts["oldest_version"]
+    if not bool(too_old.isnan().any()):
+        learns = too_old < drawn
+        oldest, share = oldest[learns], {"staleness/too_old_share": float(too_old.sum() / drawn.sum().clamp(min=1.0))}
+        drawn = drawn - too_old
+    else:
+        share = {}
+    return {
+        "staleness/mean": float(facts["token_staleness"].sum() / drawn.sum().clamp(min=1.0)),
+        "staleness/max": float(rollout_id - oldest.min()) if len(oldest) else 0.0,
+        **share,
     }
 
 

@@ -10,7 +10,6 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from math import ceil
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -167,8 +166,8 @@ class QueueShape:
     carries: bool = False
     """Whether a group that swaps goes to any rollout. Some of its tokens may then be older than `max_staleness` allows:
     training leaves those out."""
-    over_sampling: float = 1.0
-    """Groups that are drawn for each that the last open rollout needs."""
+    more_groups: int = 0
+    """Groups that may be issued beside those that the open rollouts need; where groups are carried."""
     has_curriculum: bool = False
     """Rows of the data are chosen for draws, and what the samples of each have earned is counted."""
 
@@ -207,7 +206,7 @@ class QueueShape:
     @property
     def capacity(self) -> int:
         """Groups that may be issued and not trained."""
-        return ceil(self.batch_size * (self.max_staleness + self.over_sampling))
+        return self.batch_size * (self.max_staleness + 1) + self.more_groups
 
     @property
     def training_tasks(self) -> tuple[Task, ...]:
