@@ -162,10 +162,13 @@ def test_carried_groups_go_to_any_rollout(make_job: MakeJob) -> None:
     assert place == (2, 0)
 
 
-def test_a_carried_group_whose_tokens_are_all_too_old_is_generated_again(make_job: MakeJob) -> None:
+def test_a_carried_group_whose_tokens_are_all_too_old_is_generated_again_once(make_job: MakeJob) -> None:
     job = make_job(carrying(batch=1, staleness=0, rollouts=4))
     slow, second = job.tickets(2)
     put(job, second)
     train(job, 0)
     assert put(job, slow, 0) is None
-    assert names(job.tickets(1, weight(1))) == [(1, 0, slow.prompt_index)]
+    (again,) = job.tickets(1, weight(1))
+    assert names([again]) == [(1, 0, slow.prompt_index)]
+    # Made too late once more, it is trained, and no token of it is learnt from: else its rollout had no end.
+    assert put(job, again, 0) == (1, 0)

@@ -113,7 +113,6 @@ SINGLE_FIELDS = [
     pytest.param({"spec.rollout.curriculum": {"function": "easy"}}, 'spec.rollout.curriculum.function: "easy" is not of the right form. Give an import path of the form package.module:function.', id="curriculum: no import path"),
     pytest.param({"spec.algorithm.sampleFilter": "best"}, 'spec.algorithm.sampleFilter: "best" is not of the right form. Give an import path of the form package.module:function.', id="sample filter: no import path"),
     pytest.param({"spec.rollout.curriculum": {}}, "spec.rollout.curriculum.function: is missing. Give a string.", id="curriculum: without a function"),
-    pytest.param({"spec.rollout.partial": {"saveSeconds": 0}}, "spec.rollout.partial.saveSeconds: 0 is below the minimum 1. Give a value of at least 1.", id="partial: saved without a pause"),
     pytest.param({"spec.scheduling": {"gang": "Volcano"}}, 'spec.scheduling.gang: "Volcano" is not a known value. Known here: PodGroup.', id="a gang of another kind"),
     pytest.param({"spec.scheduling": {"schedulerName": "My Scheduler"}}, 'spec.scheduling.schedulerName: "My Scheduler" is not of the right form. Give the name of a scheduler, such as scheduler-plugins-scheduler.', id="a name that no scheduler has"),
     pytest.param({"spec.scheduling": {"topology": {"key": "a zone"}}}, 'spec.scheduling.topology.key: "a zone" is not of the right form. Give a label of nodes, such as topology.kubernetes.io/zone.', id="a key that no label has"),

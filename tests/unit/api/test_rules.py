@@ -166,7 +166,6 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "spec.rollout.order": st.sampled_from(["Bound", "Swap"]),
     "spec.rollout.partial": st.sampled_from([None, {}, {"maxTokens": 4}]),
     "spec.rollout.curriculum": st.sampled_from([None, {"function": "a:b"}]),
-    "spec.rollout.partial": st.sampled_from([None, {}, {"maxTokens": 4}]),
     "spec.rollout.dynamicSampling": st.sampled_from([None, {}, {"filter": "NoVariance"}, {"filter": "a:b"}]),
     "spec.evaluation": st.none() | st.fixed_dictionaries({"sets": EVALUATION_SETS, "everySteps": st.just(2)}),
     "spec.algorithm.noVariance": st.sampled_from(["Keep", "LeaveOut"]),

@@ -8,9 +8,10 @@ local function judge(r, packed)
   return {is_alive(oldest_lineage, oldest) and is_alive(newest_lineage, newest), r - counts <= SHAPE.staleness}
 end
 
--- Whether a group of these rows can be trained in r: every row of it, or where groups are carried on some row.
+-- Whether a group of these rows can be trained in r: every row of it, or where groups are carried on some row. One that is made
+-- too late again is trained all the same, without a token that is learnt from: else what is scored slowly had no end.
 -- `judged`: verdicts so far. Most rows of a put were made by the same weights.
-local function weights_fit(r, weights, judged)
+local function can_be_trained(r, g, weights, judged)
   local some = false
   for i = 1, #weights, WEIGHT_BYTES do
     local packed = string.sub(weights, i, i + WEIGHT_BYTES - 1)
@@ -19,7 +20,8 @@ local function weights_fit(r, weights, judged)
     if not lives or not (fits or SHAPE.carries) then return false end
     some = some or fits
   end
-  return some
+  if not some then g.late = g.late + 1 end
+  return some or g.late > 1
 end
 
 -- Reads {number of chunks, (id, descriptor)..., row metas} from args[at]; gives the field and where the next one begins.
@@ -55,11 +57,12 @@ local function admit_group(owner, section, id, weights, judged)
   local t = load_ticket(id)
   if not t or t.owner ~= owner or t.r ~= section.r then return nil end
   partials.forget(t.prompt)
-  if not weights_fit(section.r, weights, judged) then
+  local g = load_group(t.r, t.group)
+  if not can_be_trained(section.r, g, weights, judged) then
+    save_group(t.r, t.group, g)
     return_ticket(t)
     return nil
   end
-  local g = load_group(t.r, t.group)
   g.state, g.ticket = 'p', 0
   save_group(t.r, t.group, g)
   forget_ticket(t)

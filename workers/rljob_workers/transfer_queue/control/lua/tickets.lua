@@ -194,7 +194,7 @@ local function reserve(place)
   if redis.call('ZREM', OPEN, place) == 0 then redis.call('HSET', META, 'next', place + 1) end
   local r, group = place_group(place)
   make_partition(r)
-  return r, group, {state = 'w', attempt = 0, prompt = draw_prompt(), ticket = 0, rejected = {}, refused = 0}
+  return r, group, {state = 'w', attempt = 0, prompt = draw_prompt(), ticket = 0, rejected = {}, refused = 0, late = 0}
 end
 
 -- Issues up to `limit` groups, lowest place first; gives the packed tickets, why it stopped, whether anything changed.
