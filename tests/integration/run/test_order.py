@@ -47,3 +47,33 @@ def test_slow_groups_are_trained_later_and_every_group_once_though_its_rollout_d
             of_step = list(begun[r].values())
             assert step["groups/put_off"] == sum(rollout < r for rollout in of_step) / len(of_step)
             assert step["groups/brought_forward"] == sum(rollout > r for rollout in of_step) / len(of_step)
+
+
+def test_carried_groups_go_on_beyond_the_bound_and_learn_from_what_is_within_it(tmp_path: Path) -> None:
+    """Answers have a long tail: each token is the last with a chance of one in forty."""
+    manifest = make_simulated(
+        tmp_path,
+        rollout={
+            "numRollouts": ROLLOUTS,
+            "batchSize": 4,
+            "samplesPerPrompt": 2,
+            "maxStaleness": 1,
+            "order": "Swap",
+            "partial": {"saveSeconds": 1},
+            "overSampling": 1.5,
+            "sampling": {"maxNewTokens": 160},
+        },
+        training={"globalBatchSize": 8, "microBatchSize": 8},
+        checkpoint={"everySteps": 4},
+        simulation={"generation": {"secondsPerToken": 0.02}},
+    )
+    manifest["spec"]["model"]["config"] |= {"maxPositionEmbeddings": 256, "vocabSize": 40}
+    with RunningJob(tmp_path, manifest) as job:
+        job.wait_for_step(4)
+        kill(job.rank_pid("rollout"))
+        job.wait_for_event("RankExited", role="rollout", scope="Global")
+        report = job.assert_succeeded(epochs=2)
+        assert report.exchanged.furthest > 1, "no group was carried beyond the bound"
+        assert report.max_staleness == 1
+        shares = [step["staleness/too_old_share"] for step in job.metrics()]
+        assert 0 < sum(shares) / len(shares) < 0.5
