@@ -24,6 +24,7 @@ from rljob_workers.engines.base import EngineError, EngineRefused
 from rljob_workers.evaluation import SampleResult, metrics_of
 from rljob_workers.models.tokenizers import build_tokenizer, text_decoder
 from rljob_workers.rank_loop import TURN_SECONDS
+from rljob_workers.rewards.scoring import ScoringCounts
 from rljob_workers.rollout.engine_access import EngineProgress, IdleEngine, RankEngine, build_engine
 from rljob_workers.rollout.engine_sync import WeightFollower
 from rljob_workers.rollout.evaluating import Evaluator
@@ -187,7 +188,8 @@ class CheckpointEvaluator:
             for context in self._contexts
         ]
         found = [idle for engine in engines if (idle := engine.find_idle()) is not None]
-        plan = build_plan(_evaluates_all(self._spec), tokenizer, min(idle.max_tokens for idle in found))
+        counts = ScoringCounts({})
+        plan = build_plan(_evaluates_all(self._spec), tokenizer, min(idle.max_tokens for idle in found), counts)
         assert plan is not None
         in_use = [
             self._use(*parts, plan, staged, tokenizer) for parts in zip(engines, self._contexts, found, strict=True)
@@ -198,6 +200,7 @@ class CheckpointEvaluator:
             folder=str(weights.folder),
             version=weights.version,
             samples=plan.num_samples,
+            reward_retries=counts.retries,
             metrics=metrics_of(self._work.results.values(), self._spec.evaluation.sets),
         )
 

@@ -20,7 +20,7 @@ from rljob_api.wire.ranks import NoticeKind
 from rljob_workers.data import build_prompt_source
 from rljob_workers.data.curriculum import Curriculum, CurriculumPrompts
 from rljob_workers.data.prompts import DrawnPrompts
-from rljob_workers.dcs.membership.counters import WITHHELD_SECONDS
+from rljob_workers.dcs.membership.counters import OF_EVALUATIONS, WITHHELD_SECONDS
 from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.dcs.weights import build_receiver
 from rljob_workers.engines.base import EngineError, EngineGone, EngineRefused
@@ -31,7 +31,7 @@ from rljob_workers.pipeline import rollout_estimates
 from rljob_workers.rank_loop import TURN_SECONDS, LostTime, RankParts
 from rljob_workers.rewards import Reward, build_reward
 from rljob_workers.rewards.length import shaped_by_length
-from rljob_workers.rewards.scoring import FailedShare, FailurePolicy, Scoring
+from rljob_workers.rewards.scoring import FailedShare, FailurePolicy, Scoring, ScoringCounts
 from rljob_workers.rollout.admission import (
     FittingPrompts,
     PromptedTicket,
@@ -364,7 +364,7 @@ def _serve_tickets(rank: RankParts, engine: RankEngine, found: IdleEngine) -> No
         estimator = estimator_of(spec.algorithm) if rollout_estimates(spec) else None
         decode = text_decoder(tokenizer, skip_special_tokens=True)
         sampling = DynamicSampling.of(spec.rollout.dynamic_sampling, decode)
-        plan = build_plan(spec, tokenizer, found.max_tokens)
+        plan = build_plan(spec, tokenizer, found.max_tokens, ScoringCounts(rank.session.counters, OF_EVALUATIONS))
     wake = threading.Event()
     maker = _group_maker(rank, engine, found)
     work = GroupsInWork(
@@ -488,4 +488,4 @@ def _scores_answers(spec: RLJobSpec) -> bool:
 def _scoring(rank: RankParts, reward: Reward) -> Scoring:
     rollout = rank.spec.rollout
     window = FailedShare.over(rollout.batch_size * rollout.samples_per_prompt, rollout.reward.max_failed_share)
-    return Scoring(reward, FailurePolicy.of(rollout.reward), window, rank.session.counters)
+    return Scoring(reward, FailurePolicy.of(rollout.reward), window, ScoringCounts(rank.session.counters))
