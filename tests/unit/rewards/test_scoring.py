@@ -101,7 +101,7 @@ def test_rewards_that_share_counts_add_up_beside_those_of_another_name() -> None
         Scripted([[None, 1]], [[2, None]]), policy(), PLENTY, ScoringCounts(counters), sleep=lambda _: None
     )
     of_sets = ScoringCounts(counters, "evaluation_")
-    failing = [Scripted(*([[None, 1]] for _ in range(3))) for _ in range(2)]
+    failing = [Scripted([[None, 1]], [[None, 1]], [[None, 1]]) for _ in range(2)]
     sets = [Scoring(reward, policy(), PLENTY, of_sets, sleep=lambda _: None) for reward in failing]
     of_training.score_groups(groups("a"))
     for each in sets:

@@ -18,6 +18,7 @@ from rljob_api.spec import RLJobSpec
 from rljob_api.spec.evaluation import EvaluationSetSpec, EvaluationSpec
 from rljob_workers.data import build_prompt_source
 from rljob_workers.data.prompts import PromptSource
+from rljob_workers.data.room import need_room
 from rljob_workers.engines.base import SamplingParams
 from rljob_workers.evaluation import digest_of
 from rljob_workers.rewards import build_reward
@@ -105,7 +106,7 @@ def build_plan(
         _build_set(job, each, f"evaluation.sets[{place}]", tokenizer, counts) for place, each in enumerate(spec.sets)
     ]
     for place, each in enumerate(sets):
-        _need_room(each, f"evaluation.sets[{place}].data", max_tokens)
+        need_room(each.spec.data, each.source, f"evaluation.sets[{place}].data", max_tokens)
     return EvaluationPlan(spec, sets, seed=job.seed, num_rollouts=job.rollout.num_rollouts)
 
 
@@ -120,16 +121,6 @@ def _build_set(
     share = FailedShare.over(len(source) * spec.samples_per_prompt, job.rollout.reward.max_failed_share)
     scoring = Scoring(reward, FailurePolicy.of(job.rollout.reward), share, counts)
     return EvaluationSet(spec, source, _sampling_of(spec, job), scoring)
-
-
-def _need_room(each: EvaluationSet, field: str, max_tokens: int) -> None:
-    for place in range(len(each.source)):
-        length = len(each.source.at(place).token_ids)
-        if length >= max_tokens:
-            raise ValueError(
-                f"{field}: a prompt has {length} tokens, and the model has {max_tokens} positions for prompt and"
-                " answer. Leave it out: no sample of a set is passed over."
-            )
 
 
 def _sampling_of(spec: EvaluationSetSpec, job: RLJobSpec) -> SamplingParams:
