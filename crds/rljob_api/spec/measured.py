@@ -58,9 +58,9 @@ class StopWhenSpec(RuledModel):
     metric: MetricName
     """A step's metric, by its name in metrics.jsonl (`reward`, `policy/entropy` ...), or an evaluation's
     (`eval/SET/mean@8` ...)."""
-    above: float | None = Field(default=None, ge=-1e30, le=1e30)
+    above: float | None = Field(default=None, ge=-1e15, le=1e15)
     """It holds while the value is larger."""
-    below: float | None = Field(default=None, ge=-1e30, le=1e30)
+    below: float | None = Field(default=None, ge=-1e15, le=1e15)
     """It holds while the value is smaller."""
     for_steps: int = Field(default=1, ge=1, le=1000)
     """In so many steps in a row; of an evaluation's metric, evaluations in a row. A value that is missing or no number
