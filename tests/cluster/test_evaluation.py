@@ -159,8 +159,8 @@ def test_pods_that_go_within_an_evaluation_change_no_value_and_no_end(subject: S
     assert audit_run(root, spec, steps=4).problems == []
     best = json.loads((root / "checkpoints" / "best.json").read_bytes())
     assert (best["metric"], best["version"]) in ((METRIC, 2), (METRIC, 4))
-    kept = {int(mark.parent.name.split("-")[0]) for mark in (root / "checkpoints").glob("*-e*/RECORDED")}
-    assert kept == {best["version"], 4}
+    retained = {int(mark.parent.name.split("-")[0]) for mark in (root / "checkpoints").glob("*-e*/RECORDED")}
+    assert retained == {best["version"], 4}
     shown = subprocess.run(
         [sys.executable, "-m", "rljob_cli", "checkpoint", "show", str(root / "checkpoints")],
         capture_output=True,

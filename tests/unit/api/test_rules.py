@@ -154,6 +154,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "spec.rollout.reward.overlong": st.sampled_from([{"buffer": 1}, None]),
     "spec.rollout.reward.shorter": st.sampled_from([{}, None]),
     "spec.rollout.reward.remote": st.sampled_from([{"url": "http://r"}, None]),
+    "spec.rollout.order": st.sampled_from(["Bound", "Swap"]),
     "spec.rollout.maxStaleness": st.sampled_from([0, 1]),
     "spec.training.epochsPerRollout": st.sampled_from([1, 2]),
     "spec.rollout.reward.custom": st.sampled_from([{"function": "a:b"}, None]),

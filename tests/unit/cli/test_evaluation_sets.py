@@ -22,7 +22,7 @@ def lines(folder: Path, name: str, *prompts: Any) -> dict[str, Any]:
     return {"name": name, "data": {"prompts": f"{name}.jsonl"}}
 
 
-def words(folder: Path) -> None:
+def word_model(folder: Path) -> None:
     """A model's folder, without weights, whose tokenizer has a token for each word."""
     model = folder / "model"
     model.mkdir()
@@ -37,7 +37,7 @@ def words(folder: Path) -> None:
 
 
 def test_tokens_are_counted_where_bytes_rule_nothing_out(tmp_path: Path) -> None:
-    words(tmp_path)
+    word_model(tmp_path)
     (tmp_path / "prompts.jsonl").write_text('{"prompt": "word", "label": "1"}\n')
     sets = [
         lines(tmp_path, "short", "word"),
@@ -58,7 +58,7 @@ def test_tokens_are_counted_where_bytes_rule_nothing_out(tmp_path: Path) -> None
     )
 
 
-def test_a_chat_may_have_what_its_template_says(tmp_path: Path) -> None:
+def test_a_chat_may_have_what_its_template_adds(tmp_path: Path) -> None:
     lines(tmp_path, "texts", "word word", "é")
     lines(tmp_path, "chats", [{"role": "user", "content": "word"}])
     texts, chats = (DataSpec(prompts=str(tmp_path / f"{name}.jsonl")) for name in ("texts", "chats"))
