@@ -22,7 +22,7 @@ def lines(folder: Path, name: str, *prompts: Any) -> dict[str, Any]:
     return {"name": name, "data": {"prompts": f"{name}.jsonl"}}
 
 
-def word_model(folder: Path) -> None:
+def splitting_model(folder: Path) -> None:
     """A model's folder, without weights, whose tokenizer has a token for each word."""
     model = folder / "model"
     model.mkdir()
@@ -37,7 +37,7 @@ def word_model(folder: Path) -> None:
 
 
 def test_tokens_are_counted_where_bytes_rule_nothing_out(tmp_path: Path) -> None:
-    word_model(tmp_path)
+    splitting_model(tmp_path)
     (tmp_path / "prompts.jsonl").write_text('{"prompt": "word", "label": "1"}\n')
     sets = [
         lines(tmp_path, "short", "word"),
