@@ -100,6 +100,8 @@ def test_a_job_may_stop_at_the_metrics_of_its_objective_and_no_others(algorithm:
         ("critic/loss", {"spec.roles.critic": {}, "spec.algorithm.advantage": "Gae"}),
         ("groups/draws", {"spec.rollout.dynamicSampling": {}}),
         ("groups/put_off", {"spec.rollout.order": "Swap"}),
+        ("staleness/too_old_share", {"spec.rollout.order": "Swap", "spec.rollout.partial": {}}),
+        ("samples/filtered_share", {"spec.algorithm.sampleFilter": "a:b"}),
         ("kl/in_reward", {"spec.algorithm.kl.placement": "Reward"}),
         ("seconds/log_probs", {"spec.training.epochsPerRollout": 2}),
         (
