@@ -45,6 +45,8 @@ class ConditionType(StrEnum):
     SUSPENDED = "Suspended"
     VOLUME_EXPANDED = "VolumeExpanded"
     """The checkpoint claim has the size that the spec asks for; there only once that has become larger."""
+    TRACKERS_FED = "TrackersFed"
+    """The pods of telemetry.reportTo run (a cluster's condition, of jobs that have such): the job waits for none."""
     RESTARTING = "Restarting"
     STALLED = "Stalled"
     SUCCEEDED = "Succeeded"

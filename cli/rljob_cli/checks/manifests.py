@@ -43,10 +43,11 @@ from rljob_api.overrides import Override, overridden
 from rljob_api.problems import sentences
 from rljob_api.spec import RLJob, RLJobSpec
 from rljob_api.spec.data import ReasoningGymSpec
+from rljob_cli.checks.evaluation_sets import evaluation_findings
 from rljob_cli.checks.findings import ANY, Finding, Findings, Level, Lines, independent, problem, unchecked, warning
 from rljob_cli.checks.machine import machine_findings
 from rljob_cli.checks.models import model_findings
-from rljob_cli.checks.prompts import evaluation_findings, prompt_findings
+from rljob_cli.checks.prompts import prompt_findings
 from rljob_cli.checks.reward_models import reward_model_findings
 from rljob_cli.checks.rewards import package_findings
 from rljob_cli.checks.teachers import teacher_findings

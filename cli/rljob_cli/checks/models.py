@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from rljob_api.metric_names import Needs, names_that_need
 from rljob_api.model_files.decoder_config import read_config
 from rljob_api.model_files.families import (
     EXIT_NOT_PROVEN,
@@ -32,6 +33,7 @@ from rljob_api.model_files.parallel_layout import experts_problem, layout_proble
 from rljob_api.model_files.tokens import embedding_rows
 from rljob_api.names import EngineKind
 from rljob_api.roles import TRAITS, field_name
+from rljob_api.spec.measured import measured_metrics
 from rljob_api.spec.roles import BACKENDS, CriticSpec, ModelRoleSpec, ReferenceSpec
 from rljob_cli.checks.findings import Finding, problem, unchecked, warning
 
@@ -233,6 +235,11 @@ def layout_findings(spec: RLJobSpec, role: Role, described: Mapping[str, Any]) -
     training = spec.training
     if training.experts is not None and (unbalanced := experts_problem(described)) is not None:
         yield problem(f"spec.{unbalanced}", *_BACKEND, "spec.training.experts", "spec.model.path")
+    if TRAITS[role].leads and experts_problem(described) is not None:
+        for field, metric in measured_metrics(spec):
+            if metric in names_that_need(Needs.EXPERTS):
+                text = f"spec.{field}: {metric} is of a model with experts, and that of its config.json has none."
+                yield problem(f"{text} Give another metric.", *_BACKEND, f"spec.{field}", "spec.model.path")
     absent = recomputed_problem(described, training.recompute_modules or ())
     if absent is not None:
         yield problem(f"spec.{absent}", *_BACKEND, "spec.training.recomputeModules", "spec.model.path")

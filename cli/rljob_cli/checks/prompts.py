@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
@@ -21,7 +21,7 @@ from rljob_api.spec import RLJobSpec
 from rljob_api.spec.data import MAX_SOURCE_CHARACTERS, DataSpec, PromptFile
 from rljob_api.spec.model import ModelSpec, TokenizerKind, alphabet_of
 from rljob_api.spec.rollout import LongPrompts
-from rljob_cli.checks.findings import Finding, Level, independent, problem, unchecked, warning
+from rljob_cli.checks.findings import Finding, independent, problem, unchecked, warning
 from rljob_cli.checks.models import has_chat_template, json_object, max_positions, parsed
 
 CHARACTERS_PER_TOKEN = 3
@@ -61,7 +61,7 @@ def row_lengths(spec: RLJobSpec, max_positions: int | None) -> RowLengths:
 def _longest_prompt(data: DataSpec, model: ModelSpec) -> tuple[int, str]:
     if not data.files:
         return PROCEDURAL_TOKENS, "assumed for tasks of reasoningGym"
-    texts = [conversation_text(prompt) for file in data.files for prompt in _prompts_of(file)]
+    texts = [conversation_text(prompt) for file in data.files for prompt in prompts_of(file)]
     if data.system_prompt is not None:
         texts = [data.system_prompt + text for text in texts]
     if model.config is None or model.tokenizer_path is not None:
@@ -73,7 +73,8 @@ def _longest_prompt(data: DataSpec, model: ModelSpec) -> tuple[int, str]:
     return max(len(text.encode()) if by_bytes else len(text) for text in texts), "the longest prompt"
 
 
-def _prompts_of(file: PromptFile) -> Iterator[Any]:
+def prompts_of(file: PromptFile) -> Iterator[Any]:
+    """Of a file that was checked before."""
     path = Path(file.path)
     if is_table(path):
         table = open_table(path, f"spec.{file.field}")
@@ -197,18 +198,6 @@ def _file_findings(file: PromptFile, spec: RLJobSpec, *, is_elsewhere: bool, ref
     return [*first, *labels, *_system_problem(file, spec, seen), *_warnings(file, spec, seen)]
 
 
-def evaluation_findings(spec: RLJobSpec, *, is_elsewhere: bool, refused: Collection[str] = ()) -> list[Finding]:
-    """What refuses the files of `spec.evaluation.sets`, as `prompt_findings` has it of the job's own."""
-    found = []
-    for place, each in enumerate(() if spec.evaluation is None else spec.evaluation.sets):
-        of_set = spec.model_copy(update={"data": each.data})
-        field = f"spec.evaluation.sets[{place}].data."
-        for finding in prompt_findings(of_set, is_elsewhere=is_elsewhere, refused=refused):
-            if finding.level is not Level.WARNING:  # those are about training
-                found.append(replace(finding, text=finding.text.replace("spec.data.", field)))
-    return found
-
-
 def _format_problem(path: Path) -> str | None:
     with path.open("rb") as file:
         beginning = file.read(8)
@@ -303,13 +292,16 @@ def _known_characters(model: ModelSpec) -> frozenset[str] | None:
     return frozenset(alphabet_of(tokenizer)) if tokenizer.kind is TokenizerKind.CHARACTER else None
 
 
+def positions_of(spec: RLJobSpec) -> int | None:
+    """Longest sequence that the job's engines take; None where that is unknown here."""
+    if spec.model.config is not None:
+        return spec.model.config.max_position_embeddings
+    return max_positions(spec, json_object(Path(spec.model.path or "") / "config.json") or {})
+
+
 def _limit(spec: RLJobSpec) -> _Limit | None:
     """None where it is unknown."""
-    model, given = spec.model, spec.rollout.max_prompt_tokens
-    if model.config is not None:
-        positions: int | None = model.config.max_position_embeddings
-    else:
-        positions = max_positions(spec, json_object(Path(model.path or "") / "config.json") or {})
+    model, given, positions = spec.model, spec.rollout.max_prompt_tokens, positions_of(spec)
     limits = [(given, "rollout.maxPromptTokens"), (positions and positions - 1, "the model's positions")]
     known = [(tokens, name) for tokens, name in limits if tokens]
     if not known:

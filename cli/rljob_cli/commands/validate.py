@@ -24,6 +24,7 @@ What is checked, all in one pass, each problem with the line of its field:
   every field, its type and bounds, and the rules between fields (rljob docs lists them)
   the model: that trainer and engine compute its family, that answers fit its positions, that its tokenizer fits it
   the prompts: that every row has its keys, a label and only known characters; which are twice there, or too long
+  the sets of an evaluation: the same of their prompts, and that each leaves room for an answer
   the reward: it is loaded and tried on two rows, in a process of its own (`rljob reward` shows more of it)
   the engine's interpreter, and devices of this machine that no role asks for
 

@@ -27,7 +27,8 @@ def progress_text(progress: ScoredSamples) -> str:
 def results_text(found: CheckpointEvaluation, sets: Sequence[EvaluationSetSpec], seconds: float) -> str:
     """A row for each set, and below it for each of its sources."""
     version = "" if found.version is None else f" (version {found.version})"
-    lines = [f"{found.folder}{version}: {found.samples} samples in {seconds:.1f} s"]
+    again = f", {found.reward_retries} calls of rewards made again" if found.reward_retries else ""
+    lines = [f"{found.folder}{version}: {found.samples} samples in {seconds:.1f} s{again}"]
     for each in sets:
         rows = list(_rows(found.metrics, each.name))
         found_names = rows[0][1]  # of a set, whose sources have no others

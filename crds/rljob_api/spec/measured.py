@@ -7,7 +7,7 @@ Fields and rules. Anyone may import it. What follows from values is decided in t
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from pydantic import Field, StringConstraints
 
@@ -15,17 +15,27 @@ from rljob_api.base import ApiModel
 from rljob_api.metric_names import (
     EVALUATION_PREFIX,
     OF_EVALUATIONS,
+    OF_GREEDY_ANSWERS,
     OF_REPORTS,
+    OF_REWARDS,
+    OF_ROLLOUT_FUNCTIONS,
     OF_STEPS,
     OF_USERS,
+    Needs,
     is_of_evaluations,
     is_of_set,
     is_of_steps,
+    names_that_need,
 )
+from rljob_api.roles import LEADING_ROLE, field_name
 from rljob_api.rule import Rule, RuledModel
+from rljob_api.spec.advantages import ADVANTAGES
+from rljob_api.spec.trained_roles import ENGINE_IS_SIM
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping
+
+    from rljob_api.spec import RLJobSpec
 
 MetricName = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
@@ -48,9 +58,9 @@ class StopWhenSpec(RuledModel):
     metric: MetricName
     """A step's metric, by its name in metrics.jsonl (`reward`, `policy/entropy` ...), or an evaluation's
     (`eval/SET/mean@8` ...)."""
-    above: float | None = Field(default=None, ge=-1e30, le=1e30)
+    above: float | None = Field(default=None, ge=-1e15, le=1e15)
     """It holds while the value is larger."""
-    below: float | None = Field(default=None, ge=-1e30, le=1e30)
+    below: float | None = Field(default=None, ge=-1e15, le=1e15)
     """It holds while the value is smaller."""
     for_steps: int = Field(default=1, ge=1, le=1000)
     """In so many steps in a row; of an evaluation's metric, evaluations in a row. A value that is missing or no number
@@ -78,6 +88,8 @@ _SAMPLES = "each.samplesPerPrompt"
 _K = "int(METRIC.substring(METRIC.lastIndexOf('@') + 1))"
 """What stands behind the @. The API server takes string(k) for a text of any length, and refuses the rule."""
 _NUMBER = "@[1-9][0-9]{0,3}$"
+_OF_SET = f"(has(each.data.sourceKey) || METRIC.lastIndexOf('/') == each.name.size() + {len(EVALUATION_PREFIX)})"
+"""A set whose prompts name no sources has its own metrics alone."""
 _NAMES_OF_SET = " || ".join(
     (
         *(f"METRIC.endsWith('/{name}')" for name in OF_EVALUATIONS),
@@ -87,6 +99,160 @@ _NAMES_OF_SET = " || ".join(
         f"({_K} == {_SAMPLES} || ({_K} < {_SAMPLES} && {_K} in {[1 << power for power in range(13)]})))",
     )
 )
+
+
+_ACTOR = f"self.roles.{field_name(LEADING_ROLE)}"
+
+
+class _Need(NamedTuple):
+    """When a job has what a metric needs, and what is said where it has not."""
+
+    holds: Callable[[RLJobSpec], bool]
+    cel: str
+    sentence: str
+    """What the metric is, and the cure."""
+
+
+def _experts_add(job: RLJobSpec, name: str) -> bool:
+    experts = job.training.experts
+    return experts is not None and (getattr(experts, name) or 0) > 0
+
+
+def _experts_add_cel(field: str) -> str:
+    above = "self.training.experts"
+    return f"has({above}) && has({above}.{field}) && {above}.{field} > 0.0"
+
+
+_OTHER = "or give another metric."
+
+_NEEDS: Mapping[Needs, _Need] = {
+    Needs.COMPUTED: _Need(
+        lambda job: job.roles.rollout.engine.kind != "Sim",
+        f"!{ENGINE_IS_SIM}",
+        "is computed with a model, and this job is simulated. Set roles.rollout.engine.kind to Torch or SGLang, "
+        f"{_OTHER}",
+    ),
+    Needs.CRITIC: _Need(
+        lambda job: job.roles.critic is not None,
+        "has(self.roles.critic)",
+        f"is of the role critic, which is absent. Add roles.critic, {_OTHER}",
+    ),
+    Needs.DYNAMIC_SAMPLING: _Need(
+        lambda job: job.rollout.dynamic_sampling is not None,
+        "has(self.rollout.dynamicSampling)",
+        f"is of rollout.dynamicSampling, which is absent. Add it, {_OTHER}",
+    ),
+    Needs.SWAPPED_GROUPS: _Need(
+        lambda job: job.rollout.order == "Swap",
+        "has(self.rollout.order) && self.rollout.order == 'Swap'",
+        f"is of groups that are exchanged, and rollout.order is Bound. Set it to Swap, {_OTHER}",
+    ),
+    Needs.SAMPLE_FILTER: _Need(
+        lambda job: job.algorithm.sample_filter is not None,
+        "has(self.algorithm.sampleFilter)",
+        f"is of algorithm.sampleFilter, which is absent. Add it, {_OTHER}",
+    ),
+    Needs.CARRIED_GROUPS: _Need(
+        lambda job: job.rollout.carries,
+        "has(self.rollout.partial) && has(self.rollout.order) && self.rollout.order == 'Swap'",
+        f"is of groups that are carried on. Set rollout.order to Swap and give rollout.partial, {_OTHER}",
+    ),
+    Needs.EARLIER_VERSIONS: _Need(
+        lambda job: job.rollout.max_staleness > 0,
+        "self.rollout.maxStaleness > 0",
+        f"is of tokens of earlier versions, and rollout.maxStaleness 0 leaves none. Raise it, {_OTHER}",
+    ),
+    Needs.OWN_LOG_PROBS: _Need(
+        lambda job: job.algorithm.proximal in (None, "Actor") and not job.has_one_optimizer_step,
+        "(!has(self.algorithm.proximal) || self.algorithm.proximal == 'Actor') && (self.training.epochsPerRollout > 1 "
+        "|| self.rollout.batchSize * self.rollout.samplesPerPrompt != self.training.globalBatchSize)",
+        "is of log-probs that the actor computes before its first step, and this job has others: of its only step, or "
+        f"by algorithm.proximal. Set proximal to Actor with several steps per rollout, {_OTHER}",
+    ),
+    Needs.KL_IN_REWARD: _Need(
+        lambda job: job.algorithm.kl.is_in_reward,
+        "self.algorithm.kl.coefficient > 0.0 && has(self.algorithm.kl.placement) && "
+        "self.algorithm.kl.placement == 'Reward'",
+        "is of a KL that is taken off rewards, and here none is. Set algorithm.kl.placement to Reward and coefficient "
+        f"above 0, {_OTHER}",
+    ),
+    Needs.KL_IN_LOSS: _Need(
+        lambda job: job.algorithm.kl.is_in_loss,
+        "self.algorithm.kl.coefficient > 0.0 && (!has(self.algorithm.kl.placement) || "
+        "self.algorithm.kl.placement != 'Reward')",
+        "is of a KL term of the loss, which has none. Set algorithm.kl.coefficient above 0 and placement to Loss, "
+        f"{_OTHER}",
+    ),
+    Needs.CORRECTION: _Need(
+        lambda job: job.algorithm.correction.kind != "None" or job.algorithm.correction.mask is not None,
+        "self.algorithm.correction.kind != 'None' || has(self.algorithm.correction.mask)",
+        "is of a correction, and algorithm.correction has kind None and no mask. Set kind to Tis or another one, "
+        f"{_OTHER}",
+    ),
+    Needs.EXPERTS: _Need(
+        lambda job: job.model.config is None and job.backend_of(LEADING_ROLE) == "Megatron",
+        f"!has(self.model.config) && has({_ACTOR}.backend) && {_ACTOR}.backend == 'Megatron'",
+        "is of a model with experts that the backend Megatron trains. Set roles.actor.backend to Megatron and "
+        f"model.path to such a model, {_OTHER}",
+    ),
+    Needs.AUX_LOSS: _Need(
+        lambda job: _experts_add(job, "aux_loss_coefficient"),
+        _experts_add_cel("auxLossCoefficient"),
+        f"is of a loss that is not added. Set training.experts.auxLossCoefficient above 0, {_OTHER}",
+    ),
+    Needs.Z_LOSS: _Need(
+        lambda job: _experts_add(job, "z_loss_coefficient"),
+        _experts_add_cel("zLossCoefficient"),
+        f"is of a loss that is not added. Set training.experts.zLossCoefficient above 0, {_OTHER}",
+    ),
+}
+
+
+def _where_named(names: tuple[str, ...], need: _Need) -> Callable[[RLJobSpec, str], bool]:
+    return lambda job, name: name not in names or need.holds(job)
+
+
+_WITH_GREEDY = [str(name) for name, traits in ADVANTAGES.items() if traits.needs_greedy]
+
+
+def _functions_may_name(job: RLJobSpec, name: str) -> bool:
+    """Whether rollout functions, or greedy answers, may have it."""
+    if job.rollout.function is not None:
+        return True
+    return name == OF_GREEDY_ANSWERS and job.algorithm.advantage_traits.needs_greedy
+
+
+def _rewards_may_name(job: RLJobSpec, name: str) -> bool:
+    """Whether the job's reward may have it: what its functions and servers say is known only to them."""
+    reward, own = job.rollout.reward, name.removeprefix(OF_REWARDS)
+    if job.rollout.function is not None or reward.custom is not None or reward.remote is not None:
+        return True
+    if (own == "overlong" and reward.overlong is not None) or (own == "shorter" and reward.shorter is not None):
+        return True
+    return any(
+        own == each.name or ((each.custom or each.remote) is not None and own.startswith(f"{each.name}/"))
+        for each in reward.sum or ()
+    )
+
+
+_OF_EVERY_REWARD = [name for name in OF_STEPS if name.startswith(OF_REWARDS)]
+
+
+_REWARDS_MAY_NAME = (
+    "has(self.rollout.function) || has(self.rollout.reward.custom) || has(self.rollout.reward.remote) || "
+    f"(METRIC == '{OF_REWARDS}overlong' && has(self.rollout.reward.overlong)) || "
+    f"(METRIC == '{OF_REWARDS}shorter' && has(self.rollout.reward.shorter)) || "
+    f"(has(self.rollout.reward.sum) && self.rollout.reward.sum.exists(each, METRIC == '{OF_REWARDS}' + each.name || "
+    f"((has(each.custom) || has(each.remote)) && METRIC.startsWith('{OF_REWARDS}' + each.name + '/'))))"
+)
+
+
+def _is_evaluated(job: RLJobSpec, name: str) -> bool:
+    sets = () if job.evaluation is None else job.evaluation.sets
+    return any(
+        is_of_set(name, each.name, each.samples_per_prompt, has_sources=each.data.source_key is not None)
+        for each in sets
+    )
 
 
 def _metric_of(path: str) -> Callable[[Any], str | None]:
@@ -101,48 +267,69 @@ def _metric_of(path: str) -> Callable[[Any], str | None]:
     return found
 
 
-def _known(path: str, field: str) -> tuple[Rule, Rule]:
+def _known(path: str, field: str) -> Iterator[Rule]:
     """That a metric is one of the job's: of its steps, or of its evaluation."""
     metric_of, above = _metric_of(path), f"self.{field}"
     parents = [f"has(self.{'.'.join(field.split('.')[: n + 1])})" for n in range(field.count(".") + 1)]
     is_absent, metric = f"!({' && '.join(parents)})", f"{above}.metric"
 
-    def is_known_step(job: Any) -> bool:  # noqa: ANN401 - as above
-        name = metric_of(job)
-        return name is None or is_of_evaluations(name) or is_of_steps(name)
+    def of_job(may_have: Callable[[RLJobSpec, str], bool]) -> Callable[[RLJobSpec], bool]:
+        def holds(job: RLJobSpec) -> bool:
+            name = metric_of(job)
+            return name is None or may_have(job, name)
 
-    def is_evaluated(job: Any) -> bool:  # noqa: ANN401 - as above
-        name = metric_of(job)
-        if name is None or not is_of_evaluations(name):
-            return True
-        sets = () if job.evaluation is None else job.evaluation.sets
-        return any(is_of_set(name, each.name, each.samples_per_prompt) for each in sets)
+        return holds
 
-    of_users = " || ".join(f"({metric}.startsWith('{one}') && {metric} != '{one}')" for one in OF_USERS)
-    return (
-        Rule(
+    def rule(may_have: Callable[[RLJobSpec, str], bool], cel: str, sentence: str) -> Rule:
+        return Rule(
             field=f"{field}.metric",
-            holds=is_known_step,
-            sentence=f"{{{field}.metric}} is no metric of a step. Known are {', '.join((*OF_REPORTS, *OF_STEPS))}, "
-            "what rewards and rollout functions name below reward/ and rollout/, and eval/SET/NAME of an evaluation.",
-            cel=f"{is_absent} || {metric}.startsWith('{EVALUATION_PREFIX}') || "
-            f"{metric} in {[*OF_REPORTS, *OF_STEPS]} || {of_users}",
-        ),
-        Rule(
-            field=f"{field}.metric",
-            holds=is_evaluated,
-            sentence=f"{{{field}.metric}} is no metric of this job's evaluation. Give eval/SET/NAME, or "
-            "eval/SET/SOURCE/NAME: SET is the name of one of evaluation.sets, NAME is mean@K (K: samplesPerPrompt of "
-            "that set), std@K (of K above 1), pass@k with k of 1, 2, 4 ... K, "
-            f"{', '.join(OF_EVALUATIONS[:-1])} or {OF_EVALUATIONS[-1]}.",
-            cel=f"{is_absent} || !{metric}.startsWith('{EVALUATION_PREFIX}') || (has(self.evaluation) && "
-            f"self.evaluation.sets.exists(each, {metric}.startsWith('{EVALUATION_PREFIX}' + each.name + '/') && "
-            f"({_NAMES_OF_SET.replace('METRIC', metric)})))",
-        ),
+            holds=of_job(may_have),
+            sentence=f"{{{field}.metric}} {sentence}",
+            cel=f"{is_absent} || {cel.replace('METRIC', metric)}",
+        )
+
+    of_users = " || ".join(f"(METRIC.startsWith('{one}') && METRIC != '{one}')" for one in OF_USERS)
+    yield rule(
+        lambda _, name: is_of_evaluations(name) or is_of_steps(name),
+        f"METRIC.startsWith('{EVALUATION_PREFIX}') || METRIC in {[*OF_REPORTS, *OF_STEPS]} || {of_users}",
+        f"is no metric of a step. Known are {', '.join((*OF_REPORTS, *OF_STEPS))}, what rewards and rollout functions "
+        "name below reward/ and rollout/, and eval/SET/NAME of an evaluation.",
     )
+    yield rule(
+        lambda job, name: not is_of_evaluations(name) or _is_evaluated(job, name),
+        f"!METRIC.startsWith('{EVALUATION_PREFIX}') || (has(self.evaluation) && self.evaluation.sets.exists(each, "
+        f"METRIC.startsWith('{EVALUATION_PREFIX}' + each.name + '/') && {_OF_SET} && ({_NAMES_OF_SET})))",
+        "is no metric of this job's evaluation. Give eval/SET/NAME, or, where data.sourceKey is given, "
+        "eval/SET/SOURCE/NAME: SET is the name of one of evaluation.sets, NAME is mean@K (K: samplesPerPrompt of "
+        "that set), std@K (of K above 1), pass@k with k of 1, 2, 4 ... K, "
+        f"{', '.join(OF_EVALUATIONS[:-1])} or {OF_EVALUATIONS[-1]}.",
+    )
+    yield rule(
+        lambda job, name: not name.startswith(OF_REWARDS) or name in _OF_EVERY_REWARD or _rewards_may_name(job, name),
+        f"!METRIC.startsWith('{OF_REWARDS}') || METRIC in {_OF_EVERY_REWARD} || {_REWARDS_MAY_NAME}",
+        "is named by nothing in rollout.reward. Give reward/NAME of one of rollout.reward.sum, reward/overlong or "
+        "reward/shorter of a job that has them, or a reward that names metrics of its own (custom, remote).",
+    )
+    yield rule(
+        lambda job, name: not name.startswith(OF_ROLLOUT_FUNCTIONS) or _functions_may_name(job, name),
+        f"!METRIC.startsWith('{OF_ROLLOUT_FUNCTIONS}') || has(self.rollout.function) || "
+        f"(METRIC == '{OF_GREEDY_ANSWERS}' && self.algorithm.advantage in {_WITH_GREEDY})",
+        f"is named by a rollout function, which is absent. Add rollout.function, {_OTHER}",
+    )
+    for need, given in _NEEDS.items():
+        names = names_that_need(need)
+        yield rule(_where_named(names, given), f"!(METRIC in {list(names)}) || ({given.cel})", given.sentence)
 
 
 MEASURED: tuple[Rule, ...] = (
     *_known("stop_when", "stopWhen"),
     *_known("checkpoint.keep_best", "checkpoint.keepBest"),
 )
+
+
+def measured_metrics(job: RLJobSpec) -> Iterator[tuple[str, str]]:
+    """Field below `spec`, and the metric that it names."""
+    if job.stop_when is not None:
+        yield "stopWhen.metric", job.stop_when.metric
+    if job.checkpoint.keep_best is not None:
+        yield "checkpoint.keepBest.metric", job.checkpoint.keep_best.metric

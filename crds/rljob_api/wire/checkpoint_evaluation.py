@@ -51,6 +51,8 @@ class CheckpointEvaluation(WireModel):
     version: int | None
     """Of a record; None for any other folder."""
     samples: int
+    reward_retries: int = 0
+    """Calls for answers whose reward had failed, and requests to rewards' servers, made again."""
     metrics: dict[str, float]
     """As of an evaluation during training: `eval/SET/NAME` and `eval/SET/SOURCE/NAME`."""
 

@@ -30,7 +30,7 @@ from rljob_operator.kube.operator_metrics import Metrics
 from rljob_operator.kube.ownership import OrphanedPods
 from rljob_operator.kube.pod_facts import Ends, Startups
 from rljob_operator.kube.status_writer import StatusWriter
-from rljob_operator.kube.tracker_pods import TrackerPods
+from rljob_operator.kube.tracker_pods import TrackerNews
 from rljob_operator.kube.views import JobKey, OwnedView
 from rljob_operator.options import OperatorOptions
 
@@ -156,7 +156,7 @@ class JobMemory:
     restart_clock: RestartClock
     rehearsal: SpecRehearsal
     report: JobReport
-    tracker_pods: TrackerPods
+    tracker_news: TrackerNews
 
     @classmethod
     def of_new(cls, key: JobKey, uid: str, world: OperatorContext, events: Events) -> "JobMemory":
@@ -180,7 +180,7 @@ class JobMemory:
             restart_clock=RestartClock(world.metrics),
             rehearsal=SpecRehearsal(world.api, key),
             report=JobReport(key, events, world.metrics, status),
-            tracker_pods=TrackerPods(),
+            tracker_news=TrackerNews(),
         )
 
 

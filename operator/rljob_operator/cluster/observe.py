@@ -32,6 +32,7 @@ from rljob_operator.kube.pod_facts import (
     infrastructure_facts,
     infrastructure_pods,
 )
+from rljob_operator.kube.tracker_pods import tracker_facts
 from rljob_operator.kube.views import PodView
 
 
@@ -82,6 +83,7 @@ def observe(
         topologies=spec.roles.topologies(),
         retained=retained,
         volume=volume,
+        trackers=tracker_facts(pods, now) if spec.telemetry.report_to else None,
         num_worker_pods=len(workers),
         release_after_seconds=spec.scheduling.patience_seconds,
         scale_selector=f"{LABEL_JOB}={turn.key.name},{LABEL_ROLE}={SCALED_ROLE.value}",

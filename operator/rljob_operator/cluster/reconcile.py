@@ -233,7 +233,7 @@ class Reconciler:
             await memory.report.wait(turn.raw, decision.status)
             received = coordinator.take_unreported(decision.status) if coordinator is not None else []
             await memory.report.events(turn.raw, turn.status, [*received, *opened])
-            for sentence in memory.tracker_pods.news(pods, now):
+            for sentence in memory.tracker_news.of(observed.trackers or ()):
                 await memory.report.warn(turn.raw, Reason.TRACKER_FAILED, sentence)
         soonest = [decision.next_turn_at]
         if outcome.refusals:

@@ -32,6 +32,7 @@ from rljob_operator.core.observed import (
     ProcessFact,
     RefusedSpec,
     RetainedRun,
+    TrackerFact,
     UserRequest,
     VolumeFact,
 )
@@ -63,6 +64,7 @@ __all__ = [
     "RetainedRun",
     "SetDesired",
     "Stop",
+    "TrackerFact",
     "UserRequest",
     "VolumeFact",
     "assign",

@@ -1,4 +1,4 @@
-"""Fields of the status that follow from the rest: phase, reason, `waiting_since`, Progressing, scale, claim size.
+"""Fields of the status that follow from the rest: phase, reason, `waiting_since`, Progressing, scale, claim, trackers.
 
 `decide` writes them last. `with_lost_contact` is for a job that is held back without a decision because its
 coordinator must not be asked. Pure.
@@ -19,6 +19,7 @@ from rljob_operator.core.conditions import (
     was_ready,
     with_condition,
     with_unknown,
+    without,
 )
 from rljob_operator.core.ends import is_over
 from rljob_operator.core.membership import counted, scaled_role, with_pods
@@ -29,6 +30,9 @@ from rljob_operator.core.reasons import Reason
 
 EXPANDED, EXPANDING, REFUSED = "Expanded", "Expanding", "ExpansionRefused"
 """Reasons of the condition."""
+
+FED = "Fed"
+"""Reason of TrackersFed while it is true."""
 
 
 def with_volume(observed: Observed, status: RLJobStatus, now: float) -> RLJobStatus:
@@ -53,6 +57,24 @@ def with_volume(observed: Observed, status: RLJobStatus, now: float) -> RLJobSta
     return with_condition(status, kind, now, true=True, reason=EXPANDED, message=message)
 
 
+def with_trackers(observed: Observed, status: RLJobStatus, now: float) -> RLJobStatus:
+    """`status` with whether all trackers are fed. The condition comes, and changes, once all run or one cannot.
+
+    It keeps nothing of the job waiting: readiness and phase do not look at it.
+    """
+    facts, kind = observed.trackers, ConditionType.TRACKERS_FED
+    if facts is None:
+        return status if find(status, kind) is None else without(status, [kind])
+    failing = [fact for fact in facts if fact.trouble]
+    if failing:
+        message = " ".join(fact.sentence for fact in failing)
+        return with_condition(status, kind, now, true=False, reason=failing[0].reason, message=message)
+    if not facts or not all(fact.runs for fact in facts):
+        return status
+    message = f"the processes of {', '.join(fact.tracker for fact in facts)} run"
+    return with_condition(status, kind, now, true=True, reason=FED, message=message)
+
+
 _PHASES = {
     ConditionType.SUCCEEDED: Phase.SUCCEEDED,
     ConditionType.FAILED: Phase.FAILED,
@@ -68,6 +90,7 @@ _PHASES = {
 def with_derived(observed: Observed, status: RLJobStatus, now: float) -> RLJobStatus:
     """`status` with every field that follows from its other fields."""
     status = with_volume(observed, _with_waiting_since(status, now), now)
+    status = with_trackers(observed, status, now)
     status = with_cluster_status(observed, status, now)
     return status.model_copy(update={"phase": _phase(status), "reason": _reason(status)})
 

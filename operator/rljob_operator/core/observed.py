@@ -168,6 +168,23 @@ class VolumeFact:
 
 
 @dataclass(frozen=True, slots=True)
+class TrackerFact:
+    """The pod that feeds a tracker."""
+
+    tracker: str
+    """As telemetry.reportTo names it."""
+    runs: bool
+    reason: str = ""
+    """A stable one; empty while nothing keeps it from being fed, as `trouble` is."""
+    trouble: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """For users, where there is trouble."""
+        return f"telemetry.reportTo: {self.tracker}: {self.trouble}. The job does not wait for it."
+
+
+@dataclass(frozen=True, slots=True)
 class UserRequest:
     """What the user's spec asks of a job on a cluster, beside its restart policy. A local run has hardly any."""
 
@@ -241,6 +258,8 @@ class Observed:
     """None in a local run: its folder has a status, and with it all that was before."""
     volume: VolumeFact | None = None
     """None where the job has no claim that was made for it."""
+    trackers: tuple[TrackerFact, ...] | None = None
+    """Of those whose pods are there. None: the job reports to none, or is a local run, whose supervisor feeds them."""
     num_worker_pods: int = 0
     """Pods of roles that exist, in any state and of any number; not counted in a local run."""
     release_after_seconds: float | None = None

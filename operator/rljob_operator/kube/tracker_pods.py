@@ -1,53 +1,67 @@
-"""What is wrong with the pods that feed trackers, in sentences for Events of the job, which never waits for them.
+"""What is wrong with the pods that feed trackers, as facts for the status and sentences for Events.
 
-Pure except for what is remembered between turns. Called by the reconciler.
+No job waits for them. Pure except for what is remembered between turns (`TrackerNews`). Called by `cluster.observe`
+and the reconciler.
 """
 
 from collections.abc import Iterable
 
 from rljob_api.cluster import COMPONENT_TRACKER
-from rljob_operator.core.reasons import last_line
+from rljob_operator.core import TrackerFact
+from rljob_operator.core.reasons import Reason, last_line
 from rljob_operator.kube.pod_facts import exit_code, last_message, waits_for
 from rljob_operator.kube.views import ContainerEnd, PodView
 
 PATIENCE_SECONDS = 120.0
-"""For a place on a node: a tracker's pod waits for the actor's, beside which the volume can be mounted."""
+"""For a place on a node: a tracker's pod waits for the actor's, beside which the volume can be mounted. And for a
+process that was started again: what ended the one before counts for so long."""
 
 _PREFIX = f"{COMPONENT_TRACKER}-"
 
 
-class TrackerPods:
+def tracker_facts(pods: Iterable[PodView], now: float) -> tuple[TrackerFact, ...]:
+    """Of each tracker's pod that is there to stay."""
+    own = [pod for pod in pods if pod.component.startswith(_PREFIX) and not pod.deleting]
+    return tuple(_fact(pod, now) for pod in sorted(own, key=lambda pod: pod.component))
+
+
+class TrackerNews:
     """Of one job."""
 
     def __init__(self) -> None:
         self._noted: dict[str, str] = {}
 
-    def news(self, pods: Iterable[PodView], now: float) -> list[str]:
+    def of(self, facts: Iterable[TrackerFact]) -> list[str]:
         """A sentence for each tracker with which something else is wrong than before."""
-        found = []
-        for pod in pods:
-            if not pod.component.startswith(_PREFIX) or pod.deleting:
-                continue
-            what = _trouble(pod, now)
-            if what and self._noted.get(pod.component) != what:
-                tracker = pod.component.removeprefix(_PREFIX)
-                found.append(f"telemetry.reportTo: {tracker}: {what.rstrip('.')}. The job does not wait for it.")
-                self._noted[pod.component] = what
-        return found
+        found = [fact for fact in facts if fact.trouble and self._noted.get(fact.tracker) != fact.trouble]
+        self._noted |= {fact.tracker: fact.trouble for fact in found}
+        return [fact.sentence for fact in found]
 
 
-def _trouble(pod: PodView, now: float) -> str:
-    """Empty where there is none. An end with 0 is one that was asked for."""
+def _fact(pod: PodView, now: float) -> TrackerFact:
+    reason, trouble = _trouble(pod, now)
+    tracker = pod.component.removeprefix(_PREFIX)
+    return TrackerFact(tracker, runs=pod.started, reason=reason, trouble=trouble.rstrip("."))
+
+
+def _trouble(pod: PodView, now: float) -> tuple[str, str]:
+    """A stable reason and what it is; empty where there is none. An end with 0 is one that was asked for."""
     end = pod.ended or pod.last_end
-    if end is not None and (end.exit_code or end.signal):
-        return _ended(pod, end)
+    if end is not None and (end.exit_code or end.signal) and not _has_run_since(pod, now):
+        return Reason.TRACKER_FAILED, _ended(pod, end)
     if pod.unscheduled and now - pod.created_at < PATIENCE_SECONDS:
-        return ""
+        return "", ""
     reason = waits_for(pod)
     if not reason:
-        return ""
+        return "", ""
     message = last_message(pod, None)
-    return f"{reason}: {message}" if message and message != reason else reason
+    if message.startswith('secret "'):
+        message += ". Make the Secret that telemetry.keysFrom.secretName names"
+    return reason, f"{reason}: {message}" if message and message != reason else reason
+
+
+def _has_run_since(pod: PodView, now: float) -> bool:
+    return pod.started and pod.running_since is not None and now - pod.running_since >= PATIENCE_SECONDS
 
 
 def _ended(pod: PodView, end: ContainerEnd) -> str:

@@ -20,6 +20,9 @@ from pathlib import Path
 def score(answers):
     for answer in answers:
         if "slow" in answer.row:
+            if answer.prompt == "07=" and answer.index == 1 and not FAILED.exists():
+                FAILED.touch()
+                raise OSError("away")
             time.sleep(0.05)
             with open(CALLS, "a") as calls:
                 calls.write(answer.prompt + "\\n")
@@ -28,13 +31,19 @@ def score(answers):
 PROMPTS, SAMPLES = 40, 4
 
 
+def failed(folder: Path) -> Path:
+    """There once a call for an answer of a set has failed, the only one."""
+    return folder / "failed"
+
+
 def evaluated_job(folder: Path) -> dict[str, Any]:
     """Strictly on-policy and of one step per rollout: two runs of it train alike."""
     folder.mkdir()
-    (folder / "slow.py").write_text(f"CALLS = {str(folder / 'calls')!r}\n{REWARD}")
+    files = f"CALLS, FAILED = {str(folder / 'calls')!r}, Path({str(failed(folder))!r})"
+    (folder / "slow.py").write_text(REWARD.replace("\ndef ", f"\n{files}\n\ndef ", 1))
     lines = [{"prompt": f"{n:02d}=", "label": f"{n:02d}", "slow": 1, "kind": "ab"[n % 2]} for n in range(PROMPTS)]
     (folder / "set.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    reward = {"custom": {"function": "slow:score", "path": str(folder)}}
+    reward = {"custom": {"function": "slow:score", "path": str(folder)}, "onFailure": {"backoffSeconds": 0.01}}
     data = {"prompts": str(folder / "set.jsonl"), "sourceKey": "kind"}
     greedy = {"temperature": 0, "maxNewTokens": 3}
     sets = [
@@ -66,6 +75,8 @@ def undisturbed(folder: Path) -> dict[int, dict[str, float]]:
     with RunningJob(folder, evaluated_job(folder)) as job:
         job.assert_succeeded(epochs=1)
         assert len(evaluated_events(job)) == 3
+        last = job.metrics()[-1]
+        assert (last.get("evaluation_reward_retries"), last.get("reward_retries")) == (1, None)
         return evaluations(job)
 
 
@@ -94,9 +105,11 @@ def test_versions_are_evaluated_and_training_gets_none_of_their_samples(tmp_path
     assert by_version[0] != by_version[2] != by_version[3]
     # Its checkpoint by itself: the same to the last digit.
     file = plain / "alone.jsonl"
+    failed(plain).unlink()
     alone = evaluate(plain, plain / "out", "--out", str(file))
     assert (alone["version"], alone["samples"]) == (3, PROMPTS * (SAMPLES + 1))
     assert alone["metrics"] == by_version[3]
+    assert alone["rewardRetries"] == 1
     (line,) = map(json.loads, file.read_text().splitlines())
     assert {name: value for name, value in line.items() if "eval/" in name} == by_version[3]
     assert (line["version"], line["checkpoint"]) == (3, alone["folder"])

@@ -9,6 +9,26 @@ from rljob_api.metric_names import OF_REPORTS, OF_STEPS
 KNOWN_METRICS = ", ".join((*OF_REPORTS, *OF_STEPS))
 EVALUATED: dict[str, Any] = {"sets": [{"name": "a", "data": {"prompts": "a.jsonl"}}], "everySteps": 2}
 
+_SIMULATED: dict[str, Any] = {"spec.roles.rollout.engine.kind": "Sim"}
+METRICS_OF_OTHER_JOBS: list[tuple[str, dict[str, Any], str]] = [
+    ("policy/entropy", _SIMULATED, "is computed with a model, and this job is simulated. Set roles.rollout.engine.kind to Torch or SGLang, or give another metric."),
+    ("critic/loss", {}, "is of the role critic, which is absent. Add roles.critic, or give another metric."),
+    ("groups/draws", {}, "is of rollout.dynamicSampling, which is absent. Add it, or give another metric."),
+    ("groups/put_off", {}, "is of groups that are exchanged, and rollout.order is Bound. Set it to Swap, or give another metric."),
+    ("samples/filtered_share", {}, "is of algorithm.sampleFilter, which is absent. Add it, or give another metric."),
+    ("staleness/too_old_share", {"spec.rollout.partial": {}}, "is of groups that are carried on. Set rollout.order to Swap and give rollout.partial, or give another metric."),
+    ("staleness/kl", {"spec.rollout.maxStaleness": 0}, "is of tokens of earlier versions, and rollout.maxStaleness 0 leaves none. Raise it, or give another metric."),
+    ("seconds/log_probs", {}, "is of log-probs that the actor computes before its first step, and this job has others: of its only step, or by algorithm.proximal. Set proximal to Actor with several steps per rollout, or give another metric."),
+    ("kl/in_reward", {}, "is of a KL that is taken off rewards, and here none is. Set algorithm.kl.placement to Reward and coefficient above 0, or give another metric."),
+    ("policy/kl_reference", {"spec.algorithm.kl.coefficient": 0}, "is of a KL term of the loss, which has none. Set algorithm.kl.coefficient above 0 and placement to Loss, or give another metric."),
+    ("correction/weight", {"spec.algorithm.correction.kind": "None"}, "is of a correction, and algorithm.correction has kind None and no mask. Set kind to Tis or another one, or give another metric."),
+    ("experts/load_max", {"spec.roles.actor.backend": "Megatron"}, "is of a model with experts that the backend Megatron trains. Set roles.actor.backend to Megatron and model.path to such a model, or give another metric."),
+    ("experts/aux_loss", {"spec.roles.actor.backend": "Megatron", "spec.model": {"path": "/models/moe"}, "spec.training.experts": {"auxLossCoefficient": 0}}, "is of a loss that is not added. Set training.experts.auxLossCoefficient above 0, or give another metric."),
+    ("experts/z_loss", {"spec.roles.actor.backend": "Megatron", "spec.model": {"path": "/models/moe"}}, "is of a loss that is not added. Set training.experts.zLossCoefficient above 0, or give another metric."),
+    ("rollout/turns", {}, "is named by a rollout function, which is absent. Add rollout.function, or give another metric."),
+    ("reward/format", {"spec.rollout.reward.sum": [{"name": "exact"}]}, "is named by nothing in rollout.reward. Give reward/NAME of one of rollout.reward.sum, reward/overlong or reward/shorter of a job that has them, or a reward that names metrics of its own (custom, remote)."),
+]  # fmt: skip
+
 
 def megatron(ranks: int, **parallelism: Any) -> dict[str, Any]:
     """A role with this backend: so many ranks, and how they share a model."""
@@ -183,9 +203,19 @@ CROSS_FIELD = [
     pytest.param({"spec.stopWhen": {"metric": "reward"}}, "spec.stopWhen.above: exactly one of above and below must be given. Give the bound that the metric must pass.", id="stopWhen: without a bound"),
     pytest.param({"spec.stopWhen": {"metric": "reward", "above": 1, "below": 2}}, "spec.stopWhen.above: exactly one of above and below must be given. Give the bound that the metric must pass.", id="stopWhen: with two bounds"),
     pytest.param({"spec.stopWhen": {"metric": "rewards", "above": 1}}, f"spec.stopWhen.metric: rewards is no metric of a step. Known are {KNOWN_METRICS}, what rewards and rollout functions name below reward/ and rollout/, and eval/SET/NAME of an evaluation.", id="stopWhen: of no metric"),
-    pytest.param({"spec.stopWhen": {"metric": "eval/held-out/mean@8", "above": 1}}, "spec.stopWhen.metric: eval/held-out/mean@8 is no metric of this job's evaluation. Give eval/SET/NAME, or eval/SET/SOURCE/NAME: SET is the name of one of evaluation.sets, NAME is mean@K (K: samplesPerPrompt of that set), std@K (of K above 1), pass@k with k of 1, 2, 4 ... K, mean_error, response_length, truncated_share, unscored_share, prompts or samples.", id="stopWhen: of no evaluation"),
+    pytest.param({"spec.stopWhen": {"metric": "eval/held-out/mean@8", "above": 1}}, "spec.stopWhen.metric: eval/held-out/mean@8 is no metric of this job's evaluation. Give eval/SET/NAME, or, where data.sourceKey is given, eval/SET/SOURCE/NAME: SET is the name of one of evaluation.sets, NAME is mean@K (K: samplesPerPrompt of that set), std@K (of K above 1), pass@k with k of 1, 2, 4 ... K, mean_error, response_length, truncated_share, unscored_share, prompts or samples.", id="stopWhen: of no evaluation"),
     pytest.param({"spec.checkpoint": {"keepBest": {"metric": "policy/kl"}}}, f"spec.checkpoint.keepBest.metric: policy/kl is no metric of a step. Known are {KNOWN_METRICS}, what rewards and rollout functions name below reward/ and rollout/, and eval/SET/NAME of an evaluation.", id="keepBest: of no metric"),
-    pytest.param({"spec.evaluation": EVALUATED, "spec.checkpoint": {"keepBest": {"metric": "eval/a/mean@8"}}}, "spec.checkpoint.keepBest.metric: eval/a/mean@8 is no metric of this job's evaluation. Give eval/SET/NAME, or eval/SET/SOURCE/NAME: SET is the name of one of evaluation.sets, NAME is mean@K (K: samplesPerPrompt of that set), std@K (of K above 1), pass@k with k of 1, 2, 4 ... K, mean_error, response_length, truncated_share, unscored_share, prompts or samples.", id="keepBest: of another number of samples"),
+    pytest.param({"spec.evaluation": EVALUATED, "spec.checkpoint": {"keepBest": {"metric": "eval/a/mean@8"}}}, "spec.checkpoint.keepBest.metric: eval/a/mean@8 is no metric of this job's evaluation. Give eval/SET/NAME, or, where data.sourceKey is given, eval/SET/SOURCE/NAME: SET is the name of one of evaluation.sets, NAME is mean@K (K: samplesPerPrompt of that set), std@K (of K above 1), pass@k with k of 1, 2, 4 ... K, mean_error, response_length, truncated_share, unscored_share, prompts or samples.", id="keepBest: of another number of samples"),
+    pytest.param({"spec.evaluation": EVALUATED, "spec.checkpoint": {"keepBest": {"metric": "eval/a/algebra/mean@1"}}}, "spec.checkpoint.keepBest.metric: eval/a/algebra/mean@1 is no metric of this job's evaluation. Give eval/SET/NAME, or, where data.sourceKey is given, eval/SET/SOURCE/NAME: SET is the name of one of evaluation.sets, NAME is mean@K (K: samplesPerPrompt of that set), std@K (of K above 1), pass@k with k of 1, 2, 4 ... K, mean_error, response_length, truncated_share, unscored_share, prompts or samples.", id="keepBest: of a source of prompts that name none"),
+    *(
+        pytest.param(
+            {**changes, f"spec.{field}": {"metric": metric, **bound}},
+            f"spec.{field}.metric: {metric} {sentence}",
+            id=f"{field}: {metric}, which no step of this job reports",
+        )
+        for field, bound in (("stopWhen", {"above": 1}), ("checkpoint.keepBest", {}))
+        for metric, changes, sentence in METRICS_OF_OTHER_JOBS
+    ),
     pytest.param({"spec.roles.actor.backend": "Sim"}, "spec.roles.actor.backend: Sim does not go with the kind of roles.rollout.engine: a policy is simulated by actor and engines, or by neither. Set backend and kind to Sim, or leave backend out.", id="simulation: a trainer alone"),
     pytest.param({"spec.roles.rollout": {"engine": {"kind": "Sim"}}, "spec.roles.actor.backend": "Fsdp"}, "spec.roles.actor.backend: Fsdp does not go with the kind of roles.rollout.engine: a policy is simulated by actor and engines, or by neither. Set backend and kind to Sim, or leave backend out.", id="simulation: engines alone"),
     pytest.param({"spec.roles.rollout": {"engine": {"kind": "Sim"}}, "spec.model": {"path": "/models/qwen"}}, "spec.model.path: /models/qwen is not read by a simulated job, which has no weights of a model. Give model.config, and model.tokenizerPath for the tokenizer of a folder.", id="simulation: of a model in a folder"),

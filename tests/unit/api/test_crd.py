@@ -65,6 +65,12 @@ def test_every_field_path_of_a_rule_exists() -> None:
             assert len(rule.get("message", "")) <= 2048, path
 
 
+def test_bounds_are_whole_numbers_of_an_api_server() -> None:
+    # It compares a value without a point by them as int64, and one that is larger becomes the smallest there is.
+    for path, node in _nodes(SCHEMA):
+        assert all(abs(node[bound]) < 2**63 for bound in ("minimum", "maximum") if bound in node), path
+
+
 def test_no_message_adds_strings() -> None:
     # The API server estimates a sum of strings of unknown length as too dear, and refuses the whole definition.
     for path, node in _nodes(SCHEMA):

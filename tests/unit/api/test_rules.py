@@ -65,7 +65,11 @@ ROLLOUT = st.fixed_dictionaries(
     {}, optional={**SHAPE, "engine": ENGINE, "autoscaling": st.one_of(st.none(), AUTOSCALING)}
 )
 EVALUATION_DATA = st.sampled_from(
-    [{"prompts": "a"}, {"prompts": "a", "labelKey": None}, {"reasoningGym": {"dataset": "d"}, "labelKey": None}]
+    [
+        {"prompts": "a"},
+        {"prompts": "a", "labelKey": None, "sourceKey": "b"},
+        {"reasoningGym": {"dataset": "d"}, "labelKey": None},
+    ]
 )
 EVALUATION_SETS = st.lists(
     st.fixed_dictionaries(
@@ -83,6 +87,10 @@ MEASURED = st.sampled_from(
         *("reward", "rewards", "reward/mean", "reward/", "rollout/turns", "policy/entropy", "policy/kl"),
         *("eval/a/mean@1", "eval/a/mean@2", "eval/b/source/pass@2", "eval/a/pass@3", "eval/a/pass@6", "eval/a/std@1"),
         *("eval/a/std@3", "eval/c/mean@1", "eval/a/prompts", "eval/prompts", "eval/b/medians", "eval/"),
+        *("critic/loss", "critic/value", "groups/draws", "groups/put_off", "staleness/kl", "seconds/log_probs"),
+        *("kl/in_reward", "staleness/too_old_share", "samples/filtered_share"),
+        *("policy/kl_reference", "correction/weight", "experts/load_max", "experts/aux_loss", "experts/z_loss"),
+        *("reward/a", "reward/a/own", "reward/overlong", "reward/shorter", "rollout/greedy_reward"),
     ]
 )
 BOUND = st.sampled_from([0, 0.5, -1, None])
@@ -136,6 +144,12 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
         {"url": st.just("http://j"), "model": st.just("m"), "rubric": st.just("{response}")},
         optional={"lowest": st.sampled_from([1, 2]), "highest": st.sampled_from([1, 5])},
     ),
+    "spec.rollout.reward.overlong": st.sampled_from([{"buffer": 1}, None]),
+    "spec.rollout.reward.shorter": st.sampled_from([{}, None]),
+    "spec.rollout.reward.remote": st.sampled_from([{"url": "http://r"}, None]),
+    "spec.rollout.order": st.sampled_from(["Bound", "Swap"]),
+    "spec.rollout.maxStaleness": st.sampled_from([0, 1]),
+    "spec.training.epochsPerRollout": st.sampled_from([1, 2]),
     "spec.rollout.reward.custom": st.sampled_from([{"function": "a:b"}, None]),
     "spec.rollout.reward.sum": st.none()
     | st.lists(
@@ -163,12 +177,12 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     | st.fixed_dictionaries({"metric": MEASURED}, optional={"above": BOUND, "below": BOUND, "forSteps": st.just(3)}),
     "spec.checkpoint.keepBest": st.none() | st.fixed_dictionaries({"metric": MEASURED}),
     "spec.rollout.overSampling": st.sampled_from([None, 1.25]),
-    "spec.rollout.order": st.sampled_from(["Bound", "Swap"]),
     "spec.rollout.partial": st.sampled_from([None, {}, {"maxTokens": 4}]),
     "spec.rollout.curriculum": st.sampled_from([None, {"function": "a:b"}]),
     "spec.rollout.dynamicSampling": st.sampled_from([None, {}, {"filter": "NoVariance"}, {"filter": "a:b"}]),
     "spec.evaluation": st.none() | st.fixed_dictionaries({"sets": EVALUATION_SETS, "everySteps": st.just(2)}),
     "spec.algorithm.noVariance": st.sampled_from(["Keep", "LeaveOut"]),
+    "spec.algorithm.sampleFilter": st.sampled_from(["a:b", None]),
     "spec.algorithm.proximal": st.sampled_from(["Actor", "Rollout", "Recompute", None]),
     "spec.algorithm.kl.estimator": st.sampled_from(["K1", "K2", "K3"]),
     "spec.algorithm.kl.weighted": st.sampled_from([True, False, None]),
@@ -202,7 +216,14 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "spec.training.packing": st.booleans(),
     "spec.training.activationCheckpointing": st.sampled_from([True, False, None]),
     "spec.training.recomputeModules": st.sampled_from([None, ["CoreAttn"], ["Mlp", "CoreAttn"], ["Moe"]]),
-    "spec.training.experts": st.sampled_from([None, {}, {"auxLossCoefficient": 0.5, "balancing": "SeqAuxLoss"}]),
+    "spec.training.experts": st.sampled_from(
+        [
+            None,
+            {},
+            {"auxLossCoefficient": 0.5, "balancing": "SeqAuxLoss"},
+            {"auxLossCoefficient": 0, "zLossCoefficient": 1},
+        ]
+    ),
     "spec.training.maxTokensPerMicroBatch": st.sampled_from([4096, None]),
     "spec.training.optimizer": OPTIMIZER,
     "spec.training.itersPerTrainUpdate": SIZES,

@@ -128,6 +128,17 @@ PROBLEMS = [
     ),
     pytest.param(
         SIZES,
+        {
+            **SERVED,
+            "spec.roles.actor": {"backend": "Megatron"},
+            "spec.stopWhen": {"metric": "experts/load_max", "above": 2},
+        },
+        "spec.stopWhen.metric: experts/load_max is of a model with experts, and that of its config.json has none. Give"
+        " another metric.",
+        id="no experts to stop by",
+    ),
+    pytest.param(
+        SIZES,
         {**FOLDER, "spec.roles.actorFwd": {"backend": "Megatron", "ranksPerPod": 4, "parallelism": {"tensor": 4}}},
         "spec.roles.actorFwd.parallelism.tensor: 4 does not divide num_key_value_heads 2 of its config.json. Give a"
         " divisor of 2.",

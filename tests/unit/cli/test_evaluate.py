@@ -114,6 +114,8 @@ def test_a_set_is_a_table_with_a_row_for_each_source() -> None:
     assert all(isinstance(each, EvaluationSetSpec) for each in sets)
     found = CheckpointEvaluation(folder="/run/4", version=4, samples=4, metrics=metrics)
     text = results_text(found, sets, 2.04)
+    again = results_text(found.model_copy(update={"reward_retries": 3}), sets, 2.04)
+    assert again.splitlines()[0] == "/run/4 (version 4): 4 samples in 2.0 s, 3 calls of rewards made again"
     assert text.splitlines() == [
         "/run/4 (version 4): 4 samples in 2.0 s",
         "",

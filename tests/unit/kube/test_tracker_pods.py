@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from rljob_operator.kube.tracker_pods import PATIENCE_SECONDS, TrackerPods
+from rljob_operator.core import TrackerFact
+from rljob_operator.kube.tracker_pods import PATIENCE_SECONDS, TrackerNews, tracker_facts
 from rljob_operator.kube.views import view_pod
 from tests.unit.kube.objects import NOW_SECONDS, make_pod, running, terminated, waiting
 
@@ -23,7 +24,8 @@ def of_tracker(state: dict[str, Any] | None = None, **fields: Any) -> dict[str, 
         pytest.param(
             of_tracker(waiting("CreateContainerConfigError", 'secret "keys" not found'), phase="Pending"),
             0.0,
-            'CreateContainerConfigError: secret "keys" not found',
+            'CreateContainerConfigError: secret "keys" not found. Make the Secret that telemetry.keysFrom.secretName'
+            " names",
             id="no Secret",
         ),
         pytest.param(
@@ -52,8 +54,20 @@ def of_tracker(state: dict[str, Any] | None = None, **fields: Any) -> dict[str, 
     ],
 )
 def test_what_is_wrong(pod: dict[str, Any], seconds: float, what: str | None) -> None:
-    seen = TrackerPods()
-    pods = [view_pod(pod)]
-    found = seen.news(pods, NOW_SECONDS + seconds)
-    assert found == ([] if what is None else [f"{HEAD}{what.rstrip('.')}{TAIL}"])
-    assert seen.news(pods, NOW_SECONDS + seconds) == []
+    seen = TrackerNews()
+    facts = tracker_facts([view_pod(pod)], NOW_SECONDS + seconds)
+    assert seen.of(facts) == ([] if what is None else [f"{HEAD}{what.rstrip('.')}{TAIL}"])
+    assert seen.of(facts) == []
+
+
+def test_an_end_counts_until_the_process_has_run_for_a_while_since() -> None:
+    pod = view_pod(of_tracker(running(), last=terminated(137)))
+    soon, late = (tracker_facts([pod], NOW_SECONDS + after) for after in (PATIENCE_SECONDS - 1, PATIENCE_SECONDS))
+    assert soon == (TrackerFact("wandb", True, "TrackerFailed", "its process ended with -9: without output"),)
+    assert late == (TrackerFact("wandb", True),)
+
+
+def test_the_same_trouble_that_comes_again_is_no_news() -> None:
+    seen = TrackerNews()
+    bad, well = TrackerFact("wandb", False, "TrackerFailed", "it ended"), TrackerFact("wandb", True)
+    assert [len(seen.of([fact])) for fact in (bad, well, bad)] == [1, 0, 0]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rljob_api.spec.rollout import RewardSpec
 from rljob_workers.rewards import Answer, RewardError, RewardFailed, RewardRefused
 from rljob_workers.rewards.base import Reward, SettledScore
-from rljob_workers.rewards.scoring import FailedShare, FailurePolicy, Scoring
+from rljob_workers.rewards.scoring import FailedShare, FailurePolicy, Scoring, ScoringCounts
 
 AWAY = RewardFailed("mine:reward raised OSError on the prompt 'p': away")
 PLENTY = FailedShare(100, 1.0)
@@ -50,7 +50,7 @@ class Asked:
 def scoring(reward: Reward, rules: FailurePolicy, share: FailedShare = PLENTY) -> Asked:
     slept: list[float] = []
     counters: dict[str, float] = {}
-    return Asked(Scoring(reward, rules, share, counters, sleep=slept.append), slept, counters)
+    return Asked(Scoring(reward, rules, share, ScoringCounts(counters), sleep=slept.append), slept, counters)
 
 
 @pytest.mark.parametrize(
@@ -92,6 +92,27 @@ def test_what_a_reward_tries_again_by_itself_is_counted_too() -> None:
     assert asked.counters["reward_retries"] == 2
     asked.scoring.score_groups(groups("b"))
     assert asked.counters["reward_retries"] == 7
+
+
+def test_rewards_that_share_counts_add_up_beside_those_of_another_name() -> None:
+    """As sets of an evaluation do, beside training's."""
+    counters: dict[str, float] = {}
+    of_training = Scoring(
+        Scripted([[None, 1]], [[2, None]]), policy(), PLENTY, ScoringCounts(counters), sleep=lambda _: None
+    )
+    of_sets = ScoringCounts(counters, "evaluation_")
+    failing = [Scripted([[None, 1]], [[None, 1]], [[None, 1]]) for _ in range(2)]
+    sets = [Scoring(reward, policy(), PLENTY, of_sets, sleep=lambda _: None) for reward in failing]
+    of_training.score_groups(groups("a"))
+    for each in sets:
+        each.score_groups(groups("a"))
+    assert counters == {
+        "reward_retries": 1,
+        "samples_unscored": 0,
+        "evaluation_reward_retries": 4,
+        "evaluation_samples_unscored": 2,
+    }
+    assert of_sets.retries == 4
 
 
 def test_an_answer_keeps_the_score_that_it_had_before_a_retry() -> None:

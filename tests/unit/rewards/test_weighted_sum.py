@@ -13,7 +13,7 @@ from rljob_api.spec.rollout import RewardSpec
 from rljob_workers.data.prompts import Prompt, PromptSource
 from rljob_workers.rewards import Answer, RewardError, RewardFailed, RewardRefused, Score, build_reward
 from rljob_workers.rewards.base import Outcome, Reward
-from rljob_workers.rewards.scoring import FailedShare, FailurePolicy, Scoring
+from rljob_workers.rewards.scoring import FailedShare, FailurePolicy, Scoring, ScoringCounts
 from rljob_workers.rewards.weighted_sum import Summand, WeightedSum
 
 
@@ -99,7 +99,7 @@ def test_a_sum_that_no_row_can_carry_is_refused() -> None:
 def test_settled_scores_have_the_names_of_the_report() -> None:
     parts = [Summand("right", 1.0, Fixed([1.0, 0.0])), Summand("short", 0.5, Fixed([Score(1.0, {"n": 3.0}), 1.0]))]
     reward = WeightedSum(parts)
-    scoring = Scoring(reward, FailurePolicy(0, 0.0, None), FailedShare(10, 1.0), {})
+    scoring = Scoring(reward, FailurePolicy(0, 0.0, None), FailedShare(10, 1.0), ScoringCounts({}))
     (settled,) = scoring.score_groups(answers(2))
     reward.close()
     assert [one.reward for one in settled] == [1.5, 0.5]

@@ -6,6 +6,7 @@ from contextlib import closing
 import pytest
 
 from rljob_workers.engines.base import EngineAway, EngineError, EngineGone, EngineRefused, EngineTimeout
+from rljob_workers.rollout import engine_access
 from rljob_workers.rollout.engine_access import FAILED_SEARCHES, IdleEngine
 from tests.unit.rollout.fake_engine import FakeEngine, FakeRankEngine
 
@@ -63,3 +64,25 @@ def test_a_rank_that_drains_waits_for_no_engine() -> None:
     turns = iter([True, False])
     with closing(FakeRankEngine(FailingEngine([EngineGone("killed")]), lambda: next(turns))) as engine:
         assert engine.find_idle() is None
+
+
+REFUSED = EngineRefused("its logits are not finite")
+
+
+def test_one_that_refuses_for_a_moment_is_asked_again() -> None:
+    with closing(FakeRankEngine(FailingEngine([]))) as engine:
+        for errors in ([REFUSED], [EngineTimeout("hangs")], [], [REFUSED, REFUSED]):
+            engine.end_if_refusing(errors)
+        assert engine.ended == 0
+
+
+def test_one_that_only_ever_refuses_is_ended_with_its_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_access, "REFUSAL_SECONDS", 0.0)
+    with closing(FakeRankEngine(FailingEngine([]))) as engine:
+        engine.end_if_refusing([REFUSED])
+        engine.answered()
+        engine.end_if_refusing([REFUSED])  # the first since it has answered
+        assert engine.ended == 0
+        with pytest.raises(EngineRefused, match="not finite"):
+            engine.end_if_refusing([EngineGone("killed"), REFUSED])
+        assert engine.ended == 1

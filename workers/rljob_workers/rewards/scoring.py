@@ -13,7 +13,7 @@ from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 
 from rljob_api.spec.rollout import FailedReward, RewardSpec
-from rljob_workers.dcs.membership.counters import REWARD_RETRIES
+from rljob_workers.dcs.membership.counters import REWARD_RETRIES, UNSCORED
 from rljob_workers.rewards.base import Answer, Outcome, Reward, RewardError, RewardRefused, Score, SettledScore
 from rljob_workers.rewards.metrics import PREFIX
 from rljob_workers.user_functions import FailureLog, final
@@ -63,9 +63,6 @@ class FailedShare:
 _LOG = logging.getLogger(__name__)
 
 
-UNSCORED = "samples_unscored"
-
-
 @dataclass(frozen=True, slots=True)
 class FailurePolicy:
     """What becomes of an answer that could not be scored."""
@@ -84,6 +81,36 @@ class FailurePolicy:
         return cls(policy.retries, policy.backoff_seconds, default)
 
 
+class ScoringCounts:
+    """Retries (of calls for a group, of requests to a server) and samples without a score, among a rank's counters.
+
+    Rewards and their threads may share one.
+    """
+
+    def __init__(self, counters: MutableMapping[str, float], prefix: str = "") -> None:
+        """`prefix` begins the counters' names."""
+        self._counters = counters
+        self._retries, self._unscored = f"{prefix}{REWARD_RETRIES}", f"{prefix}{UNSCORED}"
+        self._lock = threading.Lock()
+        counters.update(dict.fromkeys((self._retries, self._unscored), 0.0))
+
+    @property
+    def retries(self) -> int:
+        """So far."""
+        return int(self._counters[self._retries])
+
+    def add_retries(self, calls: int) -> None:
+        """So many calls are made again, or were."""
+        with self._lock:
+            self._counters[self._retries] += calls
+
+    def add_unscored(self, samples: int) -> int:
+        """So many stay without a score; gives how many have so far."""
+        with self._lock:
+            self._counters[self._unscored] += samples
+            return int(self._counters[self._unscored])
+
+
 class Scoring:
     """A reward and its policy."""
 
@@ -92,21 +119,20 @@ class Scoring:
         reward: Reward,
         policy: FailurePolicy,
         share: FailedShare,
-        counters: MutableMapping[str, float],
+        counts: ScoringCounts,
         *,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`counters`: of retries (of calls for a group, of requests to a server) and samples without a score."""
+        """The parts come from their factories; nothing is called here."""
         self._reward = reward
         self._policy = policy
         self._share = share
         self._sleep = sleep
         self._lock = threading.Lock()
         self._failures = FailureLog(_LOG, "the reward's function")
-        self._counters = counters
+        self._counts = counts
         self._num_resent = 0
         """What of the reward's requests was counted."""
-        counters.update(dict.fromkeys((REWARD_RETRIES, UNSCORED), 0.0))
 
     def score_groups(self, groups: Sequence[Sequence[Answer]]) -> list[list[SettledScore]]:
         """One score per answer, in order; blocks for as long as it takes.
@@ -119,8 +145,7 @@ class Scoring:
             if not failed:
                 break
             self._sleep(self._policy.backoff_seconds * 2**retry)
-            with self._lock:
-                self._counters[REWARD_RETRIES] += len(failed)
+            self._counts.add_retries(len(failed))
             again = self._ask([groups[place] for place in failed])
             for place, group in zip(failed, again, strict=True):
                 outcomes[place] = _better(outcomes[place], group)
@@ -134,15 +159,14 @@ class Scoring:
         finally:
             with self._lock:
                 resent = self._reward.num_resent
-                self._counters[REWARD_RETRIES] += resent - self._num_resent
+                self._counts.add_retries(resent - self._num_resent)
                 self._num_resent = resent
 
     def _settled(self, outcome: Outcome) -> SettledScore:
         failed = isinstance(outcome, RewardError)
+        number = self._counts.add_unscored(int(failed))
         with self._lock:
-            self._counters[UNSCORED] += failed
             too_many = self._share.add(failed=failed)
-            number = int(self._counters[UNSCORED])
             sentence = self._sentence() if too_many else ""
         if isinstance(outcome, Score):
             named = {f"{PREFIX}{name}": value for name, value in outcome.metrics.items()}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,15 +20,15 @@ from rljob_api.wire.identity import WeightId
 from rljob_workers.dcs.checkpoints.evaluated import EvaluatedWeights, find_weights, require_model, verify_weights
 from rljob_workers.dcs.membership.rank_context import RankContext
 from rljob_workers.dcs.weights.transport import StagedWeights, WeightReceiver
-from rljob_workers.engines.base import EngineError, EngineRefused
 from rljob_workers.evaluation import SampleResult, metrics_of
 from rljob_workers.models.tokenizers import build_tokenizer, text_decoder
 from rljob_workers.rank_loop import TURN_SECONDS
+from rljob_workers.rewards.scoring import ScoringCounts
 from rljob_workers.rollout.engine_access import EngineProgress, IdleEngine, RankEngine, build_engine
 from rljob_workers.rollout.engine_sync import WeightFollower
 from rljob_workers.rollout.evaluating import Evaluator
 from rljob_workers.rollout.evaluation_plan import EvaluationPlan, build_plan
-from rljob_workers.rollout.loop import REFUSAL_SECONDS, RETRY_SECONDS
+from rljob_workers.rollout.loop import RETRY_SECONDS
 from rljob_workers.rollout.verification import WeightProof
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.transfer_queue.types import EvaluationWaits
@@ -123,7 +123,6 @@ class _EngineInUse:
         self._evaluator = evaluator
         self._samples_in_flight = samples_in_flight
         self._pauses_until = 0.0
-        self._refused_since: float | None = None
         self._results = 0
 
     def turn(self, num_results: int) -> None:
@@ -134,26 +133,17 @@ class _EngineInUse:
         if self._follower.error is not None:
             raise self._follower.error
         if num_results > self._results:
-            self._results, self._refused_since = num_results, None
+            self._results = num_results
+            self._engine.answered()
         errors = self._evaluator.collect()
         self._engine.end_if_stalled(errors)
-        self._mind_refusals(errors)
+        self._engine.end_if_refusing(errors)
         now = time.monotonic()
         if errors:
             self._pauses_until = now + RETRY_SECONDS
         held = self._follower.held
         if held is not None and now >= self._pauses_until:
             self._evaluator.claim(held, self._samples_in_flight)
-
-    def _mind_refusals(self, errors: Iterable[EngineError]) -> None:
-        """For a moment after a restart it refuses; one that only ever refuses says why."""
-        refused = next((error for error in errors if isinstance(error, EngineRefused)), None)
-        if refused is None:
-            return
-        now = time.monotonic()
-        self._refused_since = self._refused_since or now
-        if now - self._refused_since > REFUSAL_SECONDS:
-            raise refused
 
 
 class CheckpointEvaluator:
@@ -187,7 +177,8 @@ class CheckpointEvaluator:
             for context in self._contexts
         ]
         found = [idle for engine in engines if (idle := engine.find_idle()) is not None]
-        plan = build_plan(_evaluates_all(self._spec), tokenizer, min(idle.max_tokens for idle in found))
+        counts = ScoringCounts({})
+        plan = build_plan(_evaluates_all(self._spec), tokenizer, min(idle.max_tokens for idle in found), counts)
         assert plan is not None
         in_use = [
             self._use(*parts, plan, staged, tokenizer) for parts in zip(engines, self._contexts, found, strict=True)
@@ -198,6 +189,7 @@ class CheckpointEvaluator:
             folder=str(weights.folder),
             version=weights.version,
             samples=plan.num_samples,
+            reward_retries=counts.retries,
             metrics=metrics_of(self._work.results.values(), self._spec.evaluation.sets),
         )
 

@@ -200,6 +200,11 @@ EXTRA_SECONDS = 60.0
 """Beyond the limit of a start, so that its launcher names a server that does not come up, and not its rank."""
 
 
+REFUSAL_SECONDS = 30.0
+"""An engine that has refused everything for this long (its logits are not finite, for example) will not recover. For a
+moment after a restart each refuses."""
+
+
 FAILED_SEARCHES = 5
 """So many incarnations that died or hung at their first questions are enough: the next one would, too."""
 
@@ -249,6 +254,8 @@ class RankEngine(EventLoopThread):
         self._session = session
         self._ended_at = float("-inf")
         """When it was last ended for a stall, in monotonic seconds."""
+        self._refused_since: float | None = None
+        """Since when it has refused everything."""
 
     def await_up(self) -> bool:
         """Blocks until the server is up; False once the pod drains. Raises as `incarnation.await_engine`."""
@@ -278,6 +285,21 @@ class RankEngine(EventLoopThread):
             self.progress.restart()
             self._ended_at = time.monotonic()
         return stalled
+
+    def answered(self) -> None:
+        """It has done something that it was asked for."""
+        self._refused_since = None
+
+    def end_if_refusing(self, errors: Iterable[BaseException]) -> None:
+        """Ends an engine that only ever refuses, and raises its sentence: it would refuse the next rank, too."""
+        refused = next((error for error in errors if isinstance(error, EngineRefused)), None)
+        if refused is None:
+            return
+        now = time.monotonic()
+        self._refused_since = self._refused_since or now
+        if now - self._refused_since > REFUSAL_SECONDS:
+            self.end(str(refused))
+            raise refused
 
     def find_idle(self) -> IdleEngine | None:
         """Blocks until the engine is up and has nothing to do; None once the pod drains.

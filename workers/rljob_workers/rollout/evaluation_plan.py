@@ -18,10 +18,11 @@ from rljob_api.spec import RLJobSpec
 from rljob_api.spec.evaluation import EvaluationSetSpec, EvaluationSpec
 from rljob_workers.data import build_prompt_source
 from rljob_workers.data.prompts import PromptSource
+from rljob_workers.data.room import need_room
 from rljob_workers.engines.base import SamplingParams
 from rljob_workers.evaluation import digest_of
 from rljob_workers.rewards import build_reward
-from rljob_workers.rewards.scoring import FailedShare, FailurePolicy, Scoring
+from rljob_workers.rewards.scoring import FailedShare, FailurePolicy, Scoring, ScoringCounts
 from rljob_workers.rollout.scoring_stage import GroupScorer
 
 if TYPE_CHECKING:
@@ -91,22 +92,26 @@ class EvaluationPlan:
         return evaluation_seed(self._seed, sample.of.spec.name, sample.prompt, sample.index)
 
 
-def build_plan(job: RLJobSpec, tokenizer: PreTrainedTokenizerBase, max_tokens: int) -> EvaluationPlan | None:
-    """That of a job; None where it evaluates nothing. `max_tokens`: positions of the model.
+def build_plan(
+    job: RLJobSpec, tokenizer: PreTrainedTokenizerBase, max_tokens: int, counts: ScoringCounts
+) -> EvaluationPlan | None:
+    """That of a job; None where it evaluates nothing. `max_tokens`: positions of the model. All sets share `counts`.
 
     Raises ValueError, a sentence, for sets that cannot be answered.
     """
     spec = job.evaluation
     if spec is None:
         return None
-    sets = [_build_set(job, each, f"evaluation.sets[{place}]", tokenizer) for place, each in enumerate(spec.sets)]
+    sets = [
+        _build_set(job, each, f"evaluation.sets[{place}]", tokenizer, counts) for place, each in enumerate(spec.sets)
+    ]
     for place, each in enumerate(sets):
-        _need_room(each, f"evaluation.sets[{place}].data", max_tokens)
+        need_room(each.spec.data, each.source, f"evaluation.sets[{place}].data", max_tokens)
     return EvaluationPlan(spec, sets, seed=job.seed, num_rollouts=job.rollout.num_rollouts)
 
 
 def _build_set(
-    job: RLJobSpec, spec: EvaluationSetSpec, field: str, tokenizer: PreTrainedTokenizerBase
+    job: RLJobSpec, spec: EvaluationSetSpec, field: str, tokenizer: PreTrainedTokenizerBase, counts: ScoringCounts
 ) -> EvaluationSet:
     try:
         source = build_prompt_source(spec.data, tokenizer)
@@ -114,18 +119,8 @@ def _build_set(
     except ValueError as error:
         raise ValueError(f"{field}: {error}") from error
     share = FailedShare.over(len(source) * spec.samples_per_prompt, job.rollout.reward.max_failed_share)
-    scoring = Scoring(reward, FailurePolicy.of(job.rollout.reward), share, {})
+    scoring = Scoring(reward, FailurePolicy.of(job.rollout.reward), share, counts)
     return EvaluationSet(spec, source, _sampling_of(spec, job), scoring)
-
-
-def _need_room(each: EvaluationSet, field: str, max_tokens: int) -> None:
-    for place in range(len(each.source)):
-        length = len(each.source.at(place).token_ids)
-        if length >= max_tokens:
-            raise ValueError(
-                f"{field}: a prompt has {length} tokens, and the model has {max_tokens} positions for prompt and"
-                " answer. Leave it out: no sample of a set is passed over."
-            )
 
 
 def _sampling_of(spec: EvaluationSetSpec, job: RLJobSpec) -> SamplingParams:

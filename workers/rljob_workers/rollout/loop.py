@@ -20,10 +20,10 @@ from rljob_api.wire.ranks import NoticeKind
 from rljob_workers.data import build_prompt_source
 from rljob_workers.data.curriculum import Curriculum, CurriculumPrompts
 from rljob_workers.data.prompts import DrawnPrompts
-from rljob_workers.dcs.membership.counters import WITHHELD_SECONDS
+from rljob_workers.dcs.membership.counters import OF_EVALUATIONS, WITHHELD_SECONDS
 from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.dcs.weights import build_receiver
-from rljob_workers.engines.base import EngineError, EngineGone, EngineRefused
+from rljob_workers.engines.base import EngineError, EngineGone
 from rljob_workers.estimators import estimator_of
 from rljob_workers.models.building import described_config
 from rljob_workers.models.tokenizers import TokenizerText, build_tokenizer, text_decoder
@@ -31,7 +31,7 @@ from rljob_workers.pipeline import rollout_estimates
 from rljob_workers.rank_loop import TURN_SECONDS, LostTime, RankParts
 from rljob_workers.rewards import Reward, build_reward
 from rljob_workers.rewards.length import shaped_by_length
-from rljob_workers.rewards.scoring import FailedShare, FailurePolicy, Scoring
+from rljob_workers.rewards.scoring import FailedShare, FailurePolicy, Scoring, ScoringCounts
 from rljob_workers.rollout.admission import (
     FittingPrompts,
     PromptedTicket,
@@ -59,10 +59,6 @@ from rljob_workers.transfer_queue.errors import AttemptsExhausted, TicketLost
 from rljob_workers.transfer_queue.types import GroupRows, Ticket, Withheld
 
 _log = logging.getLogger(__name__)
-
-
-REFUSAL_SECONDS = 30.0
-"""An engine that has refused everything for this long (its logits are not finite, for example) will not recover."""
 
 
 RETRY_SECONDS = 0.1
@@ -121,8 +117,6 @@ class RolloutLoop:
         """Groups that wait for the proof of the weights that made them."""
         self._ready = False
         self._waiting: str | None = "the first weights"
-        self._refused_since: float | None = None
-        """Since when the engine has refused everything."""
         self._claims_again_at = 0.0
         self._reported_tokens = 0
         """Tokens that were reported as progress."""
@@ -234,7 +228,7 @@ class RolloutLoop:
         for tickets, outcome in ended:
             error = outcome.exception()
             if error is None:
-                self._refused_since = None
+                self._engine.answered()
                 begun = [self._begun.pop(ticket.id) for ticket in tickets]
                 self._unproven.append(Finished(tickets, outcome.result(), min(begun)))
             elif isinstance(error, EngineError):
@@ -276,17 +270,9 @@ class RolloutLoop:
         return [*self._work.tickets, *(ticket for finished in self._unproven for ticket in finished.tickets)]
 
     def _pause_claims(self, error: EngineError) -> None:
-        """Claims again after a while; an engine that only ever refuses ends this rank with the engine's sentence.
-
-        It refuses for a moment after a restart. Logged once: what repeats is what the role waits for.
-        """
-        now = time.monotonic()
-        if isinstance(error, EngineRefused):
-            self._refused_since = self._refused_since or now
-            if now - self._refused_since > REFUSAL_SECONDS:
-                self._engine.end(str(error))  # it outlives this rank, and would refuse the next one too
-                raise error
-        self._claims_again_at = now + RETRY_SECONDS
+        """Claims again after a while. Logged once: what repeats is what the role waits for."""
+        self._engine.end_if_refusing([error])
+        self._claims_again_at = time.monotonic() + RETRY_SECONDS
         before, self._waiting = self._waiting, f"the engine ({type(error).__name__}: {error})"
         if before != self._waiting:
             _log.warning("tickets are handed back: %s: %s", type(error).__name__, error)
@@ -364,7 +350,7 @@ def _serve_tickets(rank: RankParts, engine: RankEngine, found: IdleEngine) -> No
         estimator = estimator_of(spec.algorithm) if rollout_estimates(spec) else None
         decode = text_decoder(tokenizer, skip_special_tokens=True)
         sampling = DynamicSampling.of(spec.rollout.dynamic_sampling, decode)
-        plan = build_plan(spec, tokenizer, found.max_tokens)
+        plan = build_plan(spec, tokenizer, found.max_tokens, ScoringCounts(rank.session.counters, OF_EVALUATIONS))
     wake = threading.Event()
     maker = _group_maker(rank, engine, found)
     work = GroupsInWork(
@@ -488,4 +474,4 @@ def _scores_answers(spec: RLJobSpec) -> bool:
 def _scoring(rank: RankParts, reward: Reward) -> Scoring:
     rollout = rank.spec.rollout
     window = FailedShare.over(rollout.batch_size * rollout.samples_per_prompt, rollout.reward.max_failed_share)
-    return Scoring(reward, FailurePolicy.of(rollout.reward), window, rank.session.counters)
+    return Scoring(reward, FailurePolicy.of(rollout.reward), window, ScoringCounts(rank.session.counters))

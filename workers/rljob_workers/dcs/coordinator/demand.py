@@ -15,6 +15,7 @@ from rljob_api.wire.launchers import EngineProcess, EngineState
 from rljob_api.wire.observation import DemandObservation
 from rljob_api.wire.ranks import Beat
 from rljob_workers.dcs.membership.counters import (
+    EVALUATION_RETRIES,
     LOOP_SECONDS,
     PASSED_OVER,
     REWARD_RETRIES,
@@ -85,6 +86,7 @@ _SUMMED: dict[tuple[Role, str], str] = {
     (TICKET_ROLE, PASSED_OVER): PASSED_OVER,
     (TICKET_ROLE, TRUNCATED): TRUNCATED,
     (TICKET_ROLE, REWARD_RETRIES): REWARD_RETRIES,
+    (TICKET_ROLE, EVALUATION_RETRIES): EVALUATION_RETRIES,
 }
 """Role and counter of its ranks -> the sum over all incarnations."""
 
@@ -141,7 +143,7 @@ class Demand:
     @property
     def trouble(self) -> dict[str, float]:
         """Prompts that were too long, and rewards asked again, over all rollouts and their incarnations, by metric."""
-        met = {name: self._sums[name] for name in (TRUNCATED, REWARD_RETRIES) if self._sums[name]}
+        met = {name: self._sums[name] for name in (TRUNCATED, REWARD_RETRIES, EVALUATION_RETRIES) if self._sums[name]}
         return {PASSED_OVER: self._sums[PASSED_OVER], **met}
 
     def epoch_opened(self) -> None:

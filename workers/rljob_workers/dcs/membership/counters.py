@@ -20,7 +20,10 @@ PASSED_OVER, TRUNCATED = "prompts_passed_over", "prompts_truncated"
 TOKENS_CARRIED, SAMPLES_CARRIED = "tokens_carried", "samples_carried"
 
 
-REWARD_RETRIES = "reward_retries"
+REWARD_RETRIES, UNSCORED = "reward_retries", "samples_unscored"
+OF_EVALUATIONS = "evaluation_"
+"""Begins the names of the two where sets of an evaluation are scored."""
+EVALUATION_RETRIES = f"{OF_EVALUATIONS}{REWARD_RETRIES}"
 FUNCTION_RETRIES, SAMPLES_LOST = "rollout_function_retries", "samples_lost"
 
 
@@ -45,7 +48,9 @@ COUNTERS: dict[str, str] = {
     "queue_put_bytes": "Bytes of chunks put into the queue.",
     "queue_wait_seconds": "Seconds that a rank has waited for the rows that it then got.",
     REWARD_RETRIES: "Calls for groups whose reward had failed, and requests to rewards' servers, made again.",
-    "samples_unscored": "Samples that stayed without a score.",
+    UNSCORED: "Samples that stayed without a score.",
+    EVALUATION_RETRIES: "The same calls and requests for answers of evaluations.",
+    f"{OF_EVALUATIONS}{UNSCORED}": "Answers of evaluations that stayed without a score.",
     FUNCTION_RETRIES: "Samples whose rollout function had failed, begun again.",
     SAMPLES_LOST: "Samples that their rollout function could not make.",
     "skipped_steps": "Optimizer steps whose loss or gradient was not finite.",
@@ -64,7 +69,9 @@ _OF_TICKETS = (
     TOKENS_CARRIED,
     SAMPLES_CARRIED,
     REWARD_RETRIES,
-    "samples_unscored",
+    UNSCORED,
+    EVALUATION_RETRIES,
+    f"{OF_EVALUATIONS}{UNSCORED}",
     FUNCTION_RETRIES,
     SAMPLES_LOST,
 )
