@@ -47,6 +47,8 @@ OF_STEPS = (
     "seconds/publish",
     "seconds/stage_checkpoint",
     "seconds/waiting",
+    "idle/actor",
+    "idle/engines",
     "policy/entropy",
     "policy/approx_kl",
     "policy/ratio",

@@ -75,3 +75,15 @@ def test_a_step_is_reported_with_what_the_sums_were_when_it_ended() -> None:
     )
     demand.epoch_opened()
     assert demand.at_step is None
+
+
+def test_a_step_has_what_was_lost_since_the_one_before() -> None:
+    demand = Demand(lambda: 5.0)
+    demand.receive(make_beat(Role.ACTOR, "a"))
+    assert demand.idle_shares() == {}
+    demand.receive(make_beat(Role.ACTOR, "a", loop_seconds=10.0, starved_seconds=4.0))
+    demand.receive(make_beat(Role.ROLLOUT, "b", loop_seconds=0.0))
+    demand.receive(make_beat(Role.ROLLOUT, "b", loop_seconds=8.0, withheld_seconds=2.0))
+    assert demand.idle_shares() == {"idle/actor": 0.4, "idle/engines": 0.25}
+    demand.receive(make_beat(Role.ACTOR, "a", loop_seconds=20.0, starved_seconds=5.0))
+    assert demand.idle_shares() == {"idle/actor": 0.1, "idle/engines": 0.25}, "no rollout has reported since"

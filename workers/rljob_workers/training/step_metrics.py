@@ -159,6 +159,16 @@ METRICS = (
     Figure("seconds/publish", "s", "until the new version is visible"),
     Figure("seconds/stage_checkpoint", "s", "copying what is saved"),
     Figure("seconds/waiting", "s", "the rest: mostly waiting for rows"),
+    Figure(
+        "idle/actor",
+        "share",
+        "of the actor's time, what its ranks waited for rows, by their beats since the step before; without any, as there",
+    ),
+    Figure(
+        "idle/engines",
+        "share",
+        "of the engines' capacity, what was idle since tickets were withheld, by the same beats",
+    ),
 )
 """What every report has, beside the objective's metrics and those of rewards; skipped steps where there were any, a KL
 where algorithm.kl.placement is Reward, draws where there is a rollout.dynamicSampling, the groups that were exchanged
