@@ -162,12 +162,12 @@ METRICS = (
     Figure(
         "idle/actor",
         "share",
-        "of the actor's time, what its ranks waited for rows, by their beats since the step before; without any, as there",
+        "of the time of the actor's ranks, what they waited for rows, by beats since the step before, or as there",
     ),
     Figure(
         "idle/engines",
         "share",
-        "of the engines' capacity, what was idle since tickets were withheld, by the same beats",
+        "of the engines' capacity, what was idle since tickets were withheld; by beats as well",
     ),
 )
 """What every report has, beside the objective's metrics and those of rewards; skipped steps where there were any, a KL
