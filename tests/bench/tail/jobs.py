@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from rljob_api.spec import RLJob, RLJobSpec
 from rljob_api.spec.rollout import RolloutSpec
-from tests.bench.tail.figures import Step
+from tests.bench.tail.figures import Step, possible_rate
 from tests.bench.tail.tail_model import LogNormal, write_tail_model
 
 ROOT = Path(__file__).parents[3]
@@ -68,10 +68,14 @@ def simulated_job(seconds_per_step: float) -> Job:
     assert spec.simulation.slots is not None
     assert spec.simulation.lengths is not None
     lengths, speed = LogNormal(spec.simulation.lengths.mean, spec.simulation.lengths.sigma), spec.simulation.speed
-    made = spec.simulation.slots * spec.roles.rollout.replicas * speed / spec.simulation.generation.seconds_per_token
-    # Simulated lengths are rounded, those of LogNormal rounded up.
-    mean_length = lengths.mean_cut_at(spec.rollout.sampling.max_new_tokens) - 0.5
-    return Job(manifest, min(made / mean_length, speed / spec.simulation.training.seconds_per_row))
+    possible = possible_rate(
+        slots=spec.simulation.slots * spec.roles.rollout.replicas,
+        tokens_per_second=speed / spec.simulation.generation.seconds_per_token,
+        # Simulated lengths are rounded, those of LogNormal rounded up.
+        mean_length=lengths.mean_cut_at(spec.rollout.sampling.max_new_tokens) - 0.5,
+        trained_per_second=speed / spec.simulation.training.seconds_per_row,
+    )
+    return Job(manifest, possible)
 
 
 def unknown_fields(manifest: Manifest) -> list[str]:
@@ -95,6 +99,7 @@ def engines_job() -> Iterator[Job]:
     spec["rollout"] |= {"samplesPerPrompt": 8}
     spec["rollout"]["sampling"]["maxNewTokens"] = longest = 1024
     spec["training"] |= {"globalBatchSize": 256, "microBatchSize": 64}
+    del spec["algorithm"]["kl"], spec["roles"]["reference"]  # two cores have enough to do
     with tempfile.TemporaryDirectory(prefix="rljob-bench-") as folder:
         model = RLJobSpec.model_validate(spec).model
         write_tail_model(Path(folder), model, LogNormal(64, 1.0), longest)
