@@ -78,7 +78,7 @@ def _runs(job: Job, steps: int, arguments: argparse.Namespace) -> Iterator[Figur
                 continue
             manifest = job.varied(variant, max_staleness, counted.all)
             if unknown := unknown_fields(manifest):
-                _tell(f"{variant} is skipped: this release has no {', '.join(unknown)}.\n")
+                _report(f"{variant} is skipped: this release has no {', '.join(unknown)}.\n")
                 continue
             lines = run_job(manifest, _Progress(f"{variant}, maxStaleness {max_staleness}"))
             yield figures_of(variant, max_staleness, lines, counted, job.possible)
@@ -86,7 +86,7 @@ def _runs(job: Job, steps: int, arguments: argparse.Namespace) -> Iterator[Figur
 
 def _trl(job: Job, steps: int) -> Iterator[Figures]:
     if importlib.util.find_spec("trl") is None:
-        _tell("TRL is skipped: it is not installed. Run scripts/install bench.\n")
+        _report("TRL is skipped: it is not installed. Run scripts/install bench.\n")
         return
     counted = Counted(before=1, steps=steps, after=0)
     lines = run_trl(job.varied("Bound", 1, counted.all), counted.all, _Progress(TRL))
@@ -120,20 +120,20 @@ def _silent(figures: Figures) -> None:
 
 
 class _Progress:
-    """Tells on standard error how far a run is, now and then."""
+    """Reports on standard error how far a run is, now and then."""
 
     def __init__(self, run: str) -> None:
         self._run = run
-        self._told_at = float("-inf")
+        self._reported_at = float("-inf")
 
     def __call__(self, sentence: str) -> None:
         now = time.monotonic()
-        if now - self._told_at >= PROGRESS_SECONDS:
-            self._told_at = now
-            _tell(f"  {self._run}: {sentence}\n")
+        if now - self._reported_at >= PROGRESS_SECONDS:
+            self._reported_at = now
+            _report(f"  {self._run}: {sentence}\n")
 
 
-def _tell(sentence: str) -> None:
+def _report(sentence: str) -> None:
     sys.stderr.write(sentence)
     sys.stderr.flush()
 

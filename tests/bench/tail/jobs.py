@@ -38,7 +38,7 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
 """What each sets in `spec.rollout`."""
 
 Manifest = dict[str, Any]
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +114,8 @@ def _read(file: Path) -> Manifest:
     return manifest
 
 
-def run_job(manifest: Manifest, tell: Tell) -> list[Step]:
-    """Its steps, each told as it is trained. Exits with what the job has printed, where it fails."""
+def run_job(manifest: Manifest, report: Report) -> list[Step]:
+    """Its steps, each reported as it is trained. Exits with what the job has printed, where it fails."""
     with tempfile.TemporaryDirectory(prefix="rljob-bench-") as folder:
         file = Path(folder) / "job.yaml"
         file.write_text(yaml.safe_dump(manifest))
@@ -125,11 +125,11 @@ def run_job(manifest: Manifest, tell: Tell) -> list[Step]:
             found = json.loads(line) if line.startswith("{") else {}
             if found.get("kind") == "step":
                 steps[found["step"]] = found
-                tell(f"step {len(steps)} of {manifest['spec']['rollout']['numRollouts']}")
+                report(f"step {len(steps)} of {manifest['spec']['rollout']['numRollouts']}")
         return [steps[number] for number in sorted(steps)]
 
 
-def run_trl(manifest: Manifest, steps: int, tell: Tell) -> list[Step]:
+def run_trl(manifest: Manifest, steps: int, report: Report) -> list[Step]:
     """The same model, prompts, batch and loss, trained by TRL's GRPOTrainer."""
     with tempfile.TemporaryDirectory(prefix="rljob-bench-") as folder:
         file = Path(folder) / "job.yaml"
@@ -140,7 +140,7 @@ def run_trl(manifest: Manifest, steps: int, tell: Tell) -> list[Step]:
         for line in _lines_of(command):
             if line.startswith('{"step"'):  # TRL prints lines of its own
                 found.append(json.loads(line))
-                tell(f"step {len(found)} of {steps}")
+                report(f"step {len(found)} of {steps}")
         return found
 
 
