@@ -142,7 +142,8 @@ def response_lengths(seeds: Uints, mean: float, sigma: float) -> Ints:
     radius = np.sqrt(-2 * np.log1p(-fraction(joined(seeds, np.full_like(seeds, _LENGTH)))))
     normal = radius * np.cos(2 * np.pi * fraction(joined(seeds, np.full_like(seeds, _ANGLE))))
     lengths = np.exp(np.log(mean) - sigma**2 / 2 + sigma * normal)
-    return np.maximum(1, np.rint(lengths)).astype(np.int64)
+    whole: Ints = np.maximum(1, np.rint(lengths)).astype(np.int64)
+    return whole
 
 
 NUM_TENSORS = 8
