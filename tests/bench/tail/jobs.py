@@ -20,7 +20,6 @@ import yaml
 from pydantic import ValidationError
 
 from rljob_api.spec import RLJob, RLJobSpec
-from rljob_api.spec.rollout import RolloutSpec
 from tests.bench.tail.figures import Step, possible_rate
 from tests.bench.tail.tail_model import LogNormal, write_tail_model
 
@@ -53,8 +52,6 @@ class Job:
         """The job of one run."""
         spec = self.manifest["spec"]
         rollout = {**spec["rollout"], "numRollouts": num_rollouts, "maxStaleness": max_staleness, **VARIANTS[variant]}
-        if variant == "Bound" and "order" not in RolloutSpec.model_fields:
-            del rollout["order"]
         return {**self.manifest, "spec": {**spec, "rollout": rollout}}
 
 
