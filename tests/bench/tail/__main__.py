@@ -30,6 +30,8 @@ from tests.bench.tail.jobs import VARIANTS, Job, engines_job, run_job, run_trl, 
 HALVES = ("simulated", "engines")
 TRL = "TRL"
 PROGRESS_SECONDS = 5.0
+LEAST_PACE = 0.9
+"""Below it simulated engines are slower than they pretend to be, and their figures are of this machine."""
 
 
 def main() -> None:
@@ -81,7 +83,13 @@ def _runs(job: Job, steps: int, arguments: argparse.Namespace) -> Iterator[Figur
                 _report(f"{variant} is skipped: this release has no {', '.join(unknown)}.\n")
                 continue
             lines = run_job(manifest, _Progress(f"{variant}, maxStaleness {max_staleness}"))
-            yield figures_of(variant, max_staleness, lines, counted, job.possible)
+            figures = figures_of(variant, max_staleness, lines, counted, job.possible)
+            if figures.pace is not None and figures.pace < LEAST_PACE:
+                _report(
+                    f"  {variant}: busy slots made {figures.pace:.0%} of what they would on a machine that keeps up."
+                )
+                _report(" Use a larger --seconds-per-step.\n")
+            yield figures
 
 
 def _trl(job: Job, steps: int) -> Iterator[Figures]:

@@ -52,6 +52,14 @@ class Figures:
     length_last: float
     """Of the last third."""
 
+    @property
+    def pace(self) -> float | None:
+        """Share of what is possible that slots in use have made: 1 where simulated engines are as fast as they shall be
+        and the slower part; None: not known."""
+        if self.of_possible is None or self.engines_idle is None:
+            return None
+        return self.of_possible / max(1e-9, 1 - self.engines_idle)
+
 
 def figures_of(
     variant: str, max_staleness: int | None, lines: Sequence[Step], counted: Counted, possible: float | None

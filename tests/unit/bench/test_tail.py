@@ -47,6 +47,7 @@ def test_a_run_that_is_cut_short_has_no_figures() -> None:
 def test_a_row_is_below_its_head() -> None:
     found = Figures("Swap", 2, 9, 200.0, 0.9, 0.1, 0.05, 1.5, 2.0, 64.0, 65.0)
     bound = Figures("Bound", 2, 9, 100.0, 0.45, 0.5, 0.5, 1.5, 2.0, 64.0, 65.0)
+    assert (found.pace, bound.pace) == pytest.approx((0.9 / 0.95, 0.9))
     row = row_of(found, bound)
     assert row.split() == ["Swap", "2", "200.0", "2.00", "90%", "10%", "5%", "1.50,", "2", "64.0,", "65.0"]
     assert {len(row)} == {len(each) for each in HEAD.splitlines()}
