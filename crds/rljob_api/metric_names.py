@@ -69,6 +69,8 @@ _OF_STEPS: Mapping[tuple[Needs, ...], tuple[str, ...]] = {
         "seconds/publish",
         "seconds/stage_checkpoint",
         "seconds/waiting",
+        "idle/actor",
+        "idle/engines",
     ),
     (Needs.DYNAMIC_SAMPLING,): (
         "groups/draws",

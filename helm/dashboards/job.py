@@ -423,9 +423,10 @@ _QUEUE = Row(
             stacked=True,
         ),
         lines(
-            "Oldest lease",
-            "How long a task's oldest claim is in work.",
+            "Oldest work",
+            "How long the rollouts' oldest ticket, and a task's oldest claim, are in work.",
             "s",
+            Query(_of_job("rljob_queue_oldest_ticket_seconds"), "ticket"),
             Query(f"max by (task) (rljob_queue_oldest_lease_seconds{{{_JOB}}})", "{{task}}"),
         ),
         lines(

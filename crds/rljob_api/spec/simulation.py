@@ -20,6 +20,15 @@ class SimulatedCost(ApiModel):
     training and log-probs: for each sample, beside its tokens."""
 
 
+class SimulatedLengths(ApiModel):
+    """Log-normal lengths of responses; sampling.maxNewTokens cuts them."""
+
+    mean: float = Field(ge=1, le=1048576)
+    """In tokens, the end-of-sequence token among them, before the cut."""
+    sigma: float = Field(default=1.0, ge=0, le=4)
+    """Standard deviation of the length's logarithm: 1.0 has one response in 18 longer than three times the mean."""
+
+
 class SimulationSpec(ApiModel):
     """The cost model of a simulated job. Without settings it takes no time."""
 
@@ -29,6 +38,12 @@ class SimulationSpec(ApiModel):
     """Of each rank of actorFwd and reference, of the actor where it computes log-probs, and of the critic's values."""
     training: SimulatedCost = SimulatedCost()
     """Of each rank of actor and critic: forward and backward pass."""
+    lengths: SimulatedLengths | None = None
+    """How long responses are, whatever the policy; of each sample by its seed. Null: they end by chance, as the policy
+    has it."""
+    slots: int | None = Field(default=None, ge=1, le=65536)
+    """Samples that an engine runs at once, each a request of its own, as with SGLang; others wait in it. Null: 2048,
+    and a request has all samples of its prompts."""
     speed: float = Field(default=1.0, gt=0, le=1e6)
     """How many times faster than real time the simulated seconds pass: 10 spends a tenth of them. Heartbeats, time-outs
     and everything that is not simulated keep their own time."""

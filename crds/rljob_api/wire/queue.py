@@ -127,6 +127,8 @@ class QueueStats(WireModel):
     """Unix time of the drain that is in force."""
     tickets_in_work: int
     tickets_returned: int
+    oldest_ticket_seconds: float = 0.0
+    """How long the oldest ticket is in work; 0 where none is."""
     holders: list[TicketHolder]
     partitions: list[PartitionStats]
     tasks: list[TaskStats]

@@ -92,3 +92,15 @@ def test_the_coordinator() -> None:
 def test_restarts() -> None:
     message = assert_ended_well(bench("tests.bench.restart", "--kills", "1"))
     assert [json.loads(line)["kills"] for line in message.splitlines()] == [1, 1, 1, 1]
+
+
+@pytest.mark.long
+def test_answers_with_a_long_tail() -> None:
+    one_step = ("--steps", "1", "--seconds-per-step", "0.5", "--engine-steps", "1")
+    message = assert_ended_well(
+        bench("tests.bench.tail", "--variant", "Bound", "--staleness", "1", *one_step, "--output", "json")
+    )
+    halves = json.loads(message)
+    assert [(row["variant"], row["steps"]) for half in ("simulated", "engines") for row in halves[half]] == [
+        ("Bound", 1)
+    ] * 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -51,6 +52,23 @@ def test_stats_count_rows_by_partition_task_and_state_and_state_who_has_what(mak
     )
     assert [(unit.answers, unit.limit_bytes) for unit in stats.units] == [(True, 64 << 20)] * 2
     assert sum(unit.keys or 0 for unit in stats.units) == 2 + 2  # two chunks, two marks
+
+
+def test_the_oldest_ticket_gets_older_until_it_is_done(make_job: MakeJob) -> None:
+    job = make_job(batch=4, samples=2)
+
+    def age() -> float:
+        return job.admin.inspection.stats("test").oldest_ticket_seconds
+
+    assert age() == 0
+    tickets = job.tickets(1)
+    deadline = time.monotonic() + 30
+    while (before := age()) == 0:
+        assert time.monotonic() < deadline
+    tickets += job.tickets(1)
+    assert age() >= before, "of a newer one it would be less"
+    job.put(tickets)
+    assert age() == 0
 
 
 def test_the_oldest_lease_comes_first(make_job: MakeJob) -> None:

@@ -84,3 +84,15 @@ def test_what_rewards_were_asked_again_is_named_by_what_they_scored() -> None:
     assert demand.trouble == {"prompts_passed_over": 0.0}
     demand.receive(make_beat(Role.ROLLOUT, "a", **asked))
     assert demand.trouble == {"prompts_passed_over": 0.0, **asked}
+
+
+def test_a_step_has_what_was_lost_since_the_one_before() -> None:
+    demand = Demand(lambda: 5.0)
+    demand.receive(make_beat(Role.ACTOR, "a"))
+    assert demand.idle_shares() == {}
+    demand.receive(make_beat(Role.ACTOR, "a", loop_seconds=10.0, starved_seconds=4.0))
+    demand.receive(make_beat(Role.ROLLOUT, "b", loop_seconds=0.0))
+    demand.receive(make_beat(Role.ROLLOUT, "b", loop_seconds=8.0, withheld_seconds=2.0))
+    assert demand.idle_shares() == {"idle/actor": 0.4, "idle/engines": 0.25}
+    demand.receive(make_beat(Role.ACTOR, "a", loop_seconds=20.0, starved_seconds=5.0))
+    assert demand.idle_shares() == {"idle/actor": 0.1, "idle/engines": 0.25}, "no rollout has reported since"

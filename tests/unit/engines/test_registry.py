@@ -38,9 +38,9 @@ def test_the_torch_engine_is_forked_and_stays_whatever_it_answers() -> None:
     assert backend.ready.path == "/health"
     assert backend.ready.accepts(200)
     assert backend.ready.accepts(503)
-    assert isinstance(backend.client("http://127.0.0.1:1", Path("engine-0.json")), TorchEngineClient)
+    assert isinstance(backend.client("http://127.0.0.1:1", Path("engine-0.json"), SPEC), TorchEngineClient)
 
 
 def test_a_client_needs_a_url() -> None:
     with pytest.raises(ValueError, match="is not of the form http://host:port"):
-        backend_of(SPEC).client("127.0.0.1", Path("engine-0.json"))
+        backend_of(SPEC).client("127.0.0.1", Path("engine-0.json"), SPEC)

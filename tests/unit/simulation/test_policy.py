@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rljob_workers.simulation.policy import NextTokens, SamplingChoice, drawn, log_probs, places
+from rljob_workers.simulation.policy import NextTokens, SamplingChoice, drawn, log_probs, places, response_lengths
 
 VOCAB = 7
 
@@ -65,3 +65,16 @@ def test_top_k_and_top_p_choose_among_tokens(changes: dict[str, float], expected
     count = 1000
     at = NextTokens(np.full(count, 3), np.full(count, np.log(10.0)), VOCAB)
     assert set(drawn(at, choice(count, **changes)).tolist()) == expected
+
+
+def test_lengths_are_log_normal() -> None:
+    lengths = response_lengths(np.arange(200_000, dtype=np.uint64), 64, 1.0)
+    assert lengths.min() >= 1
+    assert lengths.mean() == pytest.approx(64, rel=0.02)
+    assert (np.log(lengths) < np.log(64) - 0.5).mean() == pytest.approx(0.5, abs=0.01)
+    shares = [(lengths > np.exp(np.log(64) - 0.5 + z)).mean() for z in (1, 2)]
+    assert shares == pytest.approx([0.1587, 0.0228], abs=0.003)
+
+
+def test_lengths_without_deviation_are_the_mean() -> None:
+    assert set(response_lengths(np.arange(9, dtype=np.uint64), 64, 0.0)) == {64}

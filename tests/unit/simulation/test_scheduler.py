@@ -7,12 +7,12 @@ import sys
 import numpy as np
 import pytest
 
-from rljob_api.spec.simulation import SimulatedCost
-from rljob_workers.engines.sim.server import SimScheduler
+from rljob_api.spec.simulation import SimulatedCost, SimulatedLengths
+from rljob_workers.engines.sim.server import Ends, SimScheduler
 from rljob_workers.engines.torch_engine.continuous_batching import Room
 from rljob_workers.engines.torch_engine.requests import Batch, EndReason, PauseMode
 from rljob_workers.simulation.pace import SimulatedPace
-from rljob_workers.simulation.policy import Uints, fingerprint, log_probs, places, version_0
+from rljob_workers.simulation.policy import Uints, fingerprint, log_probs, places, response_lengths, version_0
 from tests.unit.engines.tiny_models import FIRST, SECOND, make_batch, make_group, outputs, run
 
 VOCAB = 29
@@ -25,10 +25,10 @@ class Clock:
         self.now += seconds
 
 
-def make(clock: Clock | None = None, **cost: float) -> SimScheduler:
+def make(clock: Clock | None = None, ends: Ends | None = None, **cost: float) -> SimScheduler:
     clock = clock or Clock()
     pace = SimulatedPace(SimulatedCost(**cost), 1.0, clock=lambda: clock.now, sleep=clock.sleep)
-    scheduler = SimScheduler(Room(VOCAB, 512, max_running_samples=8, max_cells=sys.maxsize), pace)
+    scheduler = SimScheduler(Room(VOCAB, 512, max_running_samples=8, max_cells=sys.maxsize), pace, ends)
     scheduler.install(version_0(1), FIRST)
     return scheduler
 
@@ -77,6 +77,22 @@ def test_a_stop_token_ends_a_sample() -> None:
     run(make(), batch)
     assert outputs(batch)[0] == outputs(whole)[0][: outputs(whole)[0].index(stop) + 1]
     assert batch.reasons.tolist() == [EndReason.STOP]
+
+
+def test_samples_end_at_their_own_lengths_and_have_the_log_probs_of_the_policy() -> None:
+    seeds = np.arange(40, 56, dtype=np.uint64)
+    wanted = np.minimum(30, response_lengths(seeds, 12, 1.0))
+    batch = make_batch(make_group([1, 2], num_samples=16, seed=40, max_new_tokens=30, stop_token_ids=frozenset({7})))
+    run(make(ends=Ends(SimulatedLengths(mean=12), 7)), batch)
+    assert max(wanted) == 30 > min(wanted)
+    assert batch.lengths.tolist() == wanted.tolist()
+    for row, output in enumerate(outputs(batch)):
+        cut = response_lengths(seeds, 12, 1.0)[row] > 30
+        assert output.count(7) == (not cut)
+        assert batch.reasons[row] == (EndReason.LENGTH if cut else EndReason.STOP)
+        np.testing.assert_allclose(
+            batch.log_probs[row, : len(output)], expected(version_0(1), [1, 2], output), atol=1e-5
+        )
 
 
 @pytest.mark.parametrize(

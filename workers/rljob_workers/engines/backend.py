@@ -120,8 +120,8 @@ class EngineBackend:
     command: Callable[[EngineSettings, EngineSite], Command]
     """How it is started."""
     ready: Ready
-    client: Callable[[str, Path], Engine]
-    """Talks to the server at a URL whose present incarnation is in the file (`engines.incarnation`); sends
+    client: Callable[[str, Path, RLJobSpec], Engine]
+    """Talks to a job's server at a URL whose present incarnation is in the file (`engines.incarnation`); sends
     nothing yet."""
     parts: str | None = None
     """Titles of processes that its server begins and cannot do without, as a regular expression for their beginnings.

@@ -223,7 +223,8 @@ def build_engine(context: RankContext) -> Engine:
     """The client of this pod's engine server. Sends nothing yet: the server may still be starting."""
     if context.engine_url is None or context.engine_identity is None:
         raise ValueError(f"{context.incarnation.key}: this pod has no engine server; only rollout pods have one.")
-    return backend_of(context.job.spec).client(context.engine_url, context.engine_identity)
+    spec = context.job.spec
+    return backend_of(spec).client(context.engine_url, context.engine_identity, spec)
 
 
 class Attendance(Protocol):

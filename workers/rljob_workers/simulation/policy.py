@@ -133,6 +133,19 @@ def seeded_chance(seeds: Uints, positions: Ints) -> Floats:
     return fraction(joined(seeds, positions.astype(np.uint64)))
 
 
+_LENGTH, _ANGLE = (np.uint64(0x6C656E677468), np.uint64(0x616E676C65))
+"""Apart from the chances of tokens, which are of the same seeds."""
+
+
+def response_lengths(seeds: Uints, mean: float, sigma: float) -> Ints:
+    """Log-normal lengths [samples], at least 1: exp(mu + sigma z), mu = ln(mean) - sigma^2 / 2, z by Box and Muller."""
+    radius = np.sqrt(-2 * np.log1p(-fraction(joined(seeds, np.full_like(seeds, _LENGTH)))))
+    normal = radius * np.cos(2 * np.pi * fraction(joined(seeds, np.full_like(seeds, _ANGLE))))
+    lengths = np.exp(np.log(mean) - sigma**2 / 2 + sigma * normal)
+    whole: Ints = np.maximum(1, np.rint(lengths)).astype(np.int64)
+    return whole
+
+
 NUM_TENSORS = 8
 """So many ranks can have a part of the weights."""
 

@@ -46,6 +46,8 @@ UNITS: Mapping[str, str] = {
     "seconds/publish": "s",
     "seconds/stage_checkpoint": "s",
     "seconds/waiting": "s",
+    "idle/actor": "share",
+    "idle/engines": "share",
     "policy/entropy": "nats",
     "policy/approx_kl": "nats",
     "policy/ratio": "",

@@ -186,6 +186,16 @@ METRICS = (
     Figure("seconds/publish", "s", "until the new version is visible"),
     Figure("seconds/stage_checkpoint", "s", "copying what is saved"),
     Figure("seconds/waiting", "s", "the rest: mostly waiting for rows"),
+    Figure(
+        "idle/actor",
+        "share",
+        "of the time of the actor's ranks, what they waited for rows, by beats since the step before, or as there",
+    ),
+    Figure(
+        "idle/engines",
+        "share",
+        "of the engines' capacity, what was idle since tickets were withheld; by beats as well",
+    ),
 )
 """What every report has, beside the objective's metrics and those of rewards; skipped steps where there were any, a KL
 where algorithm.kl.placement is Reward, draws where there is a rollout.dynamicSampling, the groups that were exchanged

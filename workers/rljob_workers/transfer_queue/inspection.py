@@ -51,6 +51,7 @@ class _Whole:
     holders: Sequence[Any]
     units: Sequence[bytes]
     lost_chunks: Sequence[bytes]
+    oldest_ticket_ms: int
 
 
 class QueueInspection:
@@ -84,6 +85,7 @@ class QueueInspection:
             draining_since=unix_seconds(whole.draining),
             tickets_in_work=whole.tickets_in_work,
             tickets_returned=whole.tickets_returned,
+            oldest_ticket_seconds=whole.oldest_ticket_ms / 1000,
             holders=_holders(whole.holders),
             partitions=partitions,
             tasks=[_task_stats(task, partitions, leases) for task in self._calls.shape.tasks],

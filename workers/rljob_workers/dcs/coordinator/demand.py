@@ -91,6 +91,13 @@ _SUMMED: dict[tuple[Role, str], str] = {
 """Role and counter of its ranks -> the sum over all incarnations."""
 
 
+_IDLE = {
+    "idle/actor": ("starved_seconds", "actor_seconds"),
+    "idle/engines": ("withheld_seconds", "rollout_seconds"),
+}
+"""A figure of steps: lost seconds, and those of which they are a share."""
+
+
 _EXPORTED = {
     "actor_seconds": "rljob_actor_loop_seconds_total",
     "starved_seconds": "rljob_actor_starved_seconds_total",
@@ -117,6 +124,10 @@ class Demand:
         self._wall = wall
         self._since = wall()
         self._sums = dict.fromkeys(_SUMMED.values(), 0.0)
+        self._idle: dict[str, float] = {}
+        """The figures of `idle_shares`, as they were last."""
+        self._seen = dict(self._sums)
+        """The sums that these are of."""
         self._reported: defaultdict[str, dict[str, float]] = defaultdict(dict)
         """Incarnation -> what it reported last; counters only grow within an incarnation."""
         self.at_step: DemandObservation | None = None
@@ -139,6 +150,15 @@ class Demand:
         """A step was reported."""
         sums = {name: self._sums[name] for name in _EXPORTED}
         self.at_step = DemandObservation(since=self._since, at=self._wall(), step=step, **sums)
+
+    def idle_shares(self) -> dict[str, float]:
+        """Of the time that ranks have reported since the last call, what was lost; as last time where none has."""
+        for figure, (lost, whole) in _IDLE.items():
+            passed = self._sums[whole] - self._seen[whole]
+            if passed > 0:
+                self._idle[figure] = min(1.0, (self._sums[lost] - self._seen[lost]) / passed)
+                self._seen |= {name: self._sums[name] for name in (lost, whole)}
+        return dict(self._idle)
 
     @property
     def trouble(self) -> dict[str, float]:

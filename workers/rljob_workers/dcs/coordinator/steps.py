@@ -61,12 +61,14 @@ class Steps:
 
     def _complete(self, report: StepReport) -> None:
         epoch = report.incarnation.epoch
-        report = report.model_copy(update={"metrics": {**report.metrics, **self._ranks.demand.trouble}})
+        demand = self._ranks.demand
+        metrics = {**report.metrics, **demand.idle_shares(), **demand.trouble}
+        report = report.model_copy(update={"metrics": metrics})
         message = f"Step {report.step} was trained: reward {report.reward:.4f}, loss {report.loss:.4f}."
         event = self._context.event(EventKind.STEP_TRAINED, epoch, message).model_copy(update={"step": report})
         parts = self._context.store.rows(STEP_PARTS).items()
         over = [STEP_PARTS.drop(field) for field, part in parts if part.step <= report.step]
-        self._ranks.demand.step_ended(report.step)
+        demand.step_ended(report.step)
         changes = (self._epochs.note_step(report), *self._measures.after_step(report), *over)
         self._context.emit_once("step", f"{epoch}:{report.step}", event, *changes)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from rljob_api.machine.devices import are_real
 from rljob_api.names import EngineKind
+from rljob_api.spec import RLJobSpec
 from rljob_api.spec.model import Dtype, ModelSpec
 from rljob_workers.engines.backend import Command, EngineBackend, EngineSettings, EngineSite, Exec, Fork, Ready
 from rljob_workers.engines.base import Engine
@@ -85,7 +86,8 @@ def _serve(
     return serve_on_cpu(listener, flags, folder, threads=settings.threads)
 
 
-def _client(url: str, identity: Path) -> Engine:
+def _client(url: str, identity: Path, spec: RLJobSpec) -> Engine:
+    del spec  # the server knows its own
     from rljob_workers.engines.sglang.sglang_client import SglangEngine
 
     return SglangEngine(url, identity)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import socket
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rljob_api.spec.model import ModelSpec
-from rljob_api.spec.simulation import SimulationSpec
+from rljob_api.spec.simulation import SimulatedLengths, SimulationSpec
 from rljob_workers.engines.torch_engine.continuous_batching import ContinuousBatching, Room
 from rljob_workers.engines.torch_engine.dialect import ServedModel
 from rljob_workers.engines.torch_engine.scheduler import Limits
@@ -21,6 +22,7 @@ from rljob_workers.models.building import described_config
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.simulation.pace import SimulatedPace
 from rljob_workers.simulation.policy import (
+    Ints,
     SamplingChoice,
     Uints,
     drawn,
@@ -28,6 +30,7 @@ from rljob_workers.simulation.policy import (
     log_probs,
     places,
     read_simulated,
+    response_lengths,
     seeded_chance,
 )
 
@@ -38,13 +41,28 @@ if TYPE_CHECKING:
     from rljob_workers.engines.torch_engine.slots import Admission, Drawn, Moves
 
 
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Ends each sample with `token` at its own length, and nowhere before."""
+
+    lengths: SimulatedLengths
+    token: int
+
+    def of(self, tokens: Ints, seeds: Uints, num_drawn: Ints) -> Ints:
+        """What was drawn [slots] behind `num_drawn` tokens of each sample, with the end where it is due."""
+        is_last = num_drawn + 1 >= response_lengths(seeds, self.lengths.mean, self.lengths.sigma)
+        other = np.where(tokens == self.token, self.token - 1 if self.token else 1, tokens)
+        return np.where(is_last, self.token, other)
+
+
 class SimScheduler(ContinuousBatching[Uints]):
     """The samples that would run."""
 
-    def __init__(self, room: Room, pace: SimulatedPace) -> None:
-        """Starts without weights."""
+    def __init__(self, room: Room, pace: SimulatedPace, ends: Ends | None = None) -> None:
+        """Starts without weights. `ends` None: samples end as the policy has it."""
         super().__init__(room)
         self._pace = pace
+        self._ends = ends
 
     def drop_cache(self) -> None:
         """There is none."""
@@ -81,6 +99,8 @@ class SimScheduler(ContinuousBatching[Uints]):
         temperature, top_p = columns.temperature.astype(np.float64), columns.top_p.astype(np.float64)
         chance = seeded_chance(columns.seed, num_drawn)
         tokens = drawn(at, SamplingChoice(temperature, top_p, columns.top_k, chance))
+        if self._ends is not None:
+            tokens = self._ends.of(tokens, columns.seed, num_drawn)
         found = log_probs(at, tokens, np.where(temperature == 0, 1.0, temperature))
         return tokens, found.astype(np.float32)
 
@@ -100,7 +120,9 @@ def serve(listener: socket.socket, model: ModelSpec, simulation: SimulationSpec 
         tokenizer=tokenizer,
         eos_token_ids=frozenset({tokenizer.eos_token_id}),
     )
-    room = Room(served.vocab_size, served.max_positions, Limits().max_running_samples, max_cells=sys.maxsize)
     settings = simulation or SimulationSpec()
-    scheduler = SimScheduler(room, SimulatedPace(settings.generation, settings.speed))
+    slots = settings.slots or Limits().max_running_samples
+    room = Room(served.vocab_size, served.max_positions, slots, max_cells=sys.maxsize)
+    ends = None if settings.lengths is None else Ends(settings.lengths, tokenizer.eos_token_id)
+    scheduler = SimScheduler(room, SimulatedPace(settings.generation, settings.speed), ends)
     serve_scheduler(listener, scheduler, served, incarnation)

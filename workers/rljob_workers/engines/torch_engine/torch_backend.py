@@ -11,8 +11,10 @@ import importlib
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
 from rljob_api.names import EngineKind
+from rljob_api.spec import RLJobSpec
 from rljob_workers.engines.backend import EngineBackend, EngineSettings, EngineSite, Fork, Ready, nothing
 from rljob_workers.engines.torch_engine.torch_client import TorchEngineClient
 
@@ -31,9 +33,16 @@ def _serve_simulated(settings: EngineSettings, listener: socket.socket, incarnat
     return 0
 
 
-def _client(url: str, identity: Path) -> TorchEngineClient:
+def _client(url: str, identity: Path, spec: RLJobSpec) -> TorchEngineClient:
     del identity  # its server names its incarnation in each reply
-    return TorchEngineClient(url)
+    one_by_one = spec.simulation is not None and spec.simulation.slots is not None
+    return OneByOne(url) if one_by_one else TorchEngineClient(url)
+
+
+class OneByOne(TorchEngineClient):
+    """Of a simulated server with slots: a sample that is done leaves its slot to another, whatever its group does."""
+
+    prompts_per_request: ClassVar[int | None] = 1
 
 
 def _backend(

@@ -4,6 +4,13 @@ do -- its names are its own: a library has room for 200
 
 local LEASES_AT_ONCE = 1000
 
+-- Of the tickets in work; of the table, since a library has room for 200 local names.
+function work.oldest_ms()
+  local now, oldest = now_ms(), 0
+  for _, packed in ipairs(redis.call('HVALS', TICKETS)) do oldest = math.max(oldest, now - cmsgpack.unpack(packed)[8]) end
+  return oldest
+end
+
 -- Where the queue is, what keeps tickets back, who has some, what went for room, the partitions, the lives and the units.
 read_call('inspect', function()
   local lives, holders, num_dead = redis.call('HGETALL', LIVE), {}, 0
@@ -21,6 +28,7 @@ read_call('inspect', function()
     meta('draining') or '', meta('drained_until') or '', redis.call('HLEN', TICKETS), redis.call('ZCARD', AGAIN),
     num_dead, redis.call('ZCARD', GARBAGE), meta_number('dropped_retained'), meta_number('dropped_unclaimed'),
     redis.call('ZRANGE', PARTITIONS, 0, -1), holders, redis.call('HGETALL', UNITS), redis.call('HGETALL', LOST_CHUNKS),
+    work.oldest_ms(),
   }
 end)
 
