@@ -478,7 +478,7 @@ class World:
                 self._check_row(batch, place, trainer.rollout)
                 self._check_step(trainer, row)
                 self.history.trained.append((self.epoch, trainer.task.name, trainer.rollout, row))
-        for (rollout, group), newest in self._newest.items():
+        for (rollout, _), newest in self._newest.items():
             self.history.faults["late"] += rollout - newest > self.shape.max_staleness
         self._newest.clear()
         trainer.ranks[0].commit_training(trainer.task.name, RolloutId(trainer.rollout), [trainer.batch_index])
