@@ -147,7 +147,7 @@ def small_engine(spec: RLJobSpec) -> EngineBackend:
         kind="Small",
         command=lambda settings, _: Fork(functools.partial(engine, settings)),
         ready=Ready("/health", lambda status: status == 200),
-        client=lambda url, _: TorchEngineClient(url),
+        client=lambda url, _, __: TorchEngineClient(url),
     )
 
 
@@ -158,7 +158,7 @@ def program_engine(start_seconds: float) -> Callable[[RLJobSpec], EngineBackend]
         command=lambda _, site: Exec((sys.executable, str(PROGRAM), str(site.port), str(start_seconds))),
         ready=Ready("/alive", lambda status: status == 200),
         parts="sleep ",
-        client=lambda url, _: TorchEngineClient(url),
+        client=lambda url, _, __: TorchEngineClient(url),
     )
     return lambda _: backend
 

@@ -109,8 +109,8 @@ def length_of(head: bytes) -> int:
 def lying(backend: EngineBackend) -> EngineBackend:
     """The backend whose clients talk to a proxy."""
 
-    def client(url: str, identity: Path) -> Engine:
-        return backend.client(Proxy(url, Path(os.environ[FOLDER]), identity).url, identity)
+    def client(url: str, identity: Path, spec: RLJobSpec) -> Engine:
+        return backend.client(Proxy(url, Path(os.environ[FOLDER]), identity).url, identity, spec)
 
     return replace(backend, client=client)
 
