@@ -28,7 +28,7 @@ UV_COMPILE_IMAGE := $(BIN)/uv pip compile --quiet --universal --python-version 3
 
 .PHONY: help install demo test test-local test-long test-long-local test-long-bench test-long-cluster test-unit test-integration test-schedule test-images test-gpu gpu-wheels test-peer lint format crd dashboards docs lock images release \
 	cluster cluster-build cluster-build-long cluster-down test-cluster bench-quickstart bench-queue bench-restart \
-	bench-cluster-restart bench-operator bench-coordinator bench-fsdp bench-layouts bench-tail clean
+	bench-cluster-restart bench-operator bench-coordinator bench-fsdp bench-layouts bench-tail bench-tail-learning clean
 
 help: ## Lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-22s %s\n", $$1, $$2}'
@@ -181,6 +181,9 @@ bench-layouts: install ## Tokens per second of two ranks by Fsdp and in layouts 
 bench-tail: install ## Answers with a long tail, under each order of groups; ARGS="--half simulated --staleness 2" for less of it
 	@scripts/install bench
 	$(BIN)/python -m tests.bench.tail $(ARGS)
+
+bench-tail-learning: install ## What is learnt where some groups are slow, under each order of groups
+	$(BIN)/python -m tests.bench.tail.learning $(ARGS)
 
 clean: ## Removes caches; run folders and their checkpoints stay
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -186,6 +186,16 @@ _SAMPLES = Row(
             most=1,
         ),
         lines(
+            "Exchanged groups",
+            "Trained in another rollout than they were begun for, and tokens that were too old by then.",
+            "percentunit",
+            Query(_of_job("rljob_groups_brought_forward_share"), "earlier"),
+            Query(_of_job("rljob_groups_put_off_share"), "later"),
+            Query(_of_job("rljob_staleness_too_old_share"), "tokens too old"),
+            width=6,
+            most=1,
+        ),
+        lines(
             "Length",
             "Tokens of responses and prompts.",
             "none",

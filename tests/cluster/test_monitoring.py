@@ -81,7 +81,7 @@ class Stage:
             "steady",
             evaluation={"sets": sets, "everySteps": 4000, "atStart": True},
             algorithm={"advantage": "Gae"},
-            rollout={"numRollouts": 4000},
+            rollout={"numRollouts": 4000, "order": "Swap", "partial": {}},
             roles=all_roles,
             restartPolicy=policy,
         )

@@ -61,6 +61,8 @@ def _headlines(stats: QueueStats) -> Iterator[str]:
     if stats.leases:
         oldest = stats.leases[0]
         yield f"oldest lease: {oldest.holder}, {oldest.rows} rows of {oldest.partition}, {oldest.age_seconds:.1f} s"
+    if stats.swaps:
+        yield f"exchanged: {stats.swaps} groups took the place of one that an earlier rollout waited for"
     if stats.dropped_retained_rows or stats.dropped_unclaimed_rows:
         yield (
             f"dropped, since storage was full: {stats.dropped_retained_rows} rows kept for a restore,"

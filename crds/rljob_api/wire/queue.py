@@ -129,6 +129,8 @@ class QueueStats(WireModel):
     tickets_returned: int
     oldest_ticket_seconds: float = 0.0
     """How long the oldest ticket is in work; 0 where none is."""
+    swaps: int = 0
+    """Exchanges of places (`rollout.order: Swap`), since the control state began."""
     holders: list[TicketHolder]
     partitions: list[PartitionStats]
     tasks: list[TaskStats]

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 
 from tests.bench.tail.figures import HEAD, Counted, Figures, figures_of, row_of
-from tests.bench.tail.jobs import VARIANTS, Job, engines_job, run_job, run_trl, simulated_job, unknown_fields
+from tests.bench.tail.jobs import VARIANTS, Job, engines_job, run_job, run_trl, simulated_job
 
 HALVES = ("simulated", "engines")
 TRL = "TRL"
@@ -79,9 +79,6 @@ def _runs(job: Job, steps: int, arguments: argparse.Namespace) -> Iterator[Figur
             if variant == TRL:
                 continue
             manifest = job.varied(variant, max_staleness, counted.all)
-            if unknown := unknown_fields(manifest):
-                _report(f"{variant} is skipped: this release has no {', '.join(unknown)}.\n")
-                continue
             lines = run_job(manifest, _Progress(f"{variant}, maxStaleness {max_staleness}"))
             figures = figures_of(variant, max_staleness, lines, counted, job.possible)
             if figures.pace is not None and figures.pace < LEAST_PACE:

@@ -47,6 +47,8 @@ class Figures:
     staleness_mean: float | None
     """Versions, of all tokens that were trained."""
     staleness_max: float | None
+    too_old: float | None
+    """Share of the drawn tokens that were not learnt from, for their age; None: of orders that have none."""
     length_first: float
     """Mean response of the first third of the counted steps, in tokens."""
     length_last: float
@@ -80,6 +82,7 @@ def figures_of(
         engines_idle=_mean(part, "idle/engines", by="seconds"),
         staleness_mean=_mean(part, "staleness/mean"),
         staleness_max=max((line["staleness/max"] for line in part if "staleness/max" in line), default=None),
+        too_old=_mean(part, "staleness/too_old_share"),
         length_first=_length(part[:third]),
         length_last=_length(part[-third:]),
     )
@@ -105,8 +108,9 @@ def possible_rate(
 
 HEAD = (
     f"{'variant':<34} {'staleness':>9} {'samples/s':>9} {'x Bound':>7} {'possible':>8} {'actor':>6} {'engines':>7}"
-    f" {'versions old':>13} {'mean length':>13}\n"
-    f"{'':<34} {'<=':>9} {'':>9} {'':>7} {'':>8} {'idle':>6} {'idle':>7} {'mean, max':>13} {'first, last':>13}"
+    f" {'versions old':>13} {'too':>5} {'mean length':>13}\n"
+    f"{'':<34} {'<=':>9} {'':>9} {'':>7} {'':>8} {'idle':>6} {'idle':>7} {'mean, max':>13} {'old':>5}"
+    f" {'first, last':>13}"
 )
 
 
@@ -119,7 +123,7 @@ def row_of(figures: Figures, bound: Figures | None) -> str:
     return (
         f"{figures.variant:<34} {staleness:>9} {figures.samples_per_second:>9.1f} {ratio:>7}"
         f" {_share(figures.of_possible):>8} {_share(figures.actor_idle):>6} {_share(figures.engines_idle):>7}"
-        f" {old:>13} {lengths:>13}"
+        f" {old:>13} {_share(figures.too_old):>5} {lengths:>13}"
     )
 
 

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
 
-from rljob_api.spec import RLJob, RLJobSpec
+from rljob_api.spec import RLJobSpec
 from tests.bench.tail.figures import Step, possible_rate
 from tests.bench.tail.tail_model import LogNormal, write_tail_model
 
@@ -73,18 +72,6 @@ def simulated_job(seconds_per_step: float) -> Job:
         trained_per_second=speed / spec.simulation.training.seconds_per_row,
     )
     return Job(manifest, possible)
-
-
-def unknown_fields(manifest: Manifest) -> list[str]:
-    """Those that this release's manifests do not have. ValidationError for anything else that is wrong."""
-    try:
-        RLJob.model_validate(manifest)
-    except ValidationError as error:
-        unknown = [one for one in error.errors() if one["type"] == "extra_forbidden"]
-        if len(unknown) < error.error_count():
-            raise
-        return [".".join(map(str, one["loc"])) for one in unknown]
-    return []
 
 
 @contextmanager

@@ -104,3 +104,11 @@ def test_answers_with_a_long_tail() -> None:
     assert [(row["variant"], row["steps"]) for half in ("simulated", "engines") for row in halves[half]] == [
         ("Bound", 1)
     ] * 2
+
+
+@pytest.mark.long
+def test_learning_with_slow_groups() -> None:
+    message = assert_ended_well(bench("tests.bench.tail.learning", "--seeds", "1", "--steps", "20"))
+    rows = [line.split() for line in message.splitlines()[1:]]
+    assert [row[0] for row in rows] == ["Bound", "Swap", "Swap,"]
+    assert all("never" in row for row in rows), "20 steps teach nothing"

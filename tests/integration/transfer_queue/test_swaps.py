@@ -46,6 +46,7 @@ def test_a_finished_group_takes_the_lowest_place_that_is_unfinished(make_job: Ma
     slow, other, third, fourth = job.tickets(4)
     assert put(job, third) == (0, 0)
     assert put(job, fourth) == (0, 1)
+    assert job.admin.inspection.stats("test").swaps == 2
     train(job, 0)
     assert put(job, other) == (1, 1)
     assert put(job, slow) == (1, 0)

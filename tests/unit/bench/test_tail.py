@@ -11,8 +11,9 @@ import torch
 from rljob_api.spec import RLJob, RLJobSpec
 from rljob_workers.models.building import initial_state
 from rljob_workers.models.tokenizers import build_tokenizer
+from tests.bench.tail import learning
 from tests.bench.tail.figures import HEAD, Counted, Figures, figures_of, possible_rate, row_of
-from tests.bench.tail.jobs import VARIANTS, engines_job, simulated_job, unknown_fields
+from tests.bench.tail.jobs import VARIANTS, engines_job, simulated_job
 from tests.bench.tail.tail_model import Age, LogNormal, ages
 
 LENGTHS = LogNormal(64, 1.0)
@@ -39,17 +40,37 @@ def test_the_figures_of_a_run_are_of_the_counted_steps() -> None:
     assert (found.staleness_max, found.length_first, found.length_last) == (3, 30, 50)
 
 
+def test_what_was_learnt_is_a_moving_mean_by_samples_and_by_time() -> None:
+    steps = [{"time": 100.0 + step, "seconds": 1.0, "samples": 4000.0, "reward": step / 20} for step in range(1, 21)]
+    # The mean over steps 5 to 12 is that of reward 8.5 / 20; 40,000 samples are reached by step 10.
+    assert learning.reward_at(steps, 40_000) == pytest.approx(6.5 / 20)
+    assert learning.reward_at(steps, 80_001) is None
+    assert learning.first_learnt(steps) is None
+    learnt = [{**step, "reward": 1.0} for step in steps]
+    assert learning.first_learnt(learnt) == 7
+    assert learning.row_of("Swap", 1, learnt).split() == [
+        "Swap",
+        "1",
+        "1.000",
+        "1.000",
+        "1.000",
+        "32000",
+        "8.0",
+        "4000.0",
+    ]
+
+
 def test_a_run_that_is_cut_short_has_no_figures() -> None:
     with pytest.raises(ValueError, match="Swap: 1 steps were trained, not 12"):
         figures_of("Swap", 1, [line(1, 1)], Counted.at(1, 5), None)
 
 
 def test_a_row_is_below_its_head() -> None:
-    found = Figures("Swap", 2, 9, 200.0, 0.9, 0.1, 0.05, 1.5, 2.0, 64.0, 65.0)
-    bound = Figures("Bound", 2, 9, 100.0, 0.45, 0.5, 0.5, 1.5, 2.0, 64.0, 65.0)
+    found = Figures("Swap", 2, 9, 200.0, 0.9, 0.1, 0.05, 1.5, 2.0, 0.02, 64.0, 65.0)
+    bound = Figures("Bound", 2, 9, 100.0, 0.45, 0.5, 0.5, 1.5, 2.0, None, 64.0, 65.0)
     assert (found.pace, bound.pace) == pytest.approx((0.9 / 0.95, 0.9))
     row = row_of(found, bound)
-    assert row.split() == ["Swap", "2", "200.0", "2.00", "90%", "10%", "5%", "1.50,", "2", "64.0,", "65.0"]
+    assert row.split() == ["Swap", "2", "200.0", "2.00", "90%", "10%", "5%", "1.50,", "2", "2%", "64.0,", "65.0"]
     assert {len(row)} == {len(each) for each in HEAD.splitlines()}
 
 
@@ -70,11 +91,8 @@ def test_the_manifests_of_a_variant_are_valid(variant: str) -> None:
     with engines_job() as engines:
         for job in (simulated_job(1.0), engines):
             manifest = job.varied(variant, 4, 9)
-            if unknown := unknown_fields(manifest):
-                assert {field.rpartition(".")[2] for field in unknown} <= VARIANTS[variant].keys()
-            else:
-                rollout = RLJob.model_validate(manifest).spec.rollout
-                assert (rollout.max_staleness, rollout.num_rollouts) == (4, 9)
+            rollout = RLJob.model_validate(manifest).spec.rollout
+            assert (rollout.max_staleness, rollout.num_rollouts) == (4, 9)
 
 
 def test_lengths_of_the_chain_are_log_normal() -> None:

@@ -74,6 +74,7 @@ STARTED_BY = {
     "tests.bench.restart": "tests/integration/bench/test_smallest_benches.py::test_restarts",
     "tests.bench.step_lengths": "tests/integration/bench/test_smallest_benches.py::test_lengths_of_optimizer_steps",
     "tests.bench.tail": "tests/integration/bench/test_smallest_benches.py::test_answers_with_a_long_tail",
+    "tests.bench.tail.learning": "tests/integration/bench/test_smallest_benches.py::test_learning_with_slow_groups",
     "tests.peer.run": "Makefile::test-peer",
     "tests/cluster/node/build.sh": "Makefile::cluster-build",
     "tests/cluster/node/gang.sh": "tests/cluster/harness/gangs.py::add_scheduler",

@@ -52,6 +52,7 @@ class _Whole:
     units: Sequence[bytes]
     lost_chunks: Sequence[bytes]
     oldest_ticket_ms: int
+    swaps: int
 
 
 class QueueInspection:
@@ -86,6 +87,7 @@ class QueueInspection:
             tickets_in_work=whole.tickets_in_work,
             tickets_returned=whole.tickets_returned,
             oldest_ticket_seconds=whole.oldest_ticket_ms / 1000,
+            swaps=whole.swaps,
             holders=_holders(whole.holders),
             partitions=partitions,
             tasks=[_task_stats(task, partitions, leases) for task in self._calls.shape.tasks],

@@ -30,6 +30,7 @@ FAMILIES = {
     "rljob_queue_tickets_in_work": Family("Tickets that somebody works on."),
     "rljob_queue_tickets_returned": Family("Tickets that came back and wait to be given again."),
     "rljob_queue_oldest_ticket_seconds": Family("Age of the oldest of those in work."),
+    "rljob_queue_swaps_total": Family("Groups that took the place of one that an earlier rollout waited for."),
     "rljob_queue_draining": Family("1 while the queue drains."),
     "rljob_queue_withheld": Family("1 for why no ticket is given now.", ("reason",)),
     "rljob_queue_garbage_chunks": Family("Chunks that wait to be deleted."),
@@ -58,6 +59,7 @@ def queue_samples(stats: QueueStats) -> Iterator[Sample]:
     yield "rljob_queue_tickets_in_work", (), float(stats.tickets_in_work)
     yield "rljob_queue_tickets_returned", (), float(stats.tickets_returned)
     yield "rljob_queue_oldest_ticket_seconds", (), stats.oldest_ticket_seconds
+    yield "rljob_queue_swaps_total", (), float(stats.swaps)
     yield "rljob_queue_draining", (), float(stats.draining_since is not None)
     for reason in Withheld:
         yield "rljob_queue_withheld", (("reason", reason.value),), float(stats.withheld == reason)

@@ -28,7 +28,7 @@ read_call('inspect', function()
     meta('draining') or '', meta('drained_until') or '', redis.call('HLEN', TICKETS), redis.call('ZCARD', AGAIN),
     num_dead, redis.call('ZCARD', GARBAGE), meta_number('dropped_retained'), meta_number('dropped_unclaimed'),
     redis.call('ZRANGE', PARTITIONS, 0, -1), holders, redis.call('HGETALL', UNITS), redis.call('HGETALL', LOST_CHUNKS),
-    work.oldest_ms(),
+    work.oldest_ms(), meta_number('swaps'),
   }
 end)
 
