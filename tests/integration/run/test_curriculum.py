@@ -7,6 +7,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from rljob_cli.jobs.sample_log import read_lines, standing_samples
 
 from .job import HURRY, RunningJob, kill, make_simulated
@@ -86,6 +88,7 @@ def samples(table: dict[str, Any]) -> dict[int, int]:
     return {row: scored for row, _, scored, _, _ in table["rates"]}
 
 
+@pytest.mark.long  # choices and rates over deaths are the queue's tests, too
 def test_each_draw_is_of_one_row_whatever_dies_and_a_job_without_its_queue_goes_on_with_the_rates(
     tmp_path: Path,
 ) -> None:

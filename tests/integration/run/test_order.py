@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from rljob_cli.jobs.sample_log import read_lines, standing_samples
 
 from .job import RunningJob, kill, make_simulated
@@ -29,6 +31,7 @@ def make_job(folder: Path, **rollout: Any) -> dict[str, Any]:
     )
 
 
+@pytest.mark.long  # schedules of the queue show it of groups that swap, the other test of a whole job
 def test_slow_groups_are_trained_later_and_every_group_once_though_its_rollout_dies(tmp_path: Path) -> None:
     with RunningJob(tmp_path, make_job(tmp_path, order="Swap")) as job:
         job.wait_for_step(3)

@@ -45,7 +45,7 @@ def line(servers: Servers) -> Iterator[LossyLine]:
         *(pytest.param(dealing, (), GroupOrder.BOUND, id=dealing.value) for dealing in ClaimPolicy),
         pytest.param(ClaimPolicy.BALANCED, (), GroupOrder.SWAP, id="swaps"),
         pytest.param(ClaimPolicy.BALANCED, (CRITIC,), GroupOrder.SWAP, id="two-trainers-and-swaps"),
-        pytest.param(ClaimPolicy.BALANCED, (CRITIC,), GroupOrder.BOUND, id="two-trainers"),
+        pytest.param(ClaimPolicy.BALANCED, (CRITIC,), GroupOrder.BOUND, id="two-trainers", marks=pytest.mark.long),
         pytest.param(ClaimPolicy.FIFO, (PARTITION,), GroupOrder.BOUND, id="whole-partitions"),
         pytest.param(
             ClaimPolicy.BALANCED, (PARTITION, OF_RETURNS), GroupOrder.BOUND, id="whole-partitions-for-two-trainers"
