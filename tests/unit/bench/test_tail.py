@@ -41,9 +41,9 @@ def test_the_figures_of_a_run_are_of_the_counted_steps() -> None:
 
 
 def test_what_was_learnt_is_a_moving_mean_by_samples_and_by_time() -> None:
-    steps = [{"time": 100.0 + step, "seconds": 1.0, "samples": 4000.0, "reward": step / 20} for step in range(1, 21)]
-    # The mean over steps 5 to 12 is that of reward 8.5 / 20; 40,000 samples are reached by step 10.
-    assert learning.reward_at(steps, 40_000) == pytest.approx(6.5 / 20)
+    steps = [{"time": 100.0 + step, "seconds": 1.0, "samples": 4000.0, "reward": step / 40} for step in range(1, 21)]
+    # 40,000 samples are reached by step 10, whose window is steps 3 to 10.
+    assert learning.reward_at(steps, 40_000) == pytest.approx(6.5 / 40)
     assert learning.reward_at(steps, 80_001) is None
     assert learning.first_learnt(steps) is None
     learnt = [{**step, "reward": 1.0} for step in steps]
