@@ -12,7 +12,11 @@ from rljob_api.rule import Rule
 
 
 class PartialSpec(ApiModel):
-    """Groups that are interrupted keep what was generated of their samples, and go on behind it."""
+    """Groups that are interrupted keep what was generated of their samples, and go on behind it.
+
+    With order Swap groups also go on from rollout to rollout until they are finished: tokens that are then older than
+    maxStaleness are not learnt from.
+    """
 
     save_seconds: int = Field(default=5, ge=1, le=3600)
     """How often a rollout rank saves what has grown: of a rank that is killed so much is lost at most."""

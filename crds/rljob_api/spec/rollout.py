@@ -408,7 +408,8 @@ class RolloutSpec(ApiModel):
     """Samples of one prompt: the group that their advantages are relative to. 1: with the
     advantages ReMax and Distillation alone."""
     max_staleness: int = Field(default=1, ge=0, le=64)
-    """Largest r - v for a row of train_r and any weight version v that made a token of it. 0: strictly on-policy."""
+    """Largest r - v for a row of train_r and any weight version v that made a token of it; where groups are carried on
+    (partial with order Swap), a token that is learnt from. 0: strictly on-policy."""
     order: GroupOrder = GroupOrder.BOUND
     """Bound: a rollout has the groups that were begun for it, and waits for the slowest of them. Swap: a group that is
     finished takes the place of one that an earlier rollout still waits for, which goes to its rollout, as far as
