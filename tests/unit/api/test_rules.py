@@ -84,6 +84,7 @@ EVALUATION_SETS = st.lists(
 )
 MEASURED = st.sampled_from(
     [
+        *(["reward", "reward/mean", "response_length/mean", "loss"] * 4),  # of every job
         *("reward", "rewards", "reward/mean", "reward/", "rollout/turns", "policy/entropy", "policy/kl"),
         *("eval/a/mean@1", "eval/a/mean@2", "eval/b/source/pass@2", "eval/a/pass@3", "eval/a/pass@6", "eval/a/std@1"),
         *("eval/a/std@3", "eval/c/mean@1", "eval/a/prompts", "eval/prompts", "eval/b/medians", "eval/"),
@@ -176,7 +177,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "spec.stopWhen": st.none()
     | st.fixed_dictionaries({"metric": MEASURED}, optional={"above": BOUND, "below": BOUND, "forSteps": st.just(3)}),
     "spec.checkpoint.keepBest": st.none() | st.fixed_dictionaries({"metric": MEASURED}),
-    "spec.rollout.overSampling": st.sampled_from([None, 1.25]),
+    "spec.rollout.overSampling": st.sampled_from([None, None, None, 1.25]),
     "spec.rollout.partial": st.sampled_from([None, {}, {"maxTokens": 4}]),
     "spec.rollout.curriculum": st.sampled_from([None, {"function": "a:b"}]),
     "spec.rollout.dynamicSampling": st.sampled_from([None, {}, {"filter": "NoVariance"}, {"filter": "a:b"}]),

@@ -56,8 +56,8 @@ def test_what_was_dropped_or_lost_is_shown_only_where_there_is_something() -> No
             update={"unit": 1}
         ),
     ]
-    dropped = {"dropped_retained_rows": 512, "dropped_unclaimed_rows": 64}
-    lines = stats_text(make_stats(units=units, swaps=7, **dropped)).splitlines()
+    stats = make_stats(units=units, swaps=7, dropped_retained_rows=512, dropped_unclaimed_rows=64)
+    lines = stats_text(stats).splitlines()
     assert "exchanged: 7 groups took the place of one that an earlier rollout waited for" in lines
     assert "dropped, since storage was full: 512 rows kept for a restore, 64 generated again" in lines
     assert lines[-3:] == [
