@@ -39,7 +39,7 @@ _NAMES = st.sampled_from(["demo", "a", "a" * 40, "a" * 41, "", "-a", "a-", "A", 
 def manifests(draw: st.DrawFn) -> dict[str, Any]:
     """An RLJob as a user might send it."""
     manifest = changed({})
-    for _ in range(draw(st.integers(1, 5))):
+    for _ in range(draw(st.integers(1, 4))):
         _change(draw, manifest["spec"], _SCHEMA)
     if draw(st.integers(0, 9)) == 0:
         manifest["metadata"]["name"] = draw(_NAMES)
