@@ -15,7 +15,7 @@ BUDGET = {
     "sample": {"files": 74, "calls": 255},
     "weight": {"files": 45, "calls": 112},
     "reference": {"files": 118, "calls": 520},
-    "actor": {"files": 138, "calls": 620},
+    "actor": {"files": 139, "calls": 620},
 }
 
 

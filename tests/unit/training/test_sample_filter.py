@@ -173,8 +173,7 @@ def spec_of(folder: Path, name: str) -> RLJobSpec:
     ],
 )
 def test_a_filter_that_does_not_work_is_named_with_the_sample(tmp_path: Path, name: str, sentence: str) -> None:
-    found = SampleFilter.of(spec_of(tmp_path, name))
-    assert found is not None
+    found = SampleFilter.load(f"cut_{name}:{name}", spec_of(tmp_path, name))
     batch = make_rows()
     with pytest.raises(ValueError, match=f"^algorithm.sampleFilter: cut_{name}:{name} {sentence}"):
         found.passed(batch, KEEP.rows(batch))
@@ -190,7 +189,7 @@ def test_a_filter_that_does_not_work_is_named_with_the_sample(tmp_path: Path, na
 )
 def test_a_filter_that_cannot_be_called_is_refused_at_the_start(tmp_path: Path, name: str, sentence: str) -> None:
     with pytest.raises(ValueError, match=f"^algorithm.sampleFilter: cut_{name}:{name} {sentence}"):
-        SampleFilter.of(spec_of(tmp_path, name))
+        SampleFilter.load(f"cut_{name}:{name}", spec_of(tmp_path, name))
 
 
 PAGE = Path(__file__).parents[3] / "docs/algorithms.md"

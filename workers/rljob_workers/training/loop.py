@@ -222,7 +222,8 @@ def run_actor(rank: RankParts) -> None:
     with rank.loading("building the model", spec.model.path, restored, restored):
         tokenizer = build_tokenizer(spec.model)
         group = form_group(context, session)
-        trainer, sample_filter = build_trainer(spec, tokenizer, group), SampleFilter.of(spec)
+        trainer, named = build_trainer(spec, tokenizer, group), spec.algorithm.sample_filter
+        sample_filter = None if named is None else SampleFilter.load(named, spec)
         store = build_checkpoint_store(
             context,
             session,

@@ -90,11 +90,8 @@ class SampleFilter:
         self._samples_per_prompt = samples_per_prompt
 
     @classmethod
-    def of(cls, spec: RLJobSpec) -> SampleFilter | None:
+    def load(cls, name: str, spec: RLJobSpec) -> SampleFilter:
         """The job's. Raises ValueError, with a sentence, where the function cannot be loaded."""
-        name = spec.algorithm.sample_filter
-        if name is None:
-            return None
         function = load(FIELD, name, "algorithm.path", spec.algorithm.path, _OWN)
         if is_async(function):
             raise ValueError(f"{FIELD}: {name} is async, and a filter is called. Write it as `{_OWN.example}`.")
