@@ -294,7 +294,7 @@ class World:
                 for tokens in samples:
                     if len(tokens) < TOKENS_PER_SAMPLE and self.random.random() < 0.7:
                         tokens.append((replica.held, replica.weight))
-            # A job that saves what is unfinished carries what it swaps: the ticket's version bounds no token from before it.
+            # Jobs that save carry what they swap: a ticket's version bounds no token that was saved before it.
             saves = self.shape.order is GroupOrder.BOUND or self.shape.carries
             if saves and self._saves.random() < SAVED_SHARE:
                 self._save(replica)
