@@ -170,7 +170,7 @@ def queue_shape(spec: RLJobSpec) -> QueueShape:
         max_staleness=spec.rollout.max_staleness,
         order=spec.rollout.order,
         carries=spec.rollout.carries,
-        more_groups=spec.rollout.capacity - spec.rollout.batch_size * (spec.rollout.max_staleness + 1),
+        more_groups=spec.rollout.more_groups,
         num_rollouts=spec.rollout.num_rollouts,
         max_prompt_kills=spec.rollout.max_prompt_kills,
         max_attempts=spec.rollout.max_attempts,

@@ -455,6 +455,11 @@ class RolloutSpec(ApiModel):
         return self.partial is not None and self.order is GroupOrder.SWAP
 
     @property
+    def more_groups(self) -> int:
+        """Groups that may be begun beside those that the open rollouts need."""
+        return ceil(self.batch_size * ((self.over_sampling or 1.0) - 1))
+
+    @property
     def capacity(self) -> int:
         """Groups that may be begun and not trained."""
-        return ceil(self.batch_size * (self.max_staleness + (self.over_sampling or 1.0)))
+        return self.batch_size * (self.max_staleness + 1) + self.more_groups

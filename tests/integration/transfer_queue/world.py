@@ -157,8 +157,6 @@ class World:
         self._due: list[int] = []
         self._rewards: dict[tuple[int, int], float] = {}
         """Sum of the rewards of each group that was last put."""
-        self._newest: dict[tuple[int, int], int] = {}
-        """Newest version of each group of the batch in hand."""
         self._steps: dict[tuple[str, int, int], int] = {}
         """Optimizer step of each row by task, whichever epoch trained it."""
         self.epoch = 0
@@ -480,9 +478,6 @@ class World:
                 self._check_row(batch, place, trainer.rollout)
                 self._check_step(trainer, row)
                 self.history.trained.append((self.epoch, trainer.task.name, trainer.rollout, row))
-        for (rollout, _), newest in self._newest.items():
-            self.history.faults["late"] += rollout - newest > self.shape.max_staleness
-        self._newest.clear()
         trainer.ranks[0].commit_training(trainer.task.name, RolloutId(trainer.rollout), [trainer.batch_index])
         trainer.got.clear()
         trainer.batch_index += 1
@@ -502,10 +497,6 @@ class World:
         oldest = min(versions[number] for number in numbers)
         if rollout - oldest > self.shape.max_staleness and not self.shape.carries:
             self.history.broken.append(f"{where}: staleness {rollout - oldest}")
-        newest = max(versions[number] for number in numbers)
-        self._newest[rollout, int(batch.groups[place])] = max(
-            newest, self._newest.get((rollout, int(batch.groups[place])), -1)
-        )
         if oldest != batch.oldest_versions[place]:
             self.history.broken.append(
                 f"{where}: oldest version {oldest}, the queue says {batch.oldest_versions[place]}"

@@ -153,7 +153,8 @@ class AuditLog:
                     bool(row["valid"]),
                     draws,
                     drawn_for=None if math.isnan(row["drawn_for"]) else int(row["drawn_for"]),
-                    is_learnt=not row["too_old_tokens"] >= row["drawn_tokens"],  # NaN where none may be
+                    # NaN where none may be too old; a sample that was lost has no drawn token.
+                    is_learnt=not 0 < row["drawn_tokens"] <= row["too_old_tokens"],
                 )
                 for row, draws in zip(
                     (dict(zip(FACTS, row, strict=True)) for row in rows.tolist()), _draws_of(rows), strict=True

@@ -47,18 +47,9 @@ local function may_be_put(p, r)
   return true
 end
 
--- Whether all tokens are of weights that come before those of version `version`, as those of rows that a restore retains.
-local function stands(p, version)
-  for i = 1, #p.weights, WEIGHT_BYTES do
-    local oldest_lineage, oldest, newest_lineage, newest = struct.unpack('<i4i4i4i4', p.weights, i)
-    if newest > version or not is_alive(oldest_lineage, oldest) or not is_alive(newest_lineage, newest) then return false end
-  end
-  return true
-end
-
 function partials.restore(version)
   for _, p in ipairs(all_partials()) do
-    if not stands(p, version) then partials.forget(p.prompt) end
+    if not weights_stand(p.weights, version) then partials.forget(p.prompt) end
   end
 end
 

@@ -52,30 +52,20 @@ local function read_sections(args)
   return sections
 end
 
--- The group of the ticket has its rows now; gives its number in the partition, or nil where it is none of the owner's.
-local function admit_group(owner, section, id, weights, judged)
-  local t = load_ticket(id)
-  if not t or t.owner ~= owner or t.r ~= section.r then return nil end
+-- The group of the ticket has its rows now; false where they cannot be trained, and it is generated again.
+local function admit_group(t, weights, judged)
   partials.forget(t.prompt)
   local g = load_group(t.r, t.group)
-  if not can_be_trained(section.r, g, weights, judged) then
+  if not can_be_trained(t.r, g, weights, judged) then
     save_group(t.r, t.group, g)
     return_ticket(t)
-    return nil
+    return false
   end
   g.state, g.ticket = 'p', 0
   save_group(t.r, t.group, g)
   forget_ticket(t)
   redis.call('HDEL', KILLS, t.prompt)
-  return t.group
-end
-
--- Where groups swap, a section has one group, and its place is found now: its bytes are stored by then.
-local function place_section(owner, section)
-  local t = SHAPE.swaps and load_ticket(struct.unpack('<I4', section.tickets))
-  if not t or t.owner ~= owner then return end
-  swap.to_the_front(t)
-  section.r = t.r
+  return true
 end
 
 -- Adds the rows of group i of the section; groups that follow each other make one run.
@@ -88,18 +78,26 @@ local function add_run(runs, group, i)
   end
 end
 
--- Gives the place of each group, partition and number in it; -1 for what was refused.
+-- Gives the place of each group, partition and number in it; -1 for what was refused. Where groups swap, a section has one
+-- group, and its partition is found now: its bytes are stored by then.
 local function commit_section(owner, section)
   local n, places, runs, judged, refused = SHAPE.samples, {}, {}, {}, false
-  place_section(owner, section)
   for i = 0, #section.tickets / 4 - 1 do
-    local id = struct.unpack('<I4', section.tickets, i * 4 + 1)
+    local t = load_ticket(struct.unpack('<I4', section.tickets, i * 4 + 1))
     local weights = string.sub(section.weights, i * n * WEIGHT_BYTES + 1, (i + 1) * n * WEIGHT_BYTES)
-    local ticket = section.scores and load_ticket(id)
-    local group = admit_group(owner, section, id, weights, judged)
-    if group and ticket then curriculum.count(ticket.prompt, string.sub(section.scores, i * 16 + 1, (i + 1) * 16)) end
-    places[i + 1] = struct.pack('<i4i4', group and section.r or -1, group or -1)
-    if group then add_run(runs, group, i) else refused = true end
+    local is_held = t and t.owner == owner
+    if is_held and SHAPE.swaps then
+      swap.to_the_front(t)
+      section.r = t.r
+    end
+    if is_held and t.r == section.r and admit_group(t, weights, judged) then
+      if section.scores then curriculum.count(t.prompt, string.sub(section.scores, i * 16 + 1, (i + 1) * 16)) end
+      places[i + 1] = struct.pack('<i4i4', t.r, t.group)
+      add_run(runs, t.group, i)
+    else
+      places[i + 1] = struct.pack('<i4i4', -1, -1)
+      refused = true
+    end
   end
   scatter(key(section.r, 'weights'), runs, WEIGHT_BYTES, section.weights)
   for name, field in pairs(section.fields) do

@@ -159,16 +159,7 @@ end
 local function tokens_stand(r, group, version)
   local n = SHAPE.samples
   local weights = redis.call('GETRANGE', key(r, 'weights'), group * n * WEIGHT_BYTES, (group + 1) * n * WEIGHT_BYTES - 1)
-  local last
-  for i = 1, #weights, WEIGHT_BYTES do
-    local span = string.sub(weights, i, i + WEIGHT_BYTES - 1)
-    if span ~= last then
-      local oldest_lineage, oldest, newest_lineage, newest = struct.unpack('<i4i4i4i4', span)
-      if newest > version or not (is_alive(oldest_lineage, oldest) and is_alive(newest_lineage, newest)) then return false end
-      last = span
-    end
-  end
-  return true
+  return weights_stand(weights, version)
 end
 
 -- Keeps or drops one group in a restore; true: kept.

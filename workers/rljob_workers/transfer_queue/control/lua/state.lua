@@ -33,6 +33,20 @@ local function is_alive(lineage, version)
   return bound == -1 or version <= bound
 end
 
+-- Whether tokens of these weights (16 bytes a sample: oldest and newest) stand in a restore of `version`.
+local function weights_stand(weights, version)
+  local last
+  for i = 1, #weights, WEIGHT_BYTES do
+    local span = string.sub(weights, i, i + WEIGHT_BYTES - 1)
+    if span ~= last then
+      local oldest_lineage, oldest, newest_lineage, newest = struct.unpack('<i4i4i4i4', span)
+      if newest > version or not (is_alive(oldest_lineage, oldest) and is_alive(newest_lineage, newest)) then return false end
+      last = span
+    end
+  end
+  return true
+end
+
 local function require_open(run)
   if meta('run') ~= run then
     refuse('NOTOPEN', 'the control Redis was started anew and the coordinator has not opened it')

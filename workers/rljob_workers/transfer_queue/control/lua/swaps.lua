@@ -60,17 +60,13 @@ local function exchange_places(t, place)
 end
 
 -- The ticket's group is there: it goes as far to the front as it can. By several exchanges where the first place that is
--- free for it leads to a lower one, whose group may not go as far as its own.
+-- free for it leads to a lower one, whose group may not go as far as its own. The ticket ends in this call: it is not saved.
 function swap.to_the_front(t)
-  if not SHAPE.swaps then return end
   local place = lowest_before(t.r)
-  if not place then return end
   while place do
     exchange_places(t, place)
     place = lowest_before(t.r)
   end
-  save_ticket(t)
-  swap.offer(t)
 end
 
 end
