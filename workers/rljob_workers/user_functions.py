@@ -17,6 +17,8 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import ModuleType, TracebackType
@@ -136,6 +138,38 @@ def load(field: str, name: str, path_field: str, path: str | None, wanted: Signa
             f"{field}: {name} cannot be called with {count} ({wanted.arguments}). Write it as `{wanted.example}`."
         )
     return function
+
+
+def load_called(field: str, name: str, path_field: str, path: str | None, wanted: Signature, is_called: str) -> Any:  # noqa: ANN401
+    """As `load`, of a function that is called and not awaited, as `is_called` states of it."""
+    function = load(field, name, path_field, path, wanted)
+    if is_async(function):
+        raise ValueError(f"{field}: {name} is async, and {is_called}. Write it as `{wanted.example}`.")
+    return function
+
+
+@dataclass(frozen=True, slots=True)
+class FinalCalls:
+    """Calls of a user's function for which another try would not help: what is wrong with one ends the job."""
+
+    where: str
+    """The field, and the function's import path."""
+    function: Any
+
+    def answer(self, on: str, *arguments: object) -> Any:  # noqa: ANN401 - what a user returns
+        """What it returns. ValueError, with its place in the user's code, for whatever it raises on `on`."""
+        try:
+            return self.function(*arguments)
+        except Exception as error:  # a user's function may raise anything
+            sentence = f"{self.where} raised {type(error).__name__} on {on}{user_place(error)}: {error}"
+            raise final(sentence, error) from error
+
+    def verdict(self, on: str, cure: str, *arguments: object) -> bool:
+        """As `answer`, of a filter: ValueError, with `cure`, for a result that is no bool."""
+        found = self.answer(on, *arguments)
+        if not isinstance(found, bool | np.bool_):
+            raise ValueError(f"{self.where} returned {found!r:.200} for {on}. {cure}")
+        return bool(found)
 
 
 def _import(field: str, path_field: str, name: str, module_name: str, path: str | None) -> ModuleType:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from rljob_workers.transfer_queue.pass_rates import MAX_ROWS, PassRates
-from rljob_workers.user_functions import Signature, final, is_async, load, user_place
+from rljob_workers.user_functions import FinalCalls, Signature, load_called
 
 if TYPE_CHECKING:
     from rljob_api.spec.curriculum import CurriculumSpec
@@ -46,15 +46,12 @@ class Curriculum:
 
     def __init__(self, name: str, function: ChoosesRows) -> None:
         """`name`: its import path."""
-        self._where = f"{FIELD}: {name}"
-        self._function = function
+        self._calls = FinalCalls(f"{FIELD}: {name}", function)
 
     @classmethod
     def load(cls, spec: CurriculumSpec) -> Curriculum:
         """Raises ValueError, with a sentence, where the function cannot be loaded."""
-        function = load(FIELD, spec.function, "rollout.curriculum.path", spec.path, _OWN)
-        if is_async(function):
-            raise ValueError(f"{FIELD}: {spec.function} is async, and is called. Write it as `{_OWN.example}`.")
+        function = load_called(FIELD, spec.function, "rollout.curriculum.path", spec.path, _OWN, "is called")
         return cls(spec.function, function)
 
     def choose(self, rates: PassRates, draws: Sequence[int]) -> list[int]:
@@ -63,20 +60,18 @@ class Curriculum:
         Raises ValueError, which fails the job, for what the function raises, and for anything but as many rows.
         """
         what = f"draws {draws[0]} to {draws[-1]}"
-        try:
-            chosen = self._function(rates, draws)
-        except Exception as error:  # a user's function may raise anything
-            sentence = f"{self._where} raised {type(error).__name__} on {what}{user_place(error)}: {error}"
-            raise final(sentence, error) from error
+        chosen = self._calls.answer(what, rates, draws)
         rows = _as_rows(chosen)
         if rows is None or len(rows) != len(draws):
             found = f"{chosen!r:.200}" if rows is None else f"{len(rows)} rows"
-            raise ValueError(f"{self._where} returned {found} for {what}. Return a row for each of the {len(draws)}.")
+            raise ValueError(
+                f"{self._calls.where} returned {found} for {what}. Return a row for each of the {len(draws)}."
+            )
         wrong = next((row for row in rows if not 0 <= row < len(rates)), None)
         if wrong is not None:
             raise ValueError(
-                f"{self._where} returned row {wrong} for {what}, and the data has rows 0 to {len(rates) - 1}. Return"
-                " rows of the data."
+                f"{self._calls.where} returned row {wrong} for {what}, and the data has rows 0 to {len(rates) - 1}."
+                " Return rows of the data."
             )
         return rows
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
 import torch
 
 from rljob_api.spec.dynamic_sampling import GroupFilter
@@ -19,7 +18,7 @@ from rljob_workers.estimators import has_variance
 from rljob_workers.rewards.base import Answer, SettledScore, named_prompt
 from rljob_workers.rollout.group_rows import GeneratedGroup, answer_of
 from rljob_workers.rollout.trajectory import Trajectory
-from rljob_workers.user_functions import Signature, final, is_async, load, user_place
+from rljob_workers.user_functions import FinalCalls, Signature, load_called
 
 if TYPE_CHECKING:
     from rljob_api.spec.dynamic_sampling import DynamicSamplingSpec
@@ -85,16 +84,14 @@ class OwnFilter:
 
     def __init__(self, name: str, function: KeepsGroup, decode: TextDecoder) -> None:
         """`name`: its import path."""
-        self._where = f"{FIELD}: {name}"
-        self._function = function
+        self._calls = FinalCalls(f"{FIELD}: {name}", function)
         self._decode = decode
 
     @classmethod
     def load(cls, spec: DynamicSamplingSpec, decode: TextDecoder) -> OwnFilter:
         """Raises ValueError, with a sentence, where the function cannot be loaded."""
-        function = load(FIELD, spec.filter, "rollout.dynamicSampling.path", spec.path, _OWN)
-        if is_async(function):
-            raise ValueError(f"{FIELD}: {spec.filter} is async, and a filter is called. Write it as `{_OWN.example}`.")
+        path_field = "rollout.dynamicSampling.path"
+        function = load_called(FIELD, spec.filter, path_field, spec.path, _OWN, "a filter is called")
         return cls(spec.filter, function, decode)
 
     def __call__(self, group: GeneratedGroup, scores: Sequence[SettledScore], baseline: float | None, /) -> bool:  # noqa: ARG002 - one signature
@@ -104,17 +101,8 @@ class OwnFilter:
         texts = self._decode([sample.response_ids for sample in samples])
         answers = [answer_of(group, index, text) for index, text in zip(made, texts, strict=True)]
         where = f"{named_prompt(group.prompt.text)} (group {group.ticket.group})"
-        try:
-            keeps = self._function(answers, [scores[index].reward for index in made])
-        except Exception as error:  # a user's function may raise anything
-            sentence = f"{self._where} raised {type(error).__name__} on {where}{user_place(error)}: {error}"
-            raise final(sentence, error) from error
-        if not isinstance(keeps, bool | np.bool_):
-            raise ValueError(
-                f"{self._where} returned {keeps!r:.200} for {where}. Return True for a group to train on, and False"
-                " for one to draw anew."
-            )
-        return bool(keeps)
+        cure = "Return True for a group to train on, and False for one to draw anew."
+        return self._calls.verdict(where, cure, answers, [scores[index].reward for index in made])
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from rljob_workers.engines.base import FINISH_LENGTH
 from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.packed import RowExtra, unpack_rows
 from rljob_workers.trainers.mesh import Mesh, Message
-from rljob_workers.user_functions import Signature, final, is_async, load, user_place
+from rljob_workers.user_functions import FinalCalls, Signature, load_called
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -85,16 +85,14 @@ class SampleFilter:
 
     def __init__(self, name: str, function: TrainsOn, samples_per_prompt: int) -> None:
         """`name`: its import path."""
-        self._where = f"{FIELD}: {name}"
-        self._function = function
+        self._calls = FinalCalls(f"{FIELD}: {name}", function)
         self._samples_per_prompt = samples_per_prompt
 
     @classmethod
     def load(cls, name: str, spec: RLJobSpec) -> SampleFilter:
         """The job's. Raises ValueError, with a sentence, where the function cannot be loaded."""
-        function = load(FIELD, name, "algorithm.path", spec.algorithm.path, _OWN)
-        if is_async(function):
-            raise ValueError(f"{FIELD}: {name} is async, and a filter is called. Write it as `{_OWN.example}`.")
+        path = spec.algorithm.path
+        function = load_called(FIELD, name, "algorithm.path", path, _OWN, "a filter is called")
         return cls(name, function, spec.rollout.samples_per_prompt)
 
     def passed(self, batch: Batch, asked: torch.Tensor) -> torch.Tensor:
@@ -117,17 +115,9 @@ class SampleFilter:
 
     def _passes(self, sample: DealtSample) -> bool:
         where = f"sample {sample.index} of group {sample.group} of train_{sample.rollout}"
-        try:
-            passes = self._function(sample)
-        except Exception as error:  # a user's function may raise anything
-            sentence = f"{self._where} raised {type(error).__name__} on {where}{user_place(error)}: {error}"
-            raise final(sentence, error) from error
-        if not isinstance(passes, bool | np.bool_):
-            raise ValueError(
-                f"{self._where} returned {passes!r:.200} for {where}. Return True for a sample to train on, and False"
-                " for one to leave out."
-            )
-        return bool(passes)
+        return self._calls.verdict(
+            where, "Return True for a sample to train on, and False for one to leave out.", sample
+        )
 
 
 def _samples(batch: Batch, asked: torch.Tensor, samples_per_prompt: int) -> Iterator[tuple[int, DealtSample]]:
