@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, NamedTuple
 
 import cel
@@ -15,6 +16,10 @@ class BrokenRule(NamedTuple):
     field: str
     rule: str
     sentence: str
+
+
+compiled = cache(cel.compile)
+"""A rule is parsed once, however many manifests it is asked about."""
 
 
 def _compare(one: float, other: float) -> int:
@@ -52,17 +57,17 @@ def refused_by_cel(schema: Schema, old: Any, new: Any, path: str) -> Iterator[Br
     """Each transition rule of the node that an update breaks."""
     known = cel.Context({"self": _as_typed(schema, new), "oldSelf": _as_typed(schema, old)}, _FUNCTIONS)
     for entry in schema[VALIDATIONS]:
-        if "oldSelf" in entry["rule"] and not cel.evaluate(entry["rule"], known):
+        if "oldSelf" in entry["rule"] and not compiled(entry["rule"]).execute(known):
             yield BrokenRule(f"{path}{entry['fieldPath']}", entry["rule"], entry["message"])
 
 
 def broken_rules(schema: Schema, value: Any, path: str) -> Iterator[BrokenRule]:
     """Each rule that does not hold, in the node and below it; rules of updates apart."""
     value = _as_typed(schema, value)
-    for entry in schema.get(VALIDATIONS, ()):
-        if "oldSelf" in entry["rule"]:
-            continue
-        if not cel.evaluate(entry["rule"], cel.Context({"self": value}, _FUNCTIONS)):
+    own = [entry for entry in schema.get(VALIDATIONS, ()) if "oldSelf" not in entry["rule"]]
+    known = cel.Context({"self": value}, _FUNCTIONS) if own else None
+    for entry in own:
+        if not compiled(entry["rule"]).execute(known):
             yield BrokenRule(f"{path}{entry['fieldPath']}", entry["rule"], _message(entry, value))
     for name, part in schema.get("properties", {}).items():
         if isinstance(value, dict) and name in value:
