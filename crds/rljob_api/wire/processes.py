@@ -29,8 +29,10 @@ class Preloads:
     """What a process imports before it forks a job's ranks and engines, beside what all jobs have in common."""
 
     trainers: frozenset[TrainerBackend] = frozenset({TrainerBackend.FLAT})
-    engine: EngineKind = EngineKind.TORCH
-    """Of engines that are forked; Torch is in what all have in common."""
+    engine: EngineKind | None = EngineKind.TORCH
+    """Of engines that are forked; None: there are none."""
+    tokenizer_in_folder: bool = False
+    """Its class is then found among those of all families, whose index takes as long to import as a third of torch."""
 
 
 def preloads_of(spec: RLJobSpec, roles: Iterable[Role]) -> Preloads:
@@ -41,7 +43,8 @@ def preloads_of(spec: RLJobSpec, roles: Iterable[Role]) -> Preloads:
     asked, engine = list(roles), spec.roles.rollout.engine.kind
     is_forked = spec.roles.rollout.gpus == 0 and any(TRAITS[role].has_engines for role in asked)
     trainers = frozenset(spec.backend_of(role) for role in asked if role in MODEL_ROLES)
-    return Preloads(trainers, engine if is_forked else EngineKind.TORCH)
+    in_folder = bool(spec.model.path or spec.model.tokenizer_path)
+    return Preloads(trainers, engine if is_forked else None, in_folder)
 
 
 class SpawnLauncher(WireModel):

@@ -59,7 +59,9 @@ class Pods:
         ours, theirs = socket.socketpair()
         argv = [sys.executable, "-m", "rljob_workers.launcher.parent"]
         argv += ["--fd", str(theirs.fileno())]
-        argv += ["--backends", ",".join(sorted(self._preloads.trainers)), "--engine", self._preloads.engine]
+        argv += ["--backends", ",".join(sorted(self._preloads.trainers))]
+        argv += ["--engine", self._preloads.engine] if self._preloads.engine else []
+        argv += ["--tokenizer-in-folder"] if self._preloads.tokenizer_in_folder else []
         self.parent_ready_at = None
         process = await processes.start(argv, self._folder.log("parent"), pass_fds=(theirs.fileno(),))
         theirs.close()

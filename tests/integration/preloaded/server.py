@@ -19,6 +19,7 @@ import sys
 from typing import Any
 
 from rljob_api.spec.roles import TrainerBackend
+from rljob_api.wire.processes import Preloads
 from rljob_workers.launcher.preload import limit_thread_pools, preload, require_single_thread
 from tests.integration.preloaded.image import Image, become
 
@@ -39,7 +40,7 @@ REQUEST_BYTES = 1 << 20
 
 def main(control: socket.socket) -> None:
     """Until the tests hang up: a message `{"pid": ...}` for each request, `{"pid": ..., "code": ...}` for each end."""
-    preload()
+    preload(Preloads(tokenizer_in_folder=True))
     from rljob_workers.trainers import TRAINERS  # after the thread pools are limited
 
     of_trainers = [name for backend in BACKENDS for name in TRAINERS[backend].preload]

@@ -20,11 +20,13 @@ SGLANG = {"kind": "SGLang"}
         pytest.param({}, list(Role), EngineKind.TORCH, id="a job of small engines"),
         pytest.param({"engine": SGLANG}, list(Role), EngineKind.SGLANG, id="all pods of one machine"),
         pytest.param({"engine": SGLANG}, [Role.ROLLOUT], EngineKind.SGLANG, id="a rollout's pod"),
-        pytest.param({"engine": SGLANG}, [Role.ACTOR], EngineKind.TORCH, id="a pod that has no engines"),
-        pytest.param({"engine": SGLANG, "gpus": 1}, list(Role), EngineKind.TORCH, id="programs of their own, on GPUs"),
+        pytest.param({"engine": SGLANG}, [Role.ACTOR], None, id="a pod that has no engines"),
+        pytest.param({"engine": SGLANG, "gpus": 1}, list(Role), None, id="programs of their own, on GPUs"),
     ],
 )
-def test_sglang_is_imported_where_it_is_forked(rollout: dict[str, Any], roles: list[Role], engine: EngineKind) -> None:
+def test_an_engine_is_imported_where_it_forks(
+    rollout: dict[str, Any], roles: list[Role], engine: EngineKind | None
+) -> None:
     spec = RLJobSpec.model_validate(changed({"spec.roles.rollout": rollout})["spec"])
     assert preloads_of(spec, roles).engine is engine
 
@@ -49,9 +51,24 @@ def test_a_backend_is_imported_where_a_rank_computes_with_it(roles: list[Role], 
         "spec.roles.actorFwd": {},
     }
     spec = RLJobSpec.model_validate(changed(changes)["spec"])
-    assert preloads_of(spec, iter(roles)) == Preloads(frozenset(map(TrainerBackend, trainers)))
+    engine = EngineKind.TORCH if Role.ROLLOUT in roles else None
+    assert preloads_of(spec, iter(roles)) == Preloads(frozenset(map(TrainerBackend, trainers)), engine)
     assert spec.parallelism_of(Role.ACTOR).tensor == 2
     assert spec.parallelism_of(Role.REFERENCE) == spec.parallelism_of(Role.ROLLOUT) == ParallelismSpec()
+
+
+@pytest.mark.parametrize(
+    ("model", "in_folder"),
+    [
+        pytest.param({}, False, id="made from the config"),
+        pytest.param({"path": "/m", "config": None}, True, id="a folder's model"),
+        pytest.param({"tokenizerPath": "/t"}, True, id="another folder's"),
+    ],
+)
+def test_families_of_tokenizers_are_imported_where_one_lies_in_a_folder(model: dict[str, Any], in_folder: bool) -> None:
+    changes = {f"spec.model.{name}": value for name, value in model.items()}
+    spec = RLJobSpec.model_validate(changed(changes)["spec"])
+    assert preloads_of(spec, list(Role)).tokenizer_in_folder is in_folder
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,9 @@ RANK = """
     import json, os, sys
     from rljob_workers.launcher.preload import preload
 
-    preload()
+    from rljob_api.wire.processes import Preloads
+
+    preload(Preloads(tokenizer_in_folder=True))
     known = set(sys.modules)
 
     # Everything below is what a rank does, after the fork.
@@ -83,7 +85,7 @@ def test_neither_the_parent_nor_a_rank_imports_modeling_code(tmp_path: Path) -> 
     models = [*made, *(ModelSpec(path=str(folder)) for folder in folders)]
     command = [sys.executable, "-c", textwrap.dedent(RANK), *(model.model_dump_json() for model in models)]
     parent, rank = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
-    assert {"torch", "transformers", "fastapi", "rljob_workers.roles"} <= set(parent)
+    assert {"torch", "transformers", "uvicorn", "rljob_workers.roles"} <= set(parent)
     assert [name for name in (*parent, *rank) if name.startswith(HEAVY)] == []
     assert [name for name in rank if name.partition(".")[0] in ("torch", "transformers")] == []
 

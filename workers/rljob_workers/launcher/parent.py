@@ -151,10 +151,12 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m rljob_workers.launcher.parent")
     parser.add_argument("--fd", type=int, required=True, help="descriptor of the supervisor's socket")
     parser.add_argument("--backends", default=TrainerBackend.FLAT.value, help="of the job's models, joined by commas")
-    parser.add_argument("--engine", type=EngineKind, default=EngineKind.TORCH, help="of its engines that are forked")
+    parser.add_argument("--engine", type=EngineKind, help="of its engines that are forked")
+    parser.add_argument("--tokenizer-in-folder", action="store_true", help="the job's is not made from its config")
     options = parser.parse_args(arguments)
     trainers = frozenset(map(TrainerBackend, filter(None, options.backends.split(","))))
-    return serve(options.fd, Bodies(), partial(preload, Preloads(trainers, options.engine)))
+    preloads = Preloads(trainers, options.engine, options.tokenizer_in_folder)
+    return serve(options.fd, Bodies(), partial(preload, preloads))
 
 
 if __name__ == "__main__":

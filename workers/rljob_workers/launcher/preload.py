@@ -47,18 +47,16 @@ MODULES = (
     "safetensors.torch",
     "tokenizers",
     "transformers",
-    "fastapi",
-    "uvicorn",
-    "uvicorn.protocols.http.h11_impl",
-    "httpx",
-    "redis",
     "orjson",
     "xxhash",
-    "rljob_workers.engines.torch_engine.server",
     "rljob_workers.data.jsonl",
     "rljob_workers.dcs.weights.host_staged",
     "rljob_workers.roles",
 )
+
+
+FAMILIES = "transformers.models.auto.tokenization_auto"
+"""Where a tokenizer of a folder finds its class."""
 
 
 OF_MOST_JOBS = Preloads()
@@ -93,7 +91,10 @@ def preload(preloads: Preloads = OF_MOST_JOBS) -> None:
         for trainer in sorted(preloads.trainers):
             for name in TRAINERS[trainer].preload:
                 importlib.import_module(name)
-        BACKENDS[preloads.engine].preload()
+        if preloads.engine is not None:
+            BACKENDS[preloads.engine].preload()
+        if preloads.tokenizer_in_folder:
+            importlib.import_module(FAMILIES)
     require_single_thread()
     gc.collect()
     gc.freeze()

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE, WordLevel
-from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from rljob_api.model_files.tokens import symbols_of_bytes
 from rljob_api.spec.model import SPECIAL_TOKENS, ModelSpec, TokenizerConfig, TokenizerKind, alphabet_of
@@ -122,6 +122,8 @@ def text_decoder(tokenizer: PreTrainedTokenizerBase, *, skip_special_tokens: boo
 def _load(folder: Path, field: str) -> PreTrainedTokenizerBase:
     if not folder.is_dir():
         raise ValueError(f"{field}: {folder} is not a folder. Give a folder with tokenizer.json or the like.")
+    from transformers import AutoTokenizer  # a launcher imports it before it forks, where the job has such a folder
+
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             str(folder), config=_config_beside(folder), local_files_only=True

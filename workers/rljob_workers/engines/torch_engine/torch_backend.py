@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from rljob_api.names import EngineKind
 from rljob_api.spec import RLJobSpec
-from rljob_workers.engines.backend import EngineBackend, EngineSettings, EngineSite, Fork, Ready, nothing
+from rljob_workers.engines.backend import EngineBackend, EngineSettings, EngineSite, Fork, Ready
 from rljob_workers.engines.torch_engine.torch_client import TorchEngineClient
 
 
@@ -48,7 +48,7 @@ class OneByOne(TorchEngineClient):
 def _backend(
     kind: EngineKind,
     serve: Callable[[EngineSettings, socket.socket, str], int],
-    preload: Callable[[], None] = nothing,
+    server: str,
 ) -> EngineBackend:
     def command(settings: EngineSettings, site: EngineSite) -> Fork:
         del site  # the launcher's socket has the port, and the process sees its devices, if it uses any
@@ -60,15 +60,16 @@ def _backend(
         # Any answer will do: `/health` answers once the process serves, with weights or without.
         ready=Ready("/health", lambda status: status > 0),
         client=_client,
-        preload=preload,
+        preload=functools.partial(_import, server),
     )
 
 
-def _preload_simulated() -> None:
-    importlib.import_module("rljob_workers.engines.sim.server")
+def _import(server: str) -> None:
+    importlib.import_module("uvicorn.protocols.http.h11_impl")  # which uvicorn itself imports when it serves
+    importlib.import_module(server)
 
 
-TORCH = _backend(EngineKind.TORCH, _serve)
+TORCH = _backend(EngineKind.TORCH, _serve, "rljob_workers.engines.torch_engine.server")
 
 
-SIM = _backend(EngineKind.SIM, _serve_simulated, _preload_simulated)
+SIM = _backend(EngineKind.SIM, _serve_simulated, "rljob_workers.engines.sim.server")
