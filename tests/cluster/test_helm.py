@@ -54,6 +54,7 @@ COMMAND = {"spec": {"containers": [{"name": "worker", "command": ["sleep"]}]}}
 PERHAPS = {"spec": {"hostNetwork": "perhaps"}}
 
 
+@pytest.mark.long
 def test_options_that_cannot_work_stop_their_rollout_and_the_operator_before_goes_on(
     kubectl: Kubectl, release: Release
 ) -> None:

@@ -179,6 +179,7 @@ def test_a_volume_with_data_survives_and_can_be_used(kubectl: Kubectl, node: Nod
     assert file.read_text() == "theirs"
 
 
+@pytest.mark.long
 def test_what_is_left_of_a_job_without_its_objects_is_named_until_it_is_gone(
     kubectl: Kubectl, operator: OperatorProcess
 ) -> None:
@@ -207,6 +208,7 @@ def test_what_is_left_of_a_job_without_its_objects_is_named_until_it_is_gone(
     kubectl.wait("its own pods", lambda: len(kubectl.all("pod", pods)) > 5)
 
 
+@pytest.mark.long
 def test_a_name_that_is_taken_later_is_not_taken_back(kubectl: Kubectl, operator: OperatorProcess) -> None:
     parts = {"control": "bare", "job": "labelled", "advantages": "bare"}
     kubectl.apply(make_job("late"))

@@ -135,6 +135,7 @@ def test_what_somebody_deletes_comes_back_and_the_secret_stays_the_same(
     assert now["metadata"]["uid"] == secret["metadata"]["uid"]
 
 
+@pytest.mark.long
 def test_a_secret_that_was_deleted_is_made_again_or_stated_to_be_lost(
     cluster: Cluster, kubectl: Kubectl, namespace: str, tmp_path: Path
 ) -> None:
@@ -188,6 +189,7 @@ def test_a_spec_that_cannot_work_is_stated_so_once_and_a_cure_is_taken_up(
     wait_condition(module_kubectl, "bad", "Accepted")
 
 
+@pytest.mark.long
 def test_a_status_of_another_version_begins_nothing_again(
     cluster: Cluster, kubectl: Kubectl, namespace: str, tmp_path: Path
 ) -> None:
@@ -219,6 +221,7 @@ def test_a_status_of_another_version_begins_nothing_again(
     assert not kubectl.all(KINDS, f"{LABEL_JOB}=unreadable")
 
 
+@pytest.mark.long
 def test_a_job_of_another_controller_is_left_alone(module_kubectl: Kubectl, operator: OperatorProcess) -> None:
     module_kubectl.apply(make_job("foreign", managedBy="example.com/other"))
     module_kubectl.apply(make_job("ours", managedBy="rljob.dev/operator"))

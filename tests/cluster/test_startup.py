@@ -103,6 +103,7 @@ def test_a_job_that_is_not_ready_in_time_gives_its_gpus_back(
         kubectl.delete("rljob", job.name)
 
 
+@pytest.mark.long
 def test_infrastructure_that_is_restarted_in_vain_fails_the_job_with_its_last_message(
     cluster: Cluster, kubectl: Kubectl, tmp_path: Path
 ) -> None:

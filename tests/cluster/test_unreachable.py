@@ -18,7 +18,7 @@ from tests.cluster.harness.rljob import ClusterJob, make_small_job, slowed
 
 LIMIT_SECONDS = 30
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

@@ -65,6 +65,7 @@ def wait_in_force(kubectl: Kubectl) -> None:
     kubectl.wait_for("resourcequota", "small", "to be counted", lambda it: it.get("status", {}).get("hard"))
 
 
+@pytest.mark.long
 def test_a_quota_of_pods_is_named_for_workers_and_for_redis(kubectl: Kubectl) -> None:
     kubectl.apply(quota(pods="0"))
     wait_in_force(kubectl)
@@ -89,6 +90,7 @@ def test_objects_that_the_api_server_does_not_take_are_named(kubectl: Kubectl) -
     kubectl.delete("rljob", job.name)
 
 
+@pytest.mark.long
 def test_a_secret_that_is_refused_keeps_the_whole_job_and_is_named(kubectl: Kubectl) -> None:
     kubectl.apply(quota(**{"count/secrets": "0"}))
     wait_in_force(kubectl)
@@ -109,6 +111,7 @@ def test_an_image_that_does_not_exist_is_named_with_the_kubelets_message(kubectl
     kubectl.delete("rljob", job.name)
 
 
+@pytest.mark.long
 def test_an_init_container_that_fails_is_named(kubectl: Kubectl) -> None:
     fetch = {"name": "fetch", "image": "none.invalid/no-such-image:1", "imagePullPolicy": "Always"}
     job = ClusterJob(kubectl, with_template("init", "actor", {"spec": {"initContainers": [fetch]}})).apply()
@@ -128,12 +131,14 @@ def test_what_nodes_lack_comes_before_who_waits_to_be_beside_it_and_is_an_event(
     kubectl.delete("rljob", job.name)
 
 
+@pytest.mark.long
 def test_a_scheduler_that_does_not_exist_is_named(kubectl: Kubectl) -> None:
     job = ClusterJob(kubectl, make_small_job("unseen", scheduling={"schedulerName": "no-such"})).apply()
     wait_for_reason(job, "NoScheduler", "actor-0", "no scheduler named no-such has looked at it")
     kubectl.delete("rljob", job.name)
 
 
+@pytest.mark.long
 def test_a_template_that_the_api_server_never_takes_is_refused_with_its_sentence(kubectl: Kubectl) -> None:
     tries: list[tuple[str, Object, str]] = [
         ("never-a", {"hostNetwork": "true"}, "hostNetwork"),
@@ -154,6 +159,7 @@ def test_a_template_that_the_api_server_never_takes_is_refused_with_its_sentence
     kubectl("delete", "rljob", *(job.name for job in jobs), "--wait=false")
 
 
+@pytest.mark.long
 def test_a_class_of_storage_that_does_not_exist_is_named(kubectl: Kubectl) -> None:
     job = ClusterJob(
         kubectl, make_small_job("storage", checkpoint={"volume": {"size": "1Gi", "storageClassName": "no-such"}})
@@ -164,6 +170,7 @@ def test_a_class_of_storage_that_does_not_exist_is_named(kubectl: Kubectl) -> No
     kubectl.delete("rljob", job.name)
 
 
+@pytest.mark.long
 def test_a_volume_that_cannot_be_mounted_is_named_by_the_event_alone(kubectl: Kubectl) -> None:
     template = {
         "spec": {

@@ -92,6 +92,7 @@ def real_job(name: str) -> Object:
     )
 
 
+@pytest.mark.long
 def test_a_gang_is_refused_with_a_sentence_until_the_cluster_has_groups(
     cluster: Cluster, kubectl: Kubectl, node: Node, tmp_path: Path
 ) -> None:

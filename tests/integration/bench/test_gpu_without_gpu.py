@@ -46,6 +46,7 @@ def test_every_package_has_its_version() -> None:
     assert all("==" in line for line in done.stdout.splitlines())
 
 
+@pytest.mark.long
 def test_the_comparisons_run() -> None:
     done = start(sys.executable, "-m", "pytest", "-q", "tests/gpu/test_parity.py", RLJOB_GPU_TESTS_ON_CPU="1")
     assert done.returncode == 0, done.stdout

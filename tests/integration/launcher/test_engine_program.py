@@ -46,6 +46,7 @@ def test_a_start_may_take_longer_than_an_engine_may_be_silent(machine: Machine) 
     assert machine.coordinator.failures == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("machine", ["1000:4"], indirect=True)
 def test_a_start_that_takes_too_long_is_named_and_begun_again(machine: Machine) -> None:
     machine.spawn(ROLLOUT)

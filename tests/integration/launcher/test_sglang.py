@@ -109,6 +109,7 @@ def pod(replica: int) -> PodKey:
     return PodKey(role=Role.ROLLOUT, replica=replica)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("replica", "victim"), [pytest.param(0, "server"), pytest.param(1, "scheduler"), pytest.param(2, "detokenizer")]
 )

@@ -74,6 +74,7 @@ def dist(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.long
 def test_another_checkout_gives_the_same_bytes(checkout: Path, dist: Path, tmp_path: Path) -> None:
     """In another folder, of another zone, with files that others may not read and one that no commit has."""
     other = tmp_path / "other"

@@ -4,12 +4,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from tests.integration.run.job import RunningJob, at_leisure, make_manifest
 from tests.integration.run.test_models import save_model
 
 
+@pytest.mark.long  # test_checkpoint_commands trains by two
 def test_a_folders_model_is_trained_by_four_ranks_then_by_one_then_by_flat(tmp_path: Path) -> None:
     """Each goes on with what the one before it saved, reference version included, which each rank kept a part of."""
     model = save_model(tmp_path / "model", factor=1.0)

@@ -93,6 +93,7 @@ def interrupt(job: RunningJob, seconds: float) -> None:
     assert training["checkpoint"] == training["step"] + 1, job.stated()
 
 
+@pytest.mark.long
 def test_an_interrupted_gang_saves_together_and_goes_on_with_another_number_of_ranks(tmp_path: Path) -> None:
     manifest = make_gang(tmp_path)
     with RunningJob(tmp_path, manifest) as job:

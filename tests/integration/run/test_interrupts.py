@@ -62,11 +62,12 @@ def interrupt(job: RunningJob) -> None:
     job.start()
 
 
+@pytest.mark.long  # one moment is in test_folder
 @pytest.mark.parametrize(
     "moments",
     [
         pytest.param(MOMENTS, id="one after the other"),
-        *(pytest.param([moment], id=moment.__name__.strip("_"), marks=pytest.mark.long) for moment in MORE_MOMENTS),
+        *(pytest.param([moment], id=moment.__name__.strip("_")) for moment in MORE_MOMENTS),
     ],
 )
 def test_an_interrupted_run_ends_and_goes_on(tmp_path: Path, moments: Sequence[Callable[[RunningJob], None]]) -> None:

@@ -53,11 +53,12 @@ def generations(job: RunningJob) -> list[dict[str, Any]]:
     return [{**span["args"], "seconds": span["dur"] / 1e6} for span in spans]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("num_rollouts", "num_tokens", "made", "engine"),
     [
         pytest.param(1, SIMULATED_TOKENS, simulated, slow_by_itself, id="a simulated engine"),
-        pytest.param(2, 8000, dict, throttled_engine, id="a throttled engine", marks=pytest.mark.long),
+        pytest.param(2, 8000, dict, throttled_engine, id="a throttled engine"),
     ],
 )
 def test_no_answer_is_begun_twice_however_long_it_takes(

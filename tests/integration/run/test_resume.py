@@ -70,7 +70,8 @@ def test_a_run_whose_newest_checkpoint_was_damaged_goes_on_from_the_one_before(t
         assert f"from version {record['id']['version'] - 2}," in opened
 
 
-@pytest.mark.parametrize("first", [True, pytest.param(False, marks=pytest.mark.long)], ids=["roles go", "roles come"])
+@pytest.mark.long
+@pytest.mark.parametrize("first", [True, False], ids=["roles go", "roles come"])
 def test_a_resumed_run_may_have_a_role_that_no_job_needs_or_not(tmp_path: Path, first: bool) -> None:
     def manifest(*, has_them: bool) -> dict[str, Any]:
         made = at_leisure(make_simulated(tmp_path), tmp_path)

@@ -148,6 +148,7 @@ def test_a_killed_run_goes_on_with_new_engines(tmp_path: Path) -> None:
         job.assert_succeeded()
 
 
+@pytest.mark.long
 def test_a_server_that_answers_and_does_nothing_is_ended_by_its_rank(tmp_path: Path) -> None:
     """Its scheduler is stopped: its probe still answers that it lives.
 

@@ -46,6 +46,7 @@ def survive(job: RunningJob, num_faults: int) -> None:
     assert all(0 <= value < 0.5 for value in kl), f"rows were measured against another version: {kl}"
 
 
+@pytest.mark.long
 def test_ranks_of_one_pod(tmp_path: Path) -> None:
     with RunningJob(tmp_path, make_sharded(tmp_path, {"ranksPerPod": 2, "shards": 2})) as job:
         suffer(job, kill, 0, 1)

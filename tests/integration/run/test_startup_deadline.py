@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from .job import RunningJob, make_simulated
 
 REWARD = """
@@ -24,6 +26,7 @@ def made(folder: Path, seconds: float, limit: int) -> dict[str, Any]:
     return {**manifest, "spec": {**manifest["spec"], "startupDeadlineSeconds": limit}}
 
 
+@pytest.mark.long  # a cluster's job that is not ready in time is in test_startup
 def test_a_job_that_is_not_ready_in_time_ends_and_the_same_folder_goes_on_with_more_time(tmp_path: Path) -> None:
     with RunningJob(tmp_path, made(tmp_path, 600, 6)) as job:
         assert job.finish() == 1, job.stated()

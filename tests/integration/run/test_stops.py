@@ -32,6 +32,7 @@ def test_stopped_infrastructure_alone_is_named_and_started_again(tmp_path: Path,
         assert [event["message"] for event in job.events() if event["reason"] == "Hang"] == [event["message"]]
 
 
+@pytest.mark.long
 def test_a_stopped_launcher_is_replaced_with_its_rank(tmp_path: Path) -> None:
     # Its rank goes on working: the job must not be over before the silence is long enough.
     manifest = make_simulated(tmp_path, rollout={"numRollouts": 40}, restartPolicy=SHORT_PATIENCE)

@@ -87,6 +87,7 @@ def results_of(work: Path, name: str, world: int) -> list[dict[str, float]]:
     return found
 
 
+@pytest.mark.long
 def test_two_sharded_ranks_and_one_that_goes_on_train_what_a_flat_rank_trains(folder: Path) -> None:
     flat = run(folder, "Flat", 1)
     sharded = run(folder, "Fsdp", 2, families=",".join(FAMILIES))

@@ -51,7 +51,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
 
 WORLDS = [
     (1, "float64", "packed"),
-    (4, "float64", "packed"),
+    pytest.param(4, "float64", "packed", marks=pytest.mark.long),
     (2, "float32", "packed"),
     (2, "bfloat16", "packed"),
     (2, "float32", "padded"),

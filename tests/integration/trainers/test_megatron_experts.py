@@ -149,6 +149,7 @@ def first(bench: Bench) -> Bench:
     return bench
 
 
+@pytest.mark.long  # test_megatron_layouts has experts, too
 @pytest.mark.parametrize(("layout", "by_row", "rows"), [one[:3] for one in FIRST], ids=[one[3] for one in FIRST])
 def test_balanced_experts_train_like_a_plain_loop(
     layout: str, by_row: bool, rows: int, first: Bench, plain: Plain

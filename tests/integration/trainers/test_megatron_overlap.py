@@ -56,6 +56,7 @@ def assert_alike(bench: Bench, run: Run, world: int) -> None:
         torch.testing.assert_close(found_weights[key], tensor, rtol=1e-5, atol=2e-6, msg=key)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", FIRST, ids=", ".join)
 def test_an_exchange_beside_the_last_pass_changes_nothing(case: tuple[str, str], first: Bench) -> None:
     assert_alike(first, run_of(*case), 2)

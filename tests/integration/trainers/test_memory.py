@@ -30,6 +30,7 @@ def assert_holds(by_formula: ProcessMemory, state: int, peak: int) -> None:
     assert 1 / WITHIN < by_formula.peak / peak < WITHIN
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", JOBS)
 def test_the_formula_holds(name: str, measured: dict[str, dict[str, int]]) -> None:
     spec, found = job_of(name), measured[name]
