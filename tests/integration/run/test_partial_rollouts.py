@@ -102,6 +102,7 @@ def test_what_a_replica_was_generating_when_it_was_scaled_down_is_carried_on_by_
             # Steps end while rollouts are idle. That it is time to scale is found while all three groups are in work.
             stop(job.process.pid)
             job.wait_for("answers of three groups", lambda: saved(job) >= 3)
+            assert carried(job) == 0
             os.kill(job.process.pid, signal.SIGCONT)
             job.wait_for("the end of an answer", lambda: saved(job) < 3)
         job.wait_for("tokens of the replica that went", lambda: carried(job) > 0)
