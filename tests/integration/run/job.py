@@ -307,6 +307,14 @@ class RunningJob:
         self.wait_gone()
         return report
 
+    def refused(self) -> list[str]:
+        """Ends soon in its first epoch with exit code 64, nothing left over; gives what it says it cannot work with."""
+        code = self.finish()
+        assert code == 64, f"exit code {code}\n{self.stated()}"
+        self.assert_epoch(1)
+        self.wait_gone()
+        return [event["message"] for event in self.events() if event["reason"] == "ConfigurationError"]
+
     def assert_epoch(self, epoch: int) -> None:
         """The job is in this epoch: it was restarted so often and no oftener."""
         assert self.epoch() == epoch, f"epoch {self.epoch()}, not {epoch}\n{self.stated()}"

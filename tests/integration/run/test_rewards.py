@@ -96,12 +96,9 @@ def test_a_reward_that_cannot_work_fails_the_job_at_once_with_its_sentence(
     tmp_path: Path, body: str, sentence: str
 ) -> None:
     with RunningJob(tmp_path, with_reward(tmp_path, body)) as job:
-        assert job.finish() == 64
-        (event,) = [event for event in job.events() if event["reason"] == "ConfigurationError"]
-        assert event["message"].startswith("rollout-0: rollout.reward.custom.function: graders:score ")
-        assert sentence in event["message"]
-        job.assert_epoch(1)
-        job.wait_gone()
+        (message,) = job.refused()
+        assert message.startswith("rollout-0: rollout.reward.custom.function: graders:score ")
+        assert sentence in message
 
 
 def test_checkpoints_of_another_run_are_refused_with_a_sentence(tmp_path: Path) -> None:

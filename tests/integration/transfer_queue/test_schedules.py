@@ -45,23 +45,23 @@ def run_schedule(servers: Servers, seed: int, *, staleness: int, every_steps: in
     random = Random(seed)
     steps = {"step_rows": 2} if seed % 4 == 3 else {}
     shape = make_shape(staleness=staleness, rollouts=5, critic=seed // 6 % 2, **steps)
-    shape = replace(shape, **ORDERS[seed // 6 % len(ORDERS)])
+    shape = replace(shape, has_curriculum=seed % 2 == 1, **ORDERS[seed // 6 % len(ORDERS)])
     world = World(servers, shape, random, every_steps=every_steps)
     # Killing the control Redis costs most of a schedule's time: some schedules do it.
     faults = [strike_replica, strike_forward, strike_job, strike_unit, take_work] + [strike_control, strike_tail] * (
         seed % 8 == 7
     )
-    left, mark = MOST_FAULTS, servers.sync_control() if seed % 8 == 7 else 0
+    left = MOST_FAULTS
     try:
         for action in itertools.count():
             assert action < MOST_ACTIONS, f"seed {seed}: no end in sight: {describe(world)} {world.admin.stats()}"
             if world.finished:
                 break
             if action % 200 == 100 and seed % 8 == 7:
-                mark = servers.sync_control()
+                world.sync()
             if left and random.random() < 0.015:
                 left -= 1
-                random.choice(faults)(world, mark)
+                random.choice(faults)(world)
                 assert world.proof() == [], f"seed {seed}: after a fault: {describe(world)}"
             world.act()
             if action % CHECK_EVERY == 0:
@@ -81,29 +81,29 @@ def assert_once(world: World, seed: int) -> None:
     assert set(surviving.values()) == {1}, f"seed {seed}: rows were trained twice: {describe(world)}"
 
 
-def strike_replica(world: World, _mark: int) -> None:
+def strike_replica(world: World) -> None:
     world.kill_replica(world.random.randrange(len(world.replicas)))
 
 
-def take_work(world: World, _mark: int) -> None:
+def take_work(world: World) -> None:
     world.take_back(world.random.randrange(len(world.replicas)))
 
 
-def strike_forward(world: World, _mark: int) -> None:
+def strike_forward(world: World) -> None:
     world.kill_forward(world.random.randrange(len(world.forwards)))
 
 
-def strike_job(world: World, _mark: int) -> None:
+def strike_job(world: World) -> None:
     world.restart("somebody died")
 
 
-def strike_unit(world: World, _mark: int) -> None:
+def strike_unit(world: World) -> None:
     world.lose_unit(world.random.randrange(len(world.servers.units)))
 
 
-def strike_control(world: World, _mark: int) -> None:
+def strike_control(world: World) -> None:
     world.restart_control()
 
 
-def strike_tail(world: World, mark: int) -> None:
-    world.lose_tail(mark)
+def strike_tail(world: World) -> None:
+    world.lose_tail()

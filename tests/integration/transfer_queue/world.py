@@ -27,7 +27,9 @@ from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.transfer_queue.admin import InWork, QueueAdmin, QueueAdminTiming
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.errors import Fenced, Incomplete, LeaseLost, TicketLost
+from rljob_workers.transfer_queue.pass_rates import UNSCORED, GroupScore
 from rljob_workers.transfer_queue.types import Batch, GroupRows, GroupSoFar, QueueShape, Task, TaskKind, Ticket
+from tests.integration.transfer_queue.lessons import Lessons
 from tests.integration.transfer_queue.proof import breaches
 from tests.integration.transfer_queue.servers import Servers
 
@@ -69,6 +71,8 @@ def make_incarnation(role: Role, epoch: int, replica: int = 0) -> Incarnation:
 
 SAVED_SHARE = 0.3
 """Of the turns in which samples grow."""
+PASS_REWARD = 500
+REFUSED = GroupScore(2, 1, 700.0)
 
 
 def _so_far(ticket: Ticket, samples: list[list[tuple[WeightId, int]]]) -> GroupSoFar:
@@ -146,6 +150,9 @@ class World:
         self.random = random
         self._saves = Random(random.getrandbits(32))
         """Of its own: who saves decides on nothing else."""
+        self._lessons = Lessons(Random(random.getrandbits(32)))
+        self._lessons_of: dict[int, Lessons] = {}
+        """By version, as the table of its checkpoint has them."""
         self.history = History()
         self._every_steps = every_steps
         self._numbers = 0
@@ -170,6 +177,12 @@ class World:
         self.forwards: list[Forward] = []
         self.trainers: list[Trainer] = []
         self.restart("first start")
+        self.sync()
+
+    def sync(self) -> None:
+        """A control Redis that loses its tail knows what it knows now."""
+        self._length = self.servers.sync_control()
+        self._then = (self.recorded, self.epoch, self.published, self._lessons.at_this_moment())
 
     @property
     def finished(self) -> bool:
@@ -185,7 +198,8 @@ class World:
     def proof(self) -> list[str]:
         """What is broken, after a sweep."""
         self.admin.sweeper.sweep()
-        return [*self.admin.check(), *breaches(self.servers, self.shape)]
+        broken = self._lessons.differing(self.replicas[0].queue)
+        return [*self.admin.check(), *breaches(self.servers, self.shape), *broken]
 
     def act(self) -> None:
         """One random piece of work of one random actor."""
@@ -224,6 +238,7 @@ class World:
         self.history.faults["kill"] += 1
         dead = self.replicas[index]
         self.admin.suspect(dead.incarnation.id)
+        self._count_set_aside()
         self.admin.end_incarnation(dead.incarnation.id)
         self.zombies.append(dead)
         self.replicas[index] = self._new_replica(index)
@@ -262,15 +277,20 @@ class World:
         if self.admin.open_server(self._seen_seq()) is not ServerState.OPEN:
             self.history.broken.append("nothing was lost, but the server was not opened")
 
-    def lose_tail(self, length: int) -> None:
-        """The append-only file ends `length` bytes in: what came after is lost."""
+    def lose_tail(self) -> None:
+        """The append-only file ends where the last `sync` left it: what came after is lost."""
         self.history.faults["tail"] += 1
         before = self._server_seq()
-        self.servers.restart_control(length)
+        self.servers.restart_control(self._length)
         expected = ServerState.LOST if self._server_seq() < before else ServerState.OPEN
         if self.admin.open_server(self._seen_seq()) is not expected:
             self.history.broken.append(f"a server that was {expected} was not noticed")
         elif expected is ServerState.LOST:
+            recorded, epoch, published, self._lessons = self._then
+            record = self._record
+            if record and recorded < self.recorded and (epoch < record.epoch or published < self.recorded):
+                self._lessons = self._lessons_of[self.recorded]  # the table of the checkpoint takes its place
+            self._lessons = self._lessons.at_this_moment()
             self.restart("the control state lost its tail", lost=True)
 
     # --- work ----------------------------------------------------------------------------------------------------
@@ -286,6 +306,7 @@ class World:
                 self._check_tickets(replica, answer)
                 for ticket in answer:
                     replica.work[ticket.id] = (ticket, [[] for _ in range(self.shape.samples_per_prompt)])
+                self._choose(replica, answer)
                 self._go_on(replica, answer)
         elif choice < 0.75:
             for _, samples in replica.work.values():
@@ -302,6 +323,17 @@ class World:
             self._put_in_vain(replica)
         elif replica.work:
             self._let_go(replica)
+
+    def _choose(self, replica: Replica, tickets: list[Ticket]) -> None:
+        if self.shape.has_curriculum:
+            self.history.broken += self._lessons.choose(replica.queue, tickets)
+
+    def _count_set_aside(self) -> None:
+        aside = self.admin.set_aside()
+        for one in aside:
+            self._lessons.count(one.prompt_index)
+        if aside:
+            self.admin.forget_set_aside(len(aside))
 
     def _go_on(self, replica: Replica, tickets: list[Ticket]) -> None:
         """Behind what was saved of them; the trainer judges every token by its weight."""
@@ -325,14 +357,16 @@ class World:
         choice = self.random.random()
         if choice < 0.4:
             replica.queue.return_tickets([ticket], killed=self.random.random() < 0.3)
+            self._count_set_aside()
         elif choice < 0.7:
             self.admin.beats([InWork(replica.incarnation.id, [*replica.work, *replica.in_vain], [])])
             self.admin.beats([InWork(replica.incarnation.id, [*replica.work, *replica.in_vain], [])])
         else:
             is_attempt, is_refused = choice < 0.9, 0.8 <= choice < 0.9
+            self._lessons.count(ticket.prompt_index, REFUSED if is_refused else UNSCORED)
             try:
                 if is_refused:
-                    drawn = replica.queue.refuse(ticket)
+                    drawn = replica.queue.refuse(ticket, REFUSED)
                 elif is_attempt:
                     drawn = replica.queue.redraw(ticket, "a reward failed")
                 else:
@@ -347,6 +381,7 @@ class World:
             if (drawn.attempt, drawn.refused) != draw or (has_moved and not may_move):
                 self.history.broken.append(f"{ticket} was redrawn as {drawn}")
             replica.work[drawn.id] = (drawn, [[] for _ in range(self.shape.samples_per_prompt)])
+            self._choose(replica, [drawn])
 
     def _check_tickets(self, replica: Replica, tickets: list[Ticket]) -> None:
         for ticket in tickets:
@@ -373,6 +408,7 @@ class World:
             del replica.work[ticket.id]
             oldest = min(weight.version for tokens in samples for weight, _ in tokens)
             if place is not None:
+                self._lessons.count(ticket.prompt_index, group.score)
                 self._rewards[place] = float(group.columns["rewards"].values.sum())
                 self.history.faults["swap"] += place.rollout_id < ticket.rollout_id
                 self.history.faults["later"] += place.rollout_id > ticket.rollout_id
@@ -403,6 +439,7 @@ class World:
             {"tokens": Jagged.from_rows(numbers), "rewards": Jagged.scalars(rewards)},
             [min(row, key=lambda weight: weight.version) for row in weights],
             [max(row, key=lambda weight: weight.version) for row in weights],
+            score=GroupScore.of(rewards.tolist(), PASS_REWARD),
         )
 
     def _forward_acts(self, forward: Forward) -> None:
@@ -533,6 +570,7 @@ class World:
             self._due.append(version)
             self._saved[version] = dict(self.chain)
             self._tables[version] = trainer.ranks[0].ticket_table()
+            self._lessons_of[version] = self._lessons.at_this_moment()
         trainer.rollout, trainer.batch_index = trainer.rollout + 1, 0
 
     def _checkpoint(self) -> None:
