@@ -36,13 +36,13 @@ class Queue:
         self.saves: list[list[GroupSoFar]] = []
         self.saved: dict[int, bytes] = {}
 
-    def save_partials(self, groups: Sequence[GroupSoFar]) -> list[bool]:
+    def save(self, groups: Sequence[GroupSoFar]) -> list[bool]:
         self.saves.append(list(groups))
         if self.takes:
             self.saved |= {group.ticket.id: group.data for group in groups}
         return [self.takes] * len(groups)
 
-    def read_partials(self, tickets: Sequence[Ticket]) -> dict[int, bytes]:
+    def read(self, tickets: Sequence[Ticket]) -> dict[int, bytes]:
         return {ticket.id: self.saved[ticket.id] for ticket in tickets if ticket.id in self.saved}
 
 

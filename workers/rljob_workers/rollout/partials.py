@@ -19,7 +19,7 @@ from rljob_workers.rollout.engine_access import RankEngine
 from rljob_workers.rollout.sampling import GenerateConfig
 from rljob_workers.rollout.trajectory import place_of
 from rljob_workers.rollout.verification import WeightProof
-from rljob_workers.transfer_queue.client import TransferQueueClient
+from rljob_workers.transfer_queue.saved_partials import SavedPartials
 from rljob_workers.transfer_queue.types import GroupSoFar, Ticket
 
 _log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class Partials:
         config: PartialConfig,
         generate: GenerateConfig,
         stage: ContinuingStage,
-        queue: TransferQueueClient,
+        queue: SavedPartials,
         engine: RankEngine,
         proof: WeightProof,
         counters: MutableMapping[str, float],
@@ -69,7 +69,7 @@ class Partials:
 
     def continued(self, tickets: Sequence[PromptedTicket]) -> list[PromptedTicket]:
         """The tickets with what there is of their samples."""
-        saved = self._queue.read_partials([each.ticket for each in tickets])
+        saved = self._queue.read([each.ticket for each in tickets])
         return [self._continued(each, saved[each.ticket.id]) if each.ticket.id in saved else each for each in tickets]
 
     def save_if_due(self, tickets: Iterable[Ticket], begun: Mapping[int, int]) -> None:
@@ -101,7 +101,7 @@ class Partials:
                 sizes.append(size)
         if not grown:
             return
-        for group, size, is_saved in zip(grown, sizes, self._queue.save_partials(grown), strict=True):
+        for group, size, is_saved in zip(grown, sizes, self._queue.save(grown), strict=True):
             if is_saved:
                 self._saved[group.ticket.id] = size
 
