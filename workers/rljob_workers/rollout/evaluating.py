@@ -220,7 +220,7 @@ class Evaluator:
         calls = EngineCalls(self._engine.progress, [], stall_seconds=self._stall_seconds, moved=lambda _: None)
         request = self._engine.client.generate([each.token_ids for each in prompts], params, progress=calls.made)
         drawn = [generation.samples[0] for generation in await calls.watch(request)]
-        if any(sample.finish_reason is FinishReason.ABORT for sample in drawn):
+        if any(sample.goes_on for sample in drawn):
             raise EngineEmptied("the samples were aborted at the engine: they are no answers")
         return drawn
 
