@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -230,3 +231,13 @@ def test_the_epoch_of_a_lost_tail_begins_without_partials(make_job: MakeJob) -> 
     job.admin.open_server(job.rollout.calls.seen_seq)
     job.admin.raise_epoch(Epoch(2), "d2", "the tail is lost", None)
     assert saved_prompts(job) == []
+
+
+def test_a_job_that_saves_no_more_forgets_what_it_had_saved(make_job: MakeJob) -> None:
+    job = make_job()
+    tickets = job.tickets(2)
+    save(job, tickets)
+    job.reopen(replace(job.shape, has_partials=False), 2)
+    assert saved_prompts(job) == []
+    assert job.put(job.tickets(2, weight(0, 2)), weight(0, 2)) == [True, True]
+    job.prove()

@@ -60,6 +60,7 @@ def make_shape(*, staleness: int = 1, rollouts: int = 6, batch: int = 2, samples
             ADVANTAGES,
             *(replace(task, rows_per_step=other.get("step_rows")) for task in training),
         ),
+        has_partials=True,
     )
 
 
