@@ -107,7 +107,7 @@ class TransferQueueClient:
         )
         self.partials = SavedPartials(calls)
         self.curriculum = CurriculumRows(calls)
-        self.evaluation = EvaluationSamples(calls)
+        self.evaluation = EvaluationSamples(calls, Wait[bool](calls.notices, "evaluated", time.monotonic))
         self._shape = shape
         self._elements = Elements.of(shape)
         self._tasks = {task.name: task for task in shape.tasks}

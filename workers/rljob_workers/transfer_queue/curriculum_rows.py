@@ -7,6 +7,7 @@ draw stands for all ranks: `control/lua/curriculum.lua`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,27 +17,25 @@ from rljob_workers.transfer_queue.rank_calls import RankCalls
 _NO_ROW = 0xFFFFFFFF
 
 
+@dataclass(frozen=True, slots=True)
 class CurriculumRows:
     """Looks up and chooses; see `data.curriculum.ChosenRows`."""
 
-    def __init__(self, calls: RankCalls) -> None:
-        self._calls = calls
+    calls: RankCalls
 
     def chosen(self, draws: range) -> list[int | None]:
         """The row of the data of each draw; None where none is chosen yet."""
-        waiting = f"{self._calls} looks up the rows of {len(draws)} draws"
-        (packed,) = self._calls.read("chosen", draws.start, len(draws), waiting=waiting)
+        waiting = f"{self.calls} looks up the rows of {len(draws)} draws"
+        (packed,) = self.calls.read("chosen", draws.start, len(draws), waiting=waiting)
         return [None if row == _NO_ROW else row for row in np.frombuffer(packed, "<u4").tolist()]
 
     def choose(self, draws: Sequence[int], rows: Sequence[int]) -> list[int]:
         """Chooses a row for each draw, and gives the rows that stand: what was chosen before is not changed."""
         packed = [np.array(numbers, "<u4").tobytes() for numbers in (draws, rows)]
-        (chosen,) = self._calls.change(
-            "choose", *packed, waiting=f"{self._calls} chooses the rows of {len(draws)} draws"
-        )
+        (chosen,) = self.calls.change("choose", *packed, waiting=f"{self.calls} chooses the rows of {len(draws)} draws")
         return [int(row) for row in np.frombuffer(chosen, "<u4")]
 
     def pass_rates(self, num_rows: int) -> PassRates:
         """What the samples of each of the data's rows have earned so far."""
-        (packed,) = self._calls.read("pass_rates", waiting=f"{self._calls} reads the pass rates")
+        (packed,) = self.calls.read("pass_rates", waiting=f"{self.calls} reads the pass rates")
         return PassRates.parse(packed, num_rows)

@@ -6,8 +6,8 @@ decides which sample is whose. Knows numbers of samples and bytes of results alo
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from itertools import chain
 
 from rljob_api.names import WeightVersion
@@ -18,12 +18,13 @@ from rljob_workers.transfer_queue.rank_calls import RankCalls
 from rljob_workers.transfer_queue.types import EvaluationState, EvaluationWaits
 
 
+@dataclass(frozen=True, slots=True)
 class EvaluationSamples:
     """One incarnation's part of evaluations."""
 
-    def __init__(self, calls: RankCalls) -> None:
-        self._calls = calls
-        self._wait = Wait[bool](calls.notices, "evaluated", time.monotonic)
+    calls: RankCalls
+    wait: Wait[bool]
+    """For the end of an evaluation."""
 
     def claim(
         self, holds: WeightId, digest: str, num_samples: int, limit: int, in_work: Collection[int]
@@ -36,11 +37,11 @@ class EvaluationSamples:
         """
         question: list[Argument] = [holds.lineage, holds.version, digest, num_samples, limit, *in_work]
         try:
-            reply = self._calls.change(
+            reply = self.calls.change(
                 "claim_evaluation",
                 *question,
-                deadline=self._calls.soon(),
-                waiting=f"{self._calls} waits for samples to evaluate",
+                deadline=self.calls.soon(),
+                waiting=f"{self.calls} waits for samples to evaluate",
             )
         except (ControlUnreachable, NotOpen):
             return EvaluationWaits.CLOSED
@@ -51,16 +52,16 @@ class EvaluationSamples:
     def put(self, version: WeightVersion, results: Mapping[int, bytes]) -> int:
         """Keeps results of samples that this rank still has; gives how many of them were kept."""
         listed: Iterable[Argument] = chain.from_iterable(results.items())
-        (taken,) = self._calls.change(
-            "put_evaluation", version, *listed, waiting=f"{self._calls} puts {len(results)} scores"
+        (taken,) = self.calls.change(
+            "put_evaluation", version, *listed, waiting=f"{self.calls} puts {len(results)} scores"
         )
         return int(taken)
 
     def hand_back(self, samples: Collection[int], *, killed: bool = False) -> None:
         """Hands samples back. `killed`: an engine died working on them: their prompts become suspects."""
         if samples:
-            self._calls.change(
-                "return_evaluation", int(killed), *samples, waiting=f"{self._calls} returns {len(samples)} samples"
+            self.calls.change(
+                "return_evaluation", int(killed), *samples, waiting=f"{self.calls} returns {len(samples)} samples"
             )
 
     def is_over(self, version: WeightVersion, timeout: float) -> bool:
@@ -68,11 +69,11 @@ class EvaluationSamples:
 
         False, too, while the control Redis does not answer.
         """
-        wait, patience = self._wait, self._calls.timing.claim_patience_seconds
+        wait, patience = self.wait, self.calls.timing.claim_patience_seconds
         for deadline in wait.turns(version, timeout):
             try:
-                reply = self._calls.read(
-                    "evaluation", deadline=deadline + patience, waiting=f"{self._calls} waits for an evaluation"
+                reply = self.calls.read(
+                    "evaluation", deadline=deadline + patience, waiting=f"{self.calls} waits for an evaluation"
                 )
             except (ControlUnreachable, NotOpen):
                 wait.failed(False)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -40,11 +41,11 @@ def _bytes_column(data: bytes) -> Jagged:
     return Jagged.from_rows([torch.frombuffer(bytearray(data), dtype=torch.uint8)])
 
 
+@dataclass(frozen=True, slots=True)
 class SavedPartials:
     """Saves and reads by ticket."""
 
-    def __init__(self, calls: RankCalls) -> None:
-        self._calls = calls
+    calls: RankCalls
 
     def save(self, groups: Sequence[GroupSoFar]) -> list[bool]:
         """Saves what was generated of groups, in the place of what was saved of them before.
@@ -54,10 +55,10 @@ class SavedPartials:
         """
         if not groups:
             return []
-        deadline, waiting = self._calls.soon(), f"{self._calls} saves what was generated of {len(groups)} groups"
+        deadline, waiting = self.calls.soon(), f"{self.calls} saves what was generated of {len(groups)} groups"
         columns = {f"partial{group.ticket.id}": _bytes_column(group.data) for group in groups}
         try:
-            stored = self._calls.units.store(columns, deadline=deadline, waiting=waiting)
+            stored = self.calls.units.store(columns, deadline=deadline, waiting=waiting)
         except (StorageFull, StorageUnreachable):
             return [False] * len(groups)
         chunks = [placement.chunks[0] for placement in stored.values()]
@@ -66,14 +67,14 @@ class SavedPartials:
         for group, chunk in zip(groups, chunks, strict=True):
             arguments += (group.ticket.id, pack_weights(group.oldest, group.newest), describe(chunk))
         try:
-            [verdicts] = self._calls.change("save_partials", *arguments, deadline=deadline, waiting=waiting)
+            [verdicts] = self.calls.change("save_partials", *arguments, deadline=deadline, waiting=waiting)
         except StaleUnit:
-            self._calls.discard(chunks)
-            self._calls.units.close()
+            self.calls.discard(chunks)
+            self.calls.units.close()
             return [False] * len(groups)
         except (ControlUnreachable, NotOpen):
             return [False] * len(groups)  # it may have been made all the same: the bytes are left to the sweep
-        self._calls.count("queue_put_bytes", sum(chunk.num_bytes for chunk in chunks))
+        self.calls.count("queue_put_bytes", sum(chunk.num_bytes for chunk in chunks))
         return [verdict == "1" for verdict in verdicts.decode()]
 
     def read(self, tickets: Sequence[Ticket]) -> dict[int, bytes]:
@@ -83,10 +84,10 @@ class SavedPartials:
         """
         if not tickets:
             return {}
-        waiting = f"{self._calls} reads what was generated of {len(tickets)} groups"
+        waiting = f"{self.calls} reads what was generated of {len(tickets)} groups"
         ids = [ticket.id for ticket in tickets]
         try:
-            lines = self._calls.change("read_partials", *ids, deadline=self._calls.soon(), waiting=waiting)
+            lines = self.calls.change("read_partials", *ids, deadline=self.calls.soon(), waiting=waiting)
         except (ControlUnreachable, NotOpen):
             return {}
         found: dict[int, bytes] = {}
@@ -99,6 +100,6 @@ class SavedPartials:
     def _read_one(self, chunk: ChunkRef, waiting: str) -> bytes:
         rows = np.array([[0, 0, chunk.num_bytes - HEADER_BYTES]], np.uint32)
         placement = {chunk.field: FieldPlacement((chunk,), rows)}
-        column = self._calls.units.fetch(placement, deadline=self._calls.soon(), waiting=waiting)[chunk.field]
-        self._calls.count("queue_got_bytes", column.values.nbytes)
+        column = self.calls.units.fetch(placement, deadline=self.calls.soon(), waiting=waiting)[chunk.field]
+        self.calls.count("queue_got_bytes", column.values.nbytes)
         return bytes(column.values.numpy().tobytes())
