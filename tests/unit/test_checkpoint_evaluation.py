@@ -33,7 +33,7 @@ def test_each_sample_is_had_by_one_at_a_time_and_none_is_lost(num_samples: int, 
     scored: set[int] = set()
 
     def claim(limit: int) -> list[int]:
-        answer = work.claim_evaluation(WEIGHT, "", num_samples, limit, ())
+        answer = work.claim(WEIGHT, "", num_samples, limit, ())
         return [] if isinstance(answer, EvaluationWaits) else answer
 
     for limit, is_scored in turns:
@@ -41,22 +41,22 @@ def test_each_sample_is_had_by_one_at_a_time_and_none_is_lost(num_samples: int, 
         assert len(numbers) <= limit
         assert scored.isdisjoint(numbers)
         if is_scored:
-            assert work.put_evaluation(WEIGHT.version, {number: result(number) for number in numbers}) == len(numbers)
+            assert work.put(WEIGHT.version, {number: result(number) for number in numbers}) == len(numbers)
             scored.update(numbers)
         else:
-            work.return_evaluation(numbers)
+            work.hand_back(numbers)
     while numbers := claim(7):
-        work.put_evaluation(WEIGHT.version, {number: result(number) for number in numbers})
+        work.put(WEIGHT.version, {number: result(number) for number in numbers})
     assert sorted(work.results) == list(range(num_samples))
-    assert work.claim_evaluation(WEIGHT, "", num_samples, 1, ()) is EvaluationWaits.OVER
+    assert work.claim(WEIGHT, "", num_samples, 1, ()) is EvaluationWaits.OVER
 
 
 def test_what_others_have_is_waited_for_and_the_first_result_counts() -> None:
     work = SampleList()
-    assert work.claim_evaluation(WEIGHT, "", 1, 5, ()) == [0]
-    assert work.claim_evaluation(WEIGHT, "", 1, 5, ()) is EvaluationWaits.TAKEN
-    assert work.put_evaluation(WEIGHT.version, {0: result(0)}) == 1
-    assert work.put_evaluation(WEIGHT.version, {0: result(7)}) == 0
+    assert work.claim(WEIGHT, "", 1, 5, ()) == [0]
+    assert work.claim(WEIGHT, "", 1, 5, ()) is EvaluationWaits.TAKEN
+    assert work.put(WEIGHT.version, {0: result(0)}) == 1
+    assert work.put(WEIGHT.version, {0: result(7)}) == 0
     assert work.results[0].prompt == 0
 
 

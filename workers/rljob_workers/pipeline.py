@@ -178,4 +178,5 @@ def queue_shape(spec: RLJobSpec) -> QueueShape:
         tasks=(*_forward_tasks(spec), *_training_tasks(spec)),
         kinds=tuple(FieldKind(column.value, column.dtype, column.inner) for column in Column if column in columns),
         has_curriculum=spec.rollout.curriculum is not None,
+        has_partials=spec.rollout.partial is not None,
     )

@@ -38,7 +38,7 @@ def main(context: RankContext) -> int:
             checksums=spec.transfer_queue.checksums,
             counters=session.counters,
         )
-        session.follow_seq(lambda: queue.seen_seq)
+        session.follow_seq(lambda: queue.calls.seen_seq)
         topology = spec.roles.topology(incarnation.key.role)
         _LOOPS[incarnation.key.role](RankParts(context, spec, topology, session, queue, timeline))
     return EXIT_SUCCEEDED

@@ -60,9 +60,9 @@ def test_the_end_is_in_events_status_and_metrics_also_after_a_restart(world: Wor
     with closing(client_of(world)) as queue:
         assert world.status().evaluation is None
         assert "rljob_evaluation" not in world.call("GET", "/metrics").decode()
-        assert queue.claim_evaluation(weight(0), digest(world.job), SIZE, SIZE, []) == [0, 1, 2, 3]
-        assert queue.put_evaluation(FIRST, RESULTS) == SIZE
-        eventually(lambda: queue.is_evaluated(FIRST, timeout=1.0), "the end")
+        assert queue.evaluation.claim(weight(0), digest(world.job), SIZE, SIZE, []) == [0, 1, 2, 3]
+        assert queue.evaluation.put(FIRST, RESULTS) == SIZE
+        eventually(lambda: queue.evaluation.is_over(FIRST, timeout=1.0), "the end")
     world.restart()
     (event,) = eventually(lambda: world.reported(EventKind.EVALUATED), "the event")
     assert event.message == "Version 0 was evaluated: gsm8k mean@2 0.3750, pass@2 0.5000."
@@ -84,14 +84,14 @@ def test_prompts_that_were_set_aside_are_counted_and_named(world: World) -> None
     world.begin()
     with closing(client_of(world)) as queue:
         work = digest(world.job)
-        taken = queue.claim_evaluation(weight(0), work, SIZE, SIZE, [])
+        taken = queue.evaluation.claim(weight(0), work, SIZE, SIZE, [])
         assert isinstance(taken, list)
-        queue.return_evaluation(taken, killed=True)
+        queue.evaluation.hand_back(taken, killed=True)
         for _ in range(world.job.spec.rollout.max_prompt_kills):
-            assert queue.claim_evaluation(weight(0), work, SIZE, SIZE, []) == [0, 1]
-            queue.return_evaluation([0, 1], killed=True)
-        assert queue.claim_evaluation(weight(0), work, SIZE, SIZE, []) == [2, 3]
-        assert queue.put_evaluation(FIRST, {number: RESULTS[number] for number in (2, 3)}) == 2
+            assert queue.evaluation.claim(weight(0), work, SIZE, SIZE, []) == [0, 1]
+            queue.evaluation.hand_back([0, 1], killed=True)
+        assert queue.evaluation.claim(weight(0), work, SIZE, SIZE, []) == [2, 3]
+        assert queue.evaluation.put(FIRST, {number: RESULTS[number] for number in (2, 3)}) == 2
     (event,) = eventually(lambda: world.reported(EventKind.EVALUATED), "the event")
     assert event.message == (
         "Version 0 was evaluated: gsm8k mean@2 0.0000, pass@2 0.0000. Set aside of gsm8k, since an engine died of each"
@@ -107,12 +107,12 @@ def test_scores_of_other_sets_are_no_result_and_are_made_again(world: World) -> 
     world.begin()
     with closing(client_of(world)) as queue:
         before = digest(evaluated(pass_reward=0.5))
-        assert queue.claim_evaluation(weight(0), before, SIZE, SIZE, []) == [0, 1, 2, 3]
-        assert queue.put_evaluation(FIRST, RESULTS) == SIZE
-        assert not queue.is_evaluated(FIRST, timeout=2.0), "the coordinator looks several times"
+        assert queue.evaluation.claim(weight(0), before, SIZE, SIZE, []) == [0, 1, 2, 3]
+        assert queue.evaluation.put(FIRST, RESULTS) == SIZE
+        assert not queue.evaluation.is_over(FIRST, timeout=2.0), "the coordinator looks several times"
         assert world.status().evaluation is None
-        assert queue.claim_evaluation(weight(0), digest(world.job), SIZE, SIZE, []) == [0, 1, 2, 3]
-        assert queue.put_evaluation(FIRST, RESULTS) == SIZE
-        eventually(lambda: queue.is_evaluated(FIRST, timeout=1.0), "the end")
+        assert queue.evaluation.claim(weight(0), digest(world.job), SIZE, SIZE, []) == [0, 1, 2, 3]
+        assert queue.evaluation.put(FIRST, RESULTS) == SIZE
+        eventually(lambda: queue.evaluation.is_over(FIRST, timeout=1.0), "the end")
     (event,) = world.reported(EventKind.EVALUATED)
     assert event.message == "Version 0 was evaluated: gsm8k mean@2 0.3750, pass@2 0.5000."

@@ -37,7 +37,7 @@ class Lessons:
         """A rank would have a row for each of its tickets, and for the draws behind them. Gives what is broken."""
         held = {ticket.prompt_index for ticket in tickets}
         draws = sorted(held | {draw + 1 for draw in held})
-        found = queue.choose_rows(draws, [self._random.randrange(ROWS) for _ in draws])
+        found = queue.curriculum.choose(draws, [self._random.randrange(ROWS) for _ in draws])
         return [
             f"draw {draw} was of row {self._rows[draw]}, and is of row {row}"
             for draw, row in zip(draws, found, strict=True)
@@ -53,7 +53,7 @@ class Lessons:
 
     def differing(self, queue: TransferQueueClient) -> list[str]:
         """What the queue has counted otherwise."""
-        rates = queue.pass_rates(ROWS)
+        rates = queue.curriculum.pass_rates(ROWS)
         columns = (rates.draws, rates.samples, rates.passed, rates.total_reward)
         found = {row: [column[row].item() for column in columns] for row in range(ROWS)}
         return [

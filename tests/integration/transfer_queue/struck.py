@@ -104,7 +104,7 @@ class StruckMachine(QueueMachine):
         """It takes over; leases count from here."""
         self.admin.close()
         self.admin = QueueAdmin(self.endpoints, self.shape, timing=QueueAdminTiming(unlisted_seconds=0))
-        assert self.admin.open_server(max(member.queue.seen_seq for member in self.members)) is ServerState.OPEN
+        assert self.admin.open_server(max(member.queue.calls.seen_seq for member in self.members)) is ServerState.OPEN
         self.over.clear()
 
     def a_sweep(self, _which: int) -> None:

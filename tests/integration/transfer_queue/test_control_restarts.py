@@ -33,7 +33,7 @@ def test_a_restarted_server_is_refused_until_it_is_opened(make_job: MakeJob) -> 
     with pytest.raises(NotOpen, match=r"the coordinator has not opened it .*rollout-0.0 puts 1 groups of train_0"):
         job.put(tickets)
     assert job.rollout.claim_tickets(weight(0), 1, 0) is Withheld.CLOSED
-    assert job.admin.open_server(job.rollout.seen_seq) is ServerState.OPEN
+    assert job.admin.open_server(job.rollout.calls.seen_seq) is ServerState.OPEN
     assert job.put(tickets) == [True]
 
 
@@ -73,7 +73,7 @@ def test_a_lost_tail_is_noticed_and_stays_noticed_until_a_restore(make_job: Make
     job = make_job(batch=1)
     mark = job.servers.sync_control()
     job.put(job.tickets(1))
-    seen = job.rollout.seen_seq
+    seen = job.rollout.calls.seen_seq
     job.servers.restart_control(mark)
     assert job.admin.open_server(seen) is ServerState.LOST
     replace_admin(job).close()
@@ -91,7 +91,7 @@ def test_with_a_lost_tail_only_rows_whose_bytes_exist_are_retained(make_job: Mak
     mark = job.servers.sync_control()
     chunks = {chunk for unit in job.servers.units for chunk in unit.admin().keys("1:*")}
     job.derive(0)
-    seen = max(client.seen_seq for client in job.clients)
+    seen = max(client.calls.seen_seq for client in job.clients)
     gone = min(chunks)
     for unit in job.servers.units:
         with unit.admin() as admin:
@@ -111,7 +111,7 @@ def test_an_empty_server_takes_over_record_and_ticket_table(make_job: MakeJob) -
     job.servers.wipe()
     replace_admin(job).close()
     admin = job.admin
-    assert admin.open_server(job.rollout.seen_seq) is ServerState.LOST
+    assert admin.open_server(job.rollout.calls.seen_seq) is ServerState.LOST
     point = admin.raise_epoch(Epoch(2), "d2", "wiped", record, tickets=table)
     assert (point.version, point.folder, admin.published()) == (1, "1-e1", 1)
     job.admin.open_server(0)
@@ -129,7 +129,7 @@ def test_garbage_goes_with_the_rows_that_a_lost_tail_takes(make_job: MakeJob) ->
     job.step(1)
     table = job.rollout.ticket_table()
     record = job.admin.record(job.incarnations[job.actor], weight(2), "2-e1", {}, "r")
-    seen = max(client.seen_seq for client in job.clients)
+    seen = max(client.calls.seen_seq for client in job.clients)
     job.servers.restart_control(mark)
     assert job.admin.open_server(seen) is ServerState.LOST
     point = job.admin.raise_epoch(Epoch(2), "d2", "the tail is lost", record, tickets=table)

@@ -40,7 +40,7 @@ def put(queue: TransferQueueClient, job: Job, tickets: Sequence[Ticket], score: 
 
 def counted(queue: TransferQueueClient) -> dict[int, tuple[int, int, int, float]]:
     """Draws, samples, passed and total reward of each row that was drawn."""
-    rates = queue.pass_rates(ROWS)
+    rates = queue.curriculum.pass_rates(ROWS)
     columns = (rates.draws, rates.samples, rates.passed, rates.total_reward)
     found = {row: tuple(column[row].item() for column in columns) for row in range(ROWS)}
     return {row: numbers for row, numbers in found.items() if numbers != (0, 0, 0, 0.0)}
@@ -49,15 +49,15 @@ def counted(queue: TransferQueueClient) -> dict[int, tuple[int, int, int, float]
 def test_the_first_choice_stands_for_all_ranks_and_after_a_restart(make_job: MakeJob) -> None:
     job = make_job(with_curriculum())
     other = job.client(Role.ROLLOUT, replica=1)
-    assert job.rollout.chosen_rows(range(4)) == [None] * 4
-    assert job.rollout.choose_rows([0, 1, 2], [5, 5, 3]) == [5, 5, 3]
-    assert other.choose_rows([2, 3], [0, 1]) == [3, 1]
+    assert job.rollout.curriculum.chosen(range(4)) == [None] * 4
+    assert job.rollout.curriculum.choose([0, 1, 2], [5, 5, 3]) == [5, 5, 3]
+    assert other.curriculum.choose([2, 3], [0, 1]) == [3, 1]
     job.servers.sync_control()
     job.servers.restart_control()
-    assert job.admin.open_server(job.rollout.seen_seq) is ServerState.OPEN
-    assert other.chosen_rows(range(5)) == [5, 5, 3, 1, None]
+    assert job.admin.open_server(job.rollout.calls.seen_seq) is ServerState.OPEN
+    assert other.curriculum.chosen(range(5)) == [5, 5, 3, 1, None]
     job.raise_epoch(2)
-    assert job.client(Role.ROLLOUT).chosen_rows(range(1, 4)) == [5, 3, 1]
+    assert job.client(Role.ROLLOUT).curriculum.chosen(range(1, 4)) == [5, 3, 1]
     assert job.admin.chosen_row(2) == 3
     assert job.admin.chosen_row(9) is None
 
@@ -65,13 +65,13 @@ def test_the_first_choice_stands_for_all_ranks_and_after_a_restart(make_job: Mak
 def test_a_choice_of_thousands_is_found_again(make_job: MakeJob) -> None:
     job = make_job(with_curriculum())
     rows = [draw * 7 % 5003 for draw in range(2500)]
-    job.rollout.choose_rows(range(2500), rows)
-    assert job.rollout.chosen_rows(range(2501)) == [*rows, None]
+    job.rollout.curriculum.choose(range(2500), rows)
+    assert job.rollout.curriculum.chosen(range(2501)) == [*rows, None]
 
 
 def test_every_end_of_a_draw_is_counted_for_its_row(make_job: MakeJob) -> None:
     job = make_job(with_curriculum(batch=2, kills=1))
-    job.rollout.choose_rows(range(8), [4, 1, 4, 2, 3, 0, 5, 5])
+    job.rollout.curriculum.choose(range(8), [4, 1, 4, 2, 3, 0, 5, 5])
     first, second = job.tickets(2)
     drawn = job.rollout.refuse(first, GroupScore(2, 2, 2.5))
     assert put(job.rollout, job, [drawn, second], GroupScore(2, 1, 0.25)) == [True, True]
@@ -84,7 +84,7 @@ def test_every_end_of_a_draw_is_counted_for_its_row(make_job: MakeJob) -> None:
 
 def test_a_prompt_that_is_set_aside_is_a_draw_without_samples(make_job: MakeJob) -> None:
     job = make_job(with_curriculum(batch=1, kills=1))
-    job.rollout.choose_rows(range(2), [4, 1])
+    job.rollout.curriculum.choose(range(2), [4, 1])
     job.tickets(1)
     for _ in range(2):  # a suspect, and then alone
         job.admin.suspect(job.incarnation(job.rollout))
@@ -95,7 +95,7 @@ def test_a_prompt_that_is_set_aside_is_a_draw_without_samples(make_job: MakeJob)
 
 def test_a_put_whose_answer_is_lost_counts_once(make_job: MakeJob, tmp_path: Path) -> None:
     job = make_job(with_curriculum())
-    job.rollout.choose_rows(range(2), [2, 2])
+    job.rollout.curriculum.choose(range(2), [2, 2])
     incarnation = make_incarnation(Role.ROLLOUT, job.epoch, replica=1)
     job.admin.begin_incarnation(incarnation)
     with closing(LossyLine(job.servers.endpoints.control_redis, tmp_path / "line.sock")) as line:
@@ -111,7 +111,7 @@ def test_a_put_whose_answer_is_lost_counts_once(make_job: MakeJob, tmp_path: Pat
 
 def test_what_was_put_in_vain_is_not_counted_and_what_a_restore_voids_stays(make_job: MakeJob) -> None:
     job = make_job(with_curriculum(batch=2))
-    job.rollout.choose_rows(range(2), [2, 3])
+    job.rollout.curriculum.choose(range(2), [2, 3])
     tickets = job.tickets(2)
     job.admin.take_back(job.incarnation(job.rollout))
     assert put(job.rollout, job, tickets, GroupScore(2, 2, 2.0)) == [False, False]
@@ -120,7 +120,7 @@ def test_what_was_put_in_vain_is_not_counted_and_what_a_restore_voids_stays(make
     job.raise_epoch(2)
     job.rollout = job.client(Role.ROLLOUT)
     again = job.tickets(2, weight(0, 2))
-    assert job.rollout.chosen_rows(range(again[0].prompt_index, 2)) == [2, 3]
+    assert job.rollout.curriculum.chosen(range(again[0].prompt_index, 2)) == [2, 3]
     assert put(job.rollout, job, again, GroupScore(2, 0, 0.0)) == [True, True]
     wiped = {chunk for unit in job.servers.units for chunk in unit.admin().keys("*")}
     assert wiped
@@ -134,7 +134,7 @@ def test_what_was_put_in_vain_is_not_counted_and_what_a_restore_voids_stays(make
 
 def test_a_server_that_lost_everything_goes_on_with_what_the_checkpoint_states(make_job: MakeJob) -> None:
     job = make_job(with_curriculum(batch=2, staleness=0))
-    job.rollout.choose_rows(range(6), [5, 4, 3, 2, 1, 0])
+    job.rollout.curriculum.choose(range(6), [5, 4, 3, 2, 1, 0])
     assert put(job.rollout, job, job.tickets(2), GroupScore(2, 1, 0.1)) == [True, True]
     job.derive(0)
     job.train(0)
@@ -145,18 +145,18 @@ def test_a_server_that_lost_everything_goes_on_with_what_the_checkpoint_states(m
         "rates": [[4, 1, 2, 1, 0.1], [5, 1, 2, 1, 0.1]],
     }
     record = job.admin.record(job.incarnations[job.actor], weight(1), "1-e1", {}, "r")
-    assert job.rollout.chosen_rows(range(6)) == [None, None, 3, 2, 1, 0]  # draws that are recorded never return
-    job.rollout.choose_rows([6], [5])
+    assert job.rollout.curriculum.chosen(range(6)) == [None, None, 3, 2, 1, 0]  # draws that are recorded never return
+    job.rollout.curriculum.choose([6], [5])
     put(job.rollout, job, job.tickets(1, weight(1)), GroupScore(2, 2, 9.0))
     job.servers.wipe()
     job.admin.close()
     job.admin = QueueAdmin(job.servers.endpoints, job.shape, timing=job.admin_timing)
-    assert job.admin.open_server(job.rollout.seen_seq) is ServerState.LOST
+    assert job.admin.open_server(job.rollout.calls.seen_seq) is ServerState.LOST
     job.admin.raise_epoch(Epoch(2), "d2", "wiped", record, tickets=table)
     job.admin.open_server(0)
     job.epoch = 2
     job.rollout = job.client(Role.ROLLOUT)
-    assert job.rollout.chosen_rows(range(7)) == [5, 4, 3, 2, 1, 0, None]
+    assert job.rollout.curriculum.chosen(range(7)) == [5, 4, 3, 2, 1, 0, None]
     assert counted(job.rollout) == {5: (1, 2, 1, 0.1), 4: (1, 2, 1, 0.1)}
     assert [ticket.prompt_index for ticket in job.tickets(2, weight(1))] == [2, 3]
 
@@ -182,7 +182,7 @@ def test_a_job_without_a_curriculum_keeps_nothing_of_one(make_job: MakeJob) -> N
 
 def test_a_group_that_takes_another_place_counts_for_its_own_row(make_job: MakeJob) -> None:
     job = make_job(replace(with_curriculum(batch=1, staleness=1), order=GroupOrder.SWAP))
-    job.rollout.choose_rows(range(2), [3, 5])
+    job.rollout.curriculum.choose(range(2), [3, 5])
     first, second = job.tickets(2)
     assert job.rollout.put_groups([replace(job.group(second), score=GroupScore(2, 2, 2.0))]) == [(0, 0)]
     assert put(job.rollout, job, [first], GroupScore(2, 0, 0.5)) == [True]

@@ -149,7 +149,7 @@ def test_what_is_damaged_on_its_way_is_read_again_and_not_deleted(
     job.put(job.tickets(2))
     chunk = chunks_of(job, "tokens")[0]
     forward = job.client(Role.ACTOR_FWD)
-    units = forward._units
+    units = forward.calls.units
     fetch, readings = units.fetch, 0
 
     def garbled(fields: Any, **kwargs: Any) -> Any:

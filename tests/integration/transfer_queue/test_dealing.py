@@ -150,7 +150,7 @@ def test_a_batch_that_cannot_be_dealt_is_refused_before_anything_is_taken(make_j
     job = make_job(shape(ClaimPolicy.GROUP))
     fill(job, [3] * (GROUPS * SAMPLES))
     with pytest.raises(Mismatch, match="6 rows cannot be dealt evenly to 1 ranks with policy Group"):
-        job.actor._change("claim_training", "train", 0, 0, 6, 0, 1, waiting="a test")
+        job.actor.calls.change("claim_training", "train", 0, 0, 6, 0, 1, waiting="a test")
     assert len(deal(job, 1)[0].rows) == GROUPS * SAMPLES
 
 

@@ -19,11 +19,11 @@ FIRST = WeightVersion(0)
 
 
 def claim(client: TransferQueueClient, limit: int, *in_work: int, digest: str = "d") -> list[int] | EvaluationWaits:
-    return client.claim_evaluation(weight(0), digest, 5, limit, in_work)
+    return client.evaluation.claim(weight(0), digest, 5, limit, in_work)
 
 
 def put(client: TransferQueueClient, *samples: int) -> int:
-    return client.put_evaluation(FIRST, {sample: b"%d" % sample for sample in samples})
+    return client.evaluation.put(FIRST, {sample: b"%d" % sample for sample in samples})
 
 
 def test_samples_are_given_once_and_put_once(make_job: MakeJob) -> None:
@@ -44,7 +44,7 @@ def test_what_was_given_in_a_lost_answer_and_what_is_handed_back_is_given_again(
     job = make_job()
     assert claim(job.rollout, 3) == [0, 1, 2]
     assert claim(job.rollout, 2, 1) == [0, 2]
-    job.rollout.return_evaluation([1, 4])
+    job.rollout.evaluation.hand_back([1, 4])
     assert claim(job.rollout, 9, 0, 2) == [1, 3, 4]
 
 
@@ -71,25 +71,25 @@ def test_an_evaluation_of_a_version_that_is_restored_goes_on(make_job: MakeJob) 
     assert put(job.rollout, 0, 2) == 2
     job.raise_epoch(2)
     again = job.client(Role.ROLLOUT)
-    assert again.claim_evaluation(weight(0, lineage=2), "d", 5, 9, []) == [1, 3, 4]
+    assert again.evaluation.claim(weight(0, lineage=2), "d", 5, 9, []) == [1, 3, 4]
     assert put(again, 1, 3, 4) == 3
     assert len(job.admin.evaluation_results()) == 5
 
 
 def test_it_is_over_when_the_coordinator_ends_it_and_stays_so_after_a_restart(make_job: MakeJob) -> None:
     job = make_job()
-    assert not job.actor.is_evaluated(FIRST, timeout=0)
+    assert not job.actor.evaluation.is_over(FIRST, timeout=0)
     claim(job.rollout, 5)
     put(job.rollout, 0, 1, 2, 3, 4)
-    assert not job.actor.is_evaluated(FIRST, timeout=0)
+    assert not job.actor.evaluation.is_over(FIRST, timeout=0)
     job.admin.end_evaluation(FIRST)
     job.admin.end_evaluation(FIRST)
-    assert job.actor.is_evaluated(FIRST, timeout=0)
+    assert job.actor.evaluation.is_over(FIRST, timeout=0)
     assert claim(job.rollout, 5) is EvaluationWaits.OVER
     job.raise_epoch(2)
     again = job.client(Role.ROLLOUT)
-    assert again.is_evaluated(FIRST, timeout=0)
-    assert again.claim_evaluation(weight(0, lineage=2), "d", 5, 9, []) is EvaluationWaits.OVER
+    assert again.evaluation.is_over(FIRST, timeout=0)
+    assert again.evaluation.claim(weight(0, lineage=2), "d", 5, 9, []) is EvaluationWaits.OVER
 
 
 def test_other_sets_begin_it_again_and_other_weights_get_nothing(make_job: MakeJob) -> None:
@@ -98,8 +98,8 @@ def test_other_sets_begin_it_again_and_other_weights_get_nothing(make_job: MakeJ
     assert put(job.rollout, 0) == 1
     assert claim(job.rollout, 3, 1, 2, digest="e") == [0, 1, 2]
     assert job.admin.evaluation_results() == {}
-    assert job.rollout.claim_evaluation(weight(1), "e", 5, 3, []) is EvaluationWaits.OTHER_VERSION
-    assert job.rollout.claim_evaluation(weight(0, lineage=7), "e", 5, 3, []) is EvaluationWaits.OTHER_VERSION
+    assert job.rollout.evaluation.claim(weight(1), "e", 5, 3, []) is EvaluationWaits.OTHER_VERSION
+    assert job.rollout.evaluation.claim(weight(0, lineage=7), "e", 5, 3, []) is EvaluationWaits.OTHER_VERSION
 
 
 SETS = "d:4/2,1/1"
@@ -109,7 +109,7 @@ SETS = "d:4/2,1/1"
 def test_a_prompt_that_kills_its_engine_alone_too_often_is_set_aside_for_all_versions(make_job: MakeJob) -> None:
     job = make_job()  # a prompt may kill twice
     assert claim(job.rollout, 3, digest=SETS) == [0, 1, 2]
-    job.rollout.return_evaluation([0, 1, 2], killed=True)  # one of them
+    job.rollout.evaluation.hand_back([0, 1, 2], killed=True)  # one of them
     assert claim(job.rollout, 9, digest=SETS) == [4], "what is no suspect goes first"
     assert claim(job.rollout, 9, 4, digest=SETS) is EvaluationWaits.TAKEN, "and a suspect is alone at its engine"
     assert put(job.rollout, 4) == 1
@@ -126,7 +126,7 @@ def test_a_prompt_that_kills_its_engine_alone_too_often_is_set_aside_for_all_ver
     job.admin.end_evaluation(FIRST)
     job.raise_epoch(3)
     again = job.client(Role.ROLLOUT)
-    assert again.claim_evaluation(weight(0, lineage=3), SETS, 5, 9, []) is EvaluationWaits.OVER
+    assert again.evaluation.claim(weight(0, lineage=3), SETS, 5, 9, []) is EvaluationWaits.OVER
 
 
 def test_a_suspect_of_an_evaluation_and_one_of_training_never_share_an_engine(make_job: MakeJob) -> None:
@@ -134,7 +134,7 @@ def test_a_suspect_of_an_evaluation_and_one_of_training_never_share_an_engine(ma
     tickets = job.rollout.claim_tickets(weight(0), 1, timeout=0)
     assert isinstance(tickets, list)
     assert claim(job.rollout, 2, digest=SETS) == [0, 1]
-    job.rollout.return_evaluation([0, 1], killed=True)
+    job.rollout.evaluation.hand_back([0, 1], killed=True)
     job.rollout.return_tickets(tickets, killed=True)  # both became suspects
     assert claim(job.rollout, 9, digest=SETS) == [2, 3, 4]
     assert put(job.rollout, 2, 3, 4) == 3
@@ -151,7 +151,7 @@ def test_the_end_wakes_who_waits_for_it(make_job: MakeJob) -> None:
     claim(job.rollout, 5)
     put(job.rollout, 0, 1, 2, 3, 4)
     with ThreadPoolExecutor(1) as thread:
-        waits = thread.submit(job.actor.is_evaluated, FIRST, timeout=60)
+        waits = thread.submit(job.actor.evaluation.is_over, FIRST, timeout=60)
         job.admin.end_evaluation(FIRST)
         assert waits.result(timeout=30)
 
@@ -160,12 +160,12 @@ def test_only_what_a_dead_engine_had_is_suspect(make_job: MakeJob) -> None:
     """A request whose end comes late counts no kill of what was begun since."""
     job = make_job()
     assert claim(job.rollout, 5, digest=SETS) == [0, 1, 2, 3, 4]
-    job.rollout.return_evaluation([0], killed=True)
+    job.rollout.evaluation.hand_back([0], killed=True)
     assert claim(job.rollout, 5, 1, 2, 3, 4, digest=SETS) is EvaluationWaits.TAKEN
     assert put(job.rollout, 1, 2, 3, 4) == 4, "they were generated before"
     for _ in range(2):
         assert claim(job.rollout, 5, digest=SETS) == [0]
-        job.rollout.return_evaluation([2, 3], killed=True)
-        job.rollout.return_evaluation([0])
+        job.rollout.evaluation.hand_back([2, 3], killed=True)
+        job.rollout.evaluation.hand_back([0])
     assert claim(job.rollout, 5, digest=SETS) == [0]
     assert put(job.rollout, 0) == 1

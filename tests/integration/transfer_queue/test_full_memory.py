@@ -178,7 +178,7 @@ def test_a_lease_on_rows_that_go_to_make_room_ends(make_job: MakeJob) -> None:
     line = next(line for line in lines.values() if b"|log_probs|" in line)
     chunk = parse_chunk(line)
     job.servers.units[chunk.unit].admin().delete(chunk.key)
-    job.actor._change("report_missed", 0, chunk.unit, waiting="a test")
+    job.actor.calls.change("report_missed", 0, chunk.unit, waiting="a test")
     (lost,) = job.admin.upkeep.declare_missing()
     assert lost.loss.recomputed
     forward = job.client(Role.ACTOR_FWD)

@@ -42,7 +42,7 @@ def contents(servers: Servers) -> dict[bytes, object]:
 def kill_and_open(job: Job) -> None:
     job.servers.sync_control()
     job.servers.restart_control()
-    assert job.admin.open_server(max(client.seen_seq for client in job.clients)) is ServerState.OPEN
+    assert job.admin.open_server(max(client.calls.seen_seq for client in job.clients)) is ServerState.OPEN
 
 
 def test_leases_tickets_and_ready_lists_are_there_after_a_kill(make_job: MakeJob) -> None:
@@ -178,7 +178,7 @@ def test_a_claim_that_was_given_up_and_comes_after_a_later_one_takes_nothing(
     """Also where the later one found nothing."""
     job = make_job(batch=2)
     forward = job.client(Role.ACTOR_FWD)
-    control, sent = forward._control, []
+    control, sent = forward.calls._control, []
 
     def lose(name: str, *args: Any, **_: Any) -> list[Any]:
         sent.append((name, args))
@@ -192,7 +192,7 @@ def test_a_claim_that_was_given_up_and_comes_after_a_later_one_takes_nothing(
     assert isinstance(forward.claim(LOG_PROBS.name, range(1), 99, timeout=0), NotReady)
     job.put(job.tickets(2))
     with pytest.raises(Fenced, match=r"call 1 of \w+ comes after its call 2"):
-        late._control.change(name, *args, deadline=0.0, waiting="a test")
+        late.calls._control.change(name, *args, deadline=0.0, waiting="a test")
     late.close()
     assert len(claimed(forward, LOG_PROBS.name).rows) == 2
 
@@ -210,7 +210,7 @@ def test_rows_whose_bytes_did_not_come_and_that_could_not_be_given_back_come_wit
         raise StorageUnreachable("a test")
 
     with monkeypatch.context() as patch:
-        patch.setattr(forward._units, "fetch", lose_both)
+        patch.setattr(forward.calls.units, "fetch", lose_both)
         assert isinstance(forward.claim(LOG_PROBS.name, range(1), 100, timeout=0), NotReady)
     job.servers.control.start()
     job.admin.open_server(0)
@@ -226,7 +226,7 @@ def test_a_claim_whose_unit_goes_with_the_control_redis_is_answered(
     job = make_job(batch=2, timing=IMPATIENT)
     job.put(job.tickets(2))
     forward, servers = job.client(Role.ACTOR_FWD), (job.servers.control, *job.servers.units)
-    fetch = forward._units.fetch
+    fetch = forward.calls.units.fetch
 
     def lose_and_fetch(*args: Any, **kwargs: Any) -> dict[str, Jagged]:
         for server in servers:
@@ -234,7 +234,7 @@ def test_a_claim_whose_unit_goes_with_the_control_redis_is_answered(
         return fetch(*args, **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(forward._units, "fetch", lose_and_fetch)
+        patch.setattr(forward.calls.units, "fetch", lose_and_fetch)
         answer = forward.claim(LOG_PROBS.name, range(1), 100, timeout=0)
     assert isinstance(answer, NotReady)
     assert "storage unit" in answer.waiting_for

@@ -153,7 +153,7 @@ def test_what_a_hung_unit_took_after_all_is_deleted_by_the_next_put(make_job: Ma
     tickets = job.tickets(4)
     with hung(job.servers, 0):
         assert put_big(job, tickets[:2]) == [True, True]
-    job.rollout._units._shunned_until[0] = 0.0
+    job.rollout.calls.units._shunned_until[0] = 0.0
     assert put_big(job, tickets[2:]) == [True, True]
     named = {parse_chunk(line).key for _, line in job.admin.sweeper.named(Named.ALL)}
     assert {key.decode() for key in job.servers.unit_keys() if key.count(b":") == 2} == named

@@ -63,10 +63,10 @@ def test_derived_fields_are_computed_again_with_what_depends_on_them(make_job: M
     forward = job.client(Role.ACTOR_FWD)
     batch = forward.claim(LOG_PROBS.name, range(1), 2, timeout=0)
     assert isinstance(batch, Batch)
-    forward._units._shunned_until[0] = float("inf")
+    forward.calls.units._shunned_until[0] = float("inf")
     job.put_derived(forward, batch, "log_probs")
     derived_elsewhere = job.client(Role.ADVANTAGES)
-    derived_elsewhere._units._shunned_until[0] = float("inf")
+    derived_elsewhere.calls.units._shunned_until[0] = float("inf")
     group = derived_elsewhere.claim(ADVANTAGES.name, range(1), 2, timeout=0)
     assert isinstance(group, Batch)
     with only_unit(job, 0):
@@ -86,7 +86,7 @@ def test_a_claimer_of_rows_learns_when_a_field_that_they_lost_is_there_again(mak
         job.put(job.tickets(1))
     for task, role in ((LOG_PROBS, Role.ACTOR_FWD), (REFERENCE, Role.REFERENCE), (ADVANTAGES, Role.ADVANTAGES)):
         client = job.client(role)
-        client._units._shunned_until[0] = float("inf")
+        client.calls.units._shunned_until[0] = float("inf")
         batch = client.claim(task.name, range(1), 2, timeout=0)
         assert isinstance(batch, Batch)
         job.put_derived(client, batch, task.writes[0])
@@ -167,7 +167,7 @@ def test_a_put_whose_unit_came_back_empty_stores_its_bytes_again(
     job = make_job()
     first, second = job.tickets(2)
     job.put([first])
-    store, struck = job.rollout._units.store, list[int]()
+    store, struck = job.rollout.calls.units.store, list[int]()
 
     def store_and_lose(columns: Mapping[str, Jagged], *, deadline: float, waiting: str) -> dict[str, FieldPlacement]:
         stored = store(columns, deadline=deadline, waiting=waiting)
@@ -177,7 +177,7 @@ def test_a_put_whose_unit_came_back_empty_stores_its_bytes_again(
                 lose(job, index)
         return stored
 
-    monkeypatch.setattr(job.rollout._units, "store", store_and_lose)
+    monkeypatch.setattr(job.rollout.calls.units, "store", store_and_lose)
     assert job.put([second]) == [True]
     assert struck
     assert job.put(job.tickets(1)) == [True]

@@ -138,7 +138,7 @@ def test_rows_of_a_published_rollout_are_marked_absent(make_job: MakeJob) -> Non
     job.train(0)
     job.publish(1)
     unit = delete_chunk(job, "tokens")
-    job.rollout._change("report_missed", 0, unit, waiting="a reader that was late")
+    job.rollout.calls.change("report_missed", 0, unit, waiting="a reader that was late")
     assert job.admin.upkeep.declare_missing() == [lost(unit, "tokens", absent=2)]
     job.put(job.tickets(1, weight(1)), weight(1))
     job.admin.sweeper.sweep()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -27,7 +28,7 @@ def so_far(
 
 
 def save(job: Job, tickets: list[Ticket], made_by: WeightId | None = None, data: bytes = b"tokens") -> None:
-    assert job.rollout.save_partials([so_far(ticket, data, made_by) for ticket in tickets]) == [True] * len(tickets)
+    assert job.rollout.partials.save([so_far(ticket, data, made_by) for ticket in tickets]) == [True] * len(tickets)
 
 
 def saved_prompts(job: Job) -> list[int]:
@@ -37,7 +38,7 @@ def saved_prompts(job: Job) -> list[int]:
 
 def found(client: TransferQueueClient, tickets: list[Ticket]) -> dict[int, bytes]:
     """By prompt."""
-    read = client.read_partials(tickets)
+    read = client.partials.read(tickets)
     return {ticket.prompt_index: read[ticket.id] for ticket in tickets if ticket.id in read}
 
 
@@ -94,15 +95,15 @@ def test_only_the_holder_of_a_ticket_saves(make_job: MakeJob) -> None:
     first, second = job.tickets(2)
     save(job, [first])
     job.admin.take_back(job.incarnation(job.rollout))
-    assert job.rollout.save_partials([so_far(first, b"late"), so_far(second, b"late")]) == [False, False]
+    assert job.rollout.partials.save([so_far(first, b"late"), so_far(second, b"late")]) == [False, False]
     other = job.client(Role.ROLLOUT, replica=1)
     mine = claim(other, 2)
-    assert job.rollout.read_partials(mine) == {}
+    assert job.rollout.partials.read(mine) == {}
     assert found(other, mine) == {first.prompt_index: b"tokens"}
     stale = job.rollout
     job.admin.end_incarnation(job.incarnation(stale))
     with pytest.raises(Fenced):
-        stale.save_partials([so_far(first, b"late")])
+        stale.partials.save([so_far(first, b"late")])
     assert found(other, mine) == {first.prompt_index: b"tokens"}
 
 
@@ -132,7 +133,7 @@ def test_a_restore_retains_what_stands_and_drops_what_newer_weights_made(make_jo
     job.step(1)
     old, mixed = claim(job.rollout, 2, weight(1))
     groups = [so_far(old, b"old", weight(1)), so_far(mixed, b"mixed", weight(1), weight(2))]
-    assert job.rollout.save_partials(groups) == [True, True]
+    assert job.rollout.partials.save(groups) == [True, True]
     job.restore = job.raise_epoch(2)
     assert job.restore.version == 1
     assert saved_prompts(job) == [old.prompt_index]
@@ -197,7 +198,7 @@ def test_a_storage_that_is_away_costs_the_save_and_nothing_else(make_job: MakeJo
     for unit in job.servers.units:
         unit.kill()
     try:
-        assert job.rollout.save_partials([so_far(ticket)]) == [False]
+        assert job.rollout.partials.save([so_far(ticket)]) == [False]
     finally:
         for unit in job.servers.units:
             unit.start()
@@ -227,6 +228,16 @@ def test_the_epoch_of_a_lost_tail_begins_without_partials(make_job: MakeJob) -> 
     (ticket,) = job.tickets(1)
     save(job, [ticket])
     job.servers.restart_control(before)
-    job.admin.open_server(job.rollout.seen_seq)
+    job.admin.open_server(job.rollout.calls.seen_seq)
     job.admin.raise_epoch(Epoch(2), "d2", "the tail is lost", None)
     assert saved_prompts(job) == []
+
+
+def test_a_job_that_saves_no_more_forgets_what_it_had_saved(make_job: MakeJob) -> None:
+    job = make_job()
+    tickets = job.tickets(2)
+    save(job, tickets)
+    job.reopen(replace(job.shape, has_partials=False), 2)
+    assert saved_prompts(job) == []
+    assert job.put(job.tickets(2, weight(0, 2)), weight(0, 2)) == [True, True]
+    job.prove()

@@ -35,7 +35,7 @@ def discard(job: Job) -> None:
             assert job.admin.upkeep.drop_retained() is not None
     job.record(2)
     for _ in job.servers.units:
-        job.rollout._units.store({"tokens": Jagged.scalars(torch.ones(2))}, deadline=float("inf"))
+        job.rollout.calls.units.store({"tokens": Jagged.scalars(torch.ones(2))}, deadline=float("inf"))
     job.admin.end_incarnation(job.incarnation(job.rollout))
 
 

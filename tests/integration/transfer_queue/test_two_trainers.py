@@ -180,7 +180,7 @@ def make_rows(job: Job, elsewhere: Sequence[Task]) -> None:
     tasks = ((LOG_PROBS, Role.ACTOR_FWD), (REFERENCE, Role.REFERENCE), (ADVANTAGES, Role.ADVANTAGES))
     for task, role in tasks:
         client = job.client(role)
-        client._units._shunned_until[0 if task in elsewhere else 1] = float("inf")
+        client.calls.units._shunned_until[0 if task in elsewhere else 1] = float("inf")
         batch = client.claim(task.name, range(1), 2, timeout=0)
         assert isinstance(batch, Batch)
         job.put_derived(client, batch, task.writes[0])

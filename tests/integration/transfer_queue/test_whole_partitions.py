@@ -153,8 +153,8 @@ def test_a_partition_whose_consumer_dies_is_served_by_another(make_job: MakeJob,
 
 def stores_on(client: TransferQueueClient, unit: int) -> TransferQueueClient:
     """What it puts from now on goes to one unit."""
-    client._units._shunned_until[1 - unit] = float("inf")
-    client._units._shunned_until[unit] = 0.0
+    client.calls.units._shunned_until[1 - unit] = float("inf")
+    client.calls.units._shunned_until[unit] = 0.0
     return client
 
 

@@ -60,6 +60,7 @@ def make_shape(*, staleness: int = 1, rollouts: int = 6, batch: int = 2, samples
             ADVANTAGES,
             *(replace(task, rows_per_step=other.get("step_rows")) for task in training),
         ),
+        has_partials=True,
     )
 
 
@@ -337,7 +338,7 @@ class World:
 
     def _go_on(self, replica: Replica, tickets: list[Ticket]) -> None:
         """Behind what was saved of them; the trainer judges every token by its weight."""
-        for number, data in replica.queue.read_partials(tickets).items():
+        for number, data in replica.queue.partials.read(tickets).items():
             self.history.faults["carried"] += 1
             samples = json.loads(data)
             replica.work[number][1][:] = [
@@ -347,9 +348,9 @@ class World:
 
     def _save(self, replica: Replica) -> None:
         """What there is of all groups; what others have got meanwhile is not taken."""
-        replica.queue.save_partials([_so_far(*work) for work in replica.work.values() if any(work[1])])
+        replica.queue.partials.save([_so_far(*work) for work in replica.work.values() if any(work[1])])
         lost = [_so_far(ticket, [[(replica.held, replica.weight)]]) for ticket in replica.in_vain.values()]
-        if any(replica.queue.save_partials(lost)):
+        if any(replica.queue.partials.save(lost)):
             self.history.broken.append("what was taken back was saved by who had it")
 
     def _let_go(self, replica: Replica) -> None:
@@ -662,12 +663,12 @@ class World:
             return int(admin.hget("q:meta", "seq") or 0)
 
     def _seen_seq(self) -> int:
-        return max(client.seen_seq for client in self._clients())
+        return max(client.calls.seen_seq for client in self._clients())
 
 
 def repeat_some_calls(client: TransferQueueClient, random: Random, history: History) -> None:
     """As if the reply of every fifth call had been lost: the call comes again and must get the first answer."""
-    change = client._control.change
+    change = client.calls._control.change
 
     def twice(*args: Any, **kwargs: Any) -> list[Any]:
         first = change(*args, **kwargs)
@@ -677,7 +678,7 @@ def repeat_some_calls(client: TransferQueueClient, random: Random, history: Hist
                 history.broken.append(f"{args[0]} came twice and got {again[1:]!r} after {first[1:]!r}")
         return first
 
-    client._control.change = twice  # type: ignore[method-assign]
+    client.calls._control.change = twice  # type: ignore[method-assign]
 
 
 def describe(world: World) -> str:

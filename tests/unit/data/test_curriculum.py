@@ -45,11 +45,11 @@ class Queue:
         self.rows: dict[int, int] = {}
         self.asked = 0
 
-    def chosen_rows(self, draws: range, /) -> list[int | None]:
+    def chosen(self, draws: range, /) -> list[int | None]:
         self.asked += 1
         return [self.rows.get(draw) for draw in draws]
 
-    def choose_rows(self, draws: Sequence[int], rows: Sequence[int], /) -> list[int]:
+    def choose(self, draws: Sequence[int], rows: Sequence[int], /) -> list[int]:
         return [self.rows.setdefault(draw, row) for draw, row in zip(draws, rows, strict=True)]
 
     def pass_rates(self, num_rows: int, /) -> PassRates:

@@ -15,8 +15,11 @@ from rljob_workers.dcs.membership.counters import COUNTERS
 from rljob_workers.transfer_queue.admin import QueueAdmin
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.control.library import library
+from rljob_workers.transfer_queue.curriculum_rows import CurriculumRows
+from rljob_workers.transfer_queue.evaluation_samples import EvaluationSamples
 from rljob_workers.transfer_queue.inspection import QueueInspection
 from rljob_workers.transfer_queue.peeking import QueuePeeking
+from rljob_workers.transfer_queue.saved_partials import SavedPartials
 from rljob_workers.transfer_queue.units import GENERATION_KEY
 from rljob_workers.transfer_queue.upkeep import StorageUpkeep, Sweeper
 from tests.integration.transfer_queue.world import make_shape
@@ -30,8 +33,16 @@ SCRIPTS = library(make_shape()).text
 _SECTION = re.compile(r"^## (.+?)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`([^`\n]+)`")
 _CALL = re.compile(r"(?:^ {4}|[,;] )(?:(\w+)\.)?(\w+)\(", re.MULTILINE)
-_PARTS = {"upkeep": StorageUpkeep, "sweeper": Sweeper, "inspection": QueueInspection, "peeking": QueuePeeking}
-"""Of a `QueueAdmin`."""
+_PARTS = {
+    "partials": SavedPartials,
+    "evaluation": EvaluationSamples,
+    "curriculum": CurriculumRows,
+    "upkeep": StorageUpkeep,
+    "sweeper": Sweeper,
+    "inspection": QueueInspection,
+    "peeking": QueuePeeking,
+}
+"""Of a `TransferQueueClient`, and of a `QueueAdmin`."""
 
 
 def section(title: str) -> str:

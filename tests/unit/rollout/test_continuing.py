@@ -11,6 +11,7 @@ import pytest
 
 from rljob_workers.data.prompts import Prompt
 from rljob_workers.engines.base import (
+    NOT_BEGUN,
     EngineEmptied,
     EngineGone,
     FinishReason,
@@ -22,7 +23,6 @@ from rljob_workers.engines.base import (
     continued_seed,
 )
 from rljob_workers.rollout.admission import PromptedTicket
-from rljob_workers.rollout.carried import CarriedSample
 from rljob_workers.rollout.continuing import ContinuingStage
 from rljob_workers.rollout.group_rows import GeneratedGroup
 from rljob_workers.rollout.sampling import sampling_seed
@@ -33,8 +33,8 @@ from tests.weights import weight
 
 SEED = sampling_seed(CONFIG.job_seed, TICKET)
 PROMPT = Prompt(4, "p4", (4, 4), label="l4")
-ENDED = CarriedSample([7, 1], [-0.1, -0.2], (VersionSpan(weight(2), 0, 2),), FinishReason.STOP)
-BEGUN = CarriedSample([8, 9], [-0.3, -0.4], (VersionSpan(weight(1), 0, 1), VersionSpan(weight(2), 1, 2)))
+ENDED = Sample([7, 1], [-0.1, -0.2], FinishReason.STOP, (VersionSpan(weight(2), 0, 2),))
+BEGUN = Sample([8, 9], [-0.3, -0.4], FinishReason.ABORT, (VersionSpan(weight(1), 0, 1), VersionSpan(weight(2), 1, 2)))
 
 
 class ShowingEngine(FakeEngine):
@@ -71,7 +71,7 @@ class OneByOneEngine(ShowingEngine):
 
 def run(
     engine: ShowingEngine,
-    carried: tuple[CarriedSample, ...],
+    carried: tuple[Sample, ...],
     counts: Counts | None = None,
     *,
     draws_greedy: bool = False,
@@ -120,7 +120,7 @@ def test_a_group_without_a_beginning_is_asked_for_as_ever(
 
 def test_a_sample_that_has_nothing_beside_one_that_has_draws_by_its_own_seed() -> None:
     engine = ShowingEngine()
-    run(engine, (CarriedSample(), BEGUN))
+    run(engine, (NOT_BEGUN, BEGUN))
     assert [(ids, one.seed) for ids, one in engine.asked] == [
         ([4, 4], SEED),
         ([4, 4, 8, 9], continued_seed(SEED + 1, 2)),
@@ -152,7 +152,7 @@ def test_when_the_engine_dies_what_it_had_shown_is_there(kind: type[ShowingEngin
         asyncio.run(stage.run([PromptedTicket(TICKET, PROMPT, (ENDED, BEGUN))], counted_calls([TICKET], Counts())))
     ended, begun = (sample.now() for sample in stage.in_work[TICKET.id].samples)
     assert ended == ENDED
-    assert (list(begun.output_ids), begun.finish) == ([8, 9, 5], None)
+    assert (begun.output_ids, begun.goes_on) == ([8, 9, 5], True)
     assert begun.spans[-1] == VersionSpan(weight(3), 2, 3)
 
 
@@ -163,7 +163,7 @@ def test_samples_that_were_aborted_go_on_later() -> None:
     with pytest.raises(EngineEmptied):
         asyncio.run(stage.run([PromptedTicket(TICKET, PROMPT, (ENDED, BEGUN))], counted_calls([TICKET], Counts())))
     begun = stage.in_work[TICKET.id].samples[1].now()
-    assert (list(begun.output_ids), begun.finish) == ([8, 9, 5, 5], None)
+    assert (begun.output_ids, begun.goes_on) == ([8, 9, 5, 5], True)
 
 
 def test_what_follows_is_drawn_by_other_numbers_than_the_beginning() -> None:

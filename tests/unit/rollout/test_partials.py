@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from rljob_workers.data.prompts import Prompt
-from rljob_workers.engines.base import FinishReason, VersionSpan
+from rljob_workers.engines.base import NOT_BEGUN, FinishReason, Sample, VersionSpan
 from rljob_workers.rollout.admission import PromptedTicket
-from rljob_workers.rollout.carried import CarriedSample, pack_group, sampling_digest, unpack_group
+from rljob_workers.rollout.carried import pack_group, sampling_digest, unpack_group
 from rljob_workers.rollout.continuing import ContinuingStage, GroupInWork, SampleInWork
 from rljob_workers.rollout.engine_access import EventLoopThread
 from rljob_workers.rollout.partials import PartialConfig, Partials
@@ -36,13 +36,13 @@ class Queue:
         self.saves: list[list[GroupSoFar]] = []
         self.saved: dict[int, bytes] = {}
 
-    def save_partials(self, groups: Sequence[GroupSoFar]) -> list[bool]:
+    def save(self, groups: Sequence[GroupSoFar]) -> list[bool]:
         self.saves.append(list(groups))
         if self.takes:
             self.saved |= {group.ticket.id: group.data for group in groups}
         return [self.takes] * len(groups)
 
-    def read_partials(self, tickets: Sequence[Ticket]) -> dict[int, bytes]:
+    def read(self, tickets: Sequence[Ticket]) -> dict[int, bytes]:
         return {ticket.id: self.saved[ticket.id] for ticket in tickets if ticket.id in self.saved}
 
 
@@ -54,7 +54,7 @@ class Rank:
         self.awaited: list[object] = []
         self.voided: list[object] = []
         stage = ContinuingStage(CONFIG, FakeEngine())
-        self.samples = [SampleInWork(CarriedSample()), SampleInWork(CarriedSample())]
+        self.samples = [SampleInWork(NOT_BEGUN), SampleInWork(NOT_BEGUN)]
         stage.in_work[TICKET.id] = GroupInWork(TICKET, DIGEST, self.samples)
         proof: Any = SimpleNamespace(
             awaited_by=lambda groups: any(one in group.newest for group in groups for one in self.awaited),
@@ -73,7 +73,7 @@ class Rank:
             VersionSpan(s.weight, s.start, min(s.end, len(tokens))) for s in SPANS if s.start < len(tokens)
         )
 
-    def save(self, begun: int = 0) -> list[CarriedSample]:
+    def save(self, begun: int = 0) -> list[Sample]:
         """What is saved now of all samples."""
         self.partials.save([TICKET], {TICKET.id: begun})
         saved = self.queue.saved.get(TICKET.id)
@@ -92,13 +92,13 @@ def test_what_has_grown_is_saved_and_nothing_else_is(engine: FakeRankEngine) -> 
     assert rank.save() == []
     assert rank.queue.saves == []
     rank.draw(1, [7, 8])
-    assert rank.save()[1] == CarriedSample([7, 8], [-0.5, -0.5], (SPANS[0], VersionSpan(weight(2), 1, 2)))
+    assert rank.save()[1] == Sample([7, 8], [-0.5, -0.5], FinishReason.ABORT, (SPANS[0], VersionSpan(weight(2), 1, 2)))
     ((group,),) = rank.queue.saves
     assert (group.oldest, group.newest) == ([weight(1)], [weight(2)])
     rank.save()
     assert len(rank.queue.saves) == 1
     rank.samples[1].more.finish_reason = FinishReason.STOP
-    assert rank.save()[1].finish is FinishReason.STOP
+    assert rank.save()[1].finish_reason is FinishReason.STOP
     assert len(rank.queue.saves) == 2
 
 
@@ -136,20 +136,20 @@ def test_more_tokens_than_may_be_carried_are_cut(engine: FakeRankEngine) -> None
     rank = Rank(engine, max_tokens=2)
     rank.draw(0, [7, 8, 9])
     rank.samples[0].more.finish_reason = FinishReason.STOP
-    assert rank.save()[0] == CarriedSample([7, 8], [-0.5, -0.5], (SPANS[0], VersionSpan(weight(2), 1, 2)))
+    assert rank.save()[0] == Sample([7, 8], [-0.5, -0.5], FinishReason.ABORT, (SPANS[0], VersionSpan(weight(2), 1, 2)))
 
 
 def test_a_ticket_gets_what_there_is_and_it_is_counted(engine: FakeRankEngine) -> None:
     rank = Rank(engine)
     full = CONFIG.max_new_tokens
     samples = [
-        CarriedSample([7], [-0.5], (VersionSpan(weight(1), 0, 1),)),
-        CarriedSample([8] * full, [-0.5] * full, (VersionSpan(weight(1), 0, full),)),
+        Sample([7], [-0.5], FinishReason.ABORT, (VersionSpan(weight(1), 0, 1),)),
+        Sample([8] * full, [-0.5] * full, FinishReason.ABORT, (VersionSpan(weight(1), 0, full),)),
     ]
     rank.queue.saved[TICKET.id] = pack_group(samples, DIGEST)
     (found,) = rank.partials.continued([PROMPTED])
-    assert [(one.output_ids, one.finish) for one in found.carried] == [
-        ([7], None),
+    assert [(one.output_ids, one.finish_reason) for one in found.carried] == [
+        ([7], FinishReason.ABORT),
         ([8] * full, FinishReason.LENGTH),
     ]
     assert rank.counters == {"tokens_carried": 1 + full, "samples_carried": 2}
@@ -157,7 +157,7 @@ def test_a_ticket_gets_what_there_is_and_it_is_counted(engine: FakeRankEngine) -
 
 def test_what_was_saved_of_another_prompt_or_sampling_is_begun_again(engine: FakeRankEngine) -> None:
     rank = Rank(engine)
-    rank.queue.saved[TICKET.id] = pack_group([CarriedSample([7], [-0.5], SPANS[:1])] * 2, DIGEST + 1)
+    rank.queue.saved[TICKET.id] = pack_group([Sample([7], [-0.5], FinishReason.ABORT, SPANS[:1])] * 2, DIGEST + 1)
     assert rank.partials.continued([PROMPTED]) == [PROMPTED]
     assert rank.counters == {}
 

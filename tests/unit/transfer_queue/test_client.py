@@ -102,4 +102,4 @@ def test_nothing_is_left_of_no_partitions(queue: TransferQueueClient) -> None:
 
 def test_the_return_of_no_tickets_asks_no_one(queue: TransferQueueClient) -> None:
     queue.return_tickets([], killed=False)
-    assert queue.seen_seq == 0
+    assert queue.calls.seen_seq == 0

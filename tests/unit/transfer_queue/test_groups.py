@@ -11,7 +11,7 @@ import torch
 from rljob_api.names import RolloutId
 from rljob_api.spec.rollout import GroupOrder
 from rljob_workers.tensors.jagged import Jagged
-from rljob_workers.transfer_queue.client import (
+from rljob_workers.transfer_queue.group_columns import (
     by_partition,
     check_group,
     joined_columns,

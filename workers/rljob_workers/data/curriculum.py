@@ -85,13 +85,13 @@ def _as_rows(chosen: object) -> list[int] | None:
 
 
 class ChosenRows(Protocol):
-    """What is needed of a `TransferQueueClient`."""
+    """What is needed of `TransferQueueClient.curriculum`."""
 
-    def chosen_rows(self, draws: range, /) -> list[int | None]:
+    def chosen(self, draws: range, /) -> list[int | None]:
         """The row of each draw; None where none is chosen."""
         ...
 
-    def choose_rows(self, draws: Sequence[int], rows: Sequence[int], /) -> list[int]:
+    def choose(self, draws: Sequence[int], rows: Sequence[int], /) -> list[int]:
         """Chooses; gives the rows that stand."""
         ...
 
@@ -107,7 +107,7 @@ _RETAINED_WINDOWS = 64
 class CurriculumPrompts:
     """Prompts of draws, in the order that the curriculum gives."""
 
-    def __init__(self, source: RowSource, queue: ChosenRows, curriculum: Curriculum, window: int) -> None:
+    def __init__(self, source: RowSource, rows: ChosenRows, curriculum: Curriculum, window: int) -> None:
         """`window`: draws that are chosen for at once. Raises ValueError where the data has too many rows."""
         if len(source) > MAX_ROWS:
             raise ValueError(
@@ -115,7 +115,7 @@ class CurriculumPrompts:
                 " rollout.curriculum, or train on a part of the data."
             )
         self._source = source
-        self._queue = queue
+        self._rows = rows
         self._curriculum = curriculum
         self._window = window
         self._known: OrderedDict[int, list[int]] = OrderedDict()
@@ -137,10 +137,10 @@ class CurriculumPrompts:
 
     def _rows_of(self, window: int) -> list[int]:
         draws = range(window * self._window, (window + 1) * self._window)
-        found = dict(zip(draws, self._queue.chosen_rows(draws), strict=True))
+        found = dict(zip(draws, self._rows.chosen(draws), strict=True))
         # Some are chosen where the job had another batchSize before.
         open_draws = [draw for draw, row in found.items() if row is None]
         if open_draws:
-            wanted = self._curriculum.choose(self._queue.pass_rates(len(self._source)), open_draws)
-            found |= zip(open_draws, self._queue.choose_rows(open_draws, wanted), strict=True)
+            wanted = self._curriculum.choose(self._rows.pass_rates(len(self._source)), open_draws)
+            found |= zip(open_draws, self._rows.choose(open_draws, wanted), strict=True)
         return [row for row in found.values() if row is not None]

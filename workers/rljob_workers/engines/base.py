@@ -91,14 +91,14 @@ class VersionSpan:
 
 
 class FinishReason(StrEnum):
-    """Why a sample ended."""
+    """Why a sample ended, or that it did not."""
 
     STOP = "stop"
     """A token or a text that ends it."""
     LENGTH = "length"
     """As long as it may be."""
     ABORT = "abort"
-    """A caller ended it; it has the tokens that were made until then."""
+    """It goes on, or was cut off by a caller; it has the tokens that were made until then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +111,15 @@ class Sample:
     finish_reason: FinishReason
     spans: tuple[VersionSpan, ...]
     """In order, without gaps."""
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it has not ended: more may be drawn behind it."""
+        return self.finish_reason is FinishReason.ABORT
+
+
+NOT_BEGUN = Sample([], [], FinishReason.ABORT, ())
+"""A sample without a token."""
 
 
 def continued(begun: Sample, more: Sample) -> Sample:
@@ -151,13 +160,16 @@ class SampleSoFar:
     """As of a `Sample`."""
     spans: tuple[VersionSpan, ...] = ()
     """Over all of `output_ids`."""
-    finish_reason: FinishReason | None = None
-    """None: it has not ended, or it was aborted."""
+    finish_reason: FinishReason = FinishReason.ABORT
 
     def settle(self, sample: Sample) -> None:
-        """It has ended, as this one."""
+        """It is this one now."""
         self.output_ids, self.log_probs, self.spans = list(sample.output_ids), list(sample.log_probs), sample.spans
-        self.finish_reason = None if sample.finish_reason is FinishReason.ABORT else sample.finish_reason
+        self.finish_reason = sample.finish_reason
+
+    def now(self) -> Sample:
+        """What there is, which grows no more."""
+        return Sample(self.output_ids[:], self.log_probs[:], self.finish_reason, self.spans)
 
 
 @dataclass(frozen=True, slots=True)

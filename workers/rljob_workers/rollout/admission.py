@@ -16,7 +16,7 @@ from typing import Protocol
 from rljob_api.spec.rollout import LongPrompts
 from rljob_workers.data.prompts import DrawnPrompts, Prompt
 from rljob_workers.dcs.membership.counters import PASSED_OVER, TRUNCATED
-from rljob_workers.rollout.carried import CarriedSample
+from rljob_workers.engines.base import Sample
 from rljob_workers.transfer_queue.errors import TicketLost
 from rljob_workers.transfer_queue.types import Ticket
 
@@ -138,7 +138,7 @@ class PromptedTicket:
 
     ticket: Ticket
     prompt: Prompt
-    carried: tuple[CarriedSample, ...] = ()
+    carried: tuple[Sample, ...] = ()
     """What there is of each of its samples, where it was begun before (`rollout.partial`)."""
 
 

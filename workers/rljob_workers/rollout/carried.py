@@ -1,4 +1,4 @@
-"""What is carried of a sample that was interrupted, how it is joined with what follows, and a group's as bytes.
+"""What is carried of samples that were interrupted: as many tokens as may be, and a group's as bytes.
 
 Pure; for the stage that goes on with samples and for what saves them. No pickle: fixed records, sealed by a checksum.
 Bytes that were damaged, or are of another prompt, are nothing to go on with.
@@ -10,7 +10,7 @@ Bytes that were damaged, or are of another prompt, are nothing to go on with.
     8       4       samples
     12      4       zero
     16      8       digest of prompt and sampling
-    24      12 n    of each sample: finish reason (255: it goes on), tokens, spans
+    24      12 n    of each sample: finish reason (ABORT: it goes on), tokens, spans
             4 t     tokens, i32, sample after sample
             4 t     log-probs, f32
             16 s    spans: lineage, version, start, end, i32
@@ -21,50 +21,22 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import xxhash
 
 from rljob_api.names import Lineage, WeightVersion
 from rljob_api.wire.identity import WeightId
-from rljob_workers.engines.base import FINISH_CODES, FinishReason, Sample, SamplingParams, VersionSpan, joined_spans
+from rljob_workers.engines.base import FINISH_CODES, FinishReason, Sample, SamplingParams, VersionSpan
 
 
-@dataclass(frozen=True, slots=True)
-class CarriedSample:
-    """What there is of a sample."""
-
-    output_ids: Sequence[int] = ()
-    log_probs: Sequence[float] = ()
-    """Under the weights that drew the tokens, as of a `Sample`."""
-    spans: tuple[VersionSpan, ...] = ()
-    """Over all tokens, in order and without gaps."""
-    finish: FinishReason | None = None
-    """None: it goes on."""
-
-    def first(self, num_tokens: int) -> CarriedSample:
-        """Its first tokens; it goes on where some were cut."""
-        if len(self.output_ids) <= num_tokens:
-            return self
-        spans = tuple(replace(span, end=min(span.end, num_tokens)) for span in self.spans if span.start < num_tokens)
-        return CarriedSample(self.output_ids[:num_tokens], self.log_probs[:num_tokens], spans)
-
-    def followed_by(self, more: CarriedSample) -> CarriedSample:
-        """The sample as a whole: `more` was drawn behind it."""
-        if not self.output_ids:
-            return more
-        return CarriedSample(
-            [*self.output_ids, *more.output_ids],
-            [*self.log_probs, *more.log_probs],
-            joined_spans(self.spans, more.spans, len(self.output_ids)),
-            more.finish,
-        )
-
-    def sample(self) -> Sample:
-        """Of one that has ended."""
-        assert self.finish is not None, "a sample that goes on is no answer"
-        return Sample(list(self.output_ids), list(self.log_probs), self.finish, self.spans)
+def beginning(sample: Sample, num_tokens: int) -> Sample:
+    """Its first tokens; it goes on where some were cut."""
+    if len(sample.output_ids) <= num_tokens:
+        return sample
+    spans = tuple(replace(span, end=min(span.end, num_tokens)) for span in sample.spans if span.start < num_tokens)
+    return Sample(sample.output_ids[:num_tokens], sample.log_probs[:num_tokens], FinishReason.ABORT, spans)
 
 
 def sampling_digest(prompt_ids: Sequence[int], params: SamplingParams) -> int:
@@ -79,18 +51,15 @@ _HEAD = struct.Struct("<4sB3xI4xQ")
 _SEAL = struct.Struct("<Q")
 
 
-_MAGIC, _VERSION, _GOES_ON = b"RLPG", 1, 255
+_MAGIC, _VERSION = b"RLPG", 1
 
 
 _FINISH = {code: FinishReason(name) for name, code in FINISH_CODES.items()}
 
 
-def pack_group(samples: Sequence[CarriedSample], digest: int) -> bytes:
+def pack_group(samples: Sequence[Sample], digest: int) -> bytes:
     """All samples of a group, those that have nothing among them."""
-    table = [
-        (_GOES_ON if one.finish is None else FINISH_CODES[one.finish], len(one.output_ids), len(one.spans))
-        for one in samples
-    ]
+    table = [(FINISH_CODES[one.finish_reason], len(one.output_ids), len(one.spans)) for one in samples]
     spans = [(span.weight.lineage, span.weight.version, span.start, span.end) for one in samples for span in one.spans]
     body = b"".join(
         (
@@ -108,7 +77,7 @@ def _flat(parts: Iterable[Sequence[int] | Sequence[float]], dtype: str) -> bytes
     return b"".join(np.array(part, dtype).tobytes() for part in parts)
 
 
-def unpack_group(data: bytes, num_samples: int, digest: int) -> tuple[CarriedSample, ...]:
+def unpack_group(data: bytes, num_samples: int, digest: int) -> tuple[Sample, ...]:
     """The reverse of `pack_group`. ValueError for bytes that it did not write, or not for this digest."""
     if len(data) < _HEAD.size + _SEAL.size:
         raise ValueError(f"{len(data)} bytes are no samples")
@@ -127,11 +96,11 @@ def unpack_group(data: bytes, num_samples: int, digest: int) -> tuple[CarriedSam
     samples, token, span = [], 0, 0
     for finish, tokens, num_spans in table:
         samples.append(
-            CarriedSample(
+            Sample(
                 ids[token : token + tokens],
                 log_probs[token : token + tokens],
+                _FINISH[finish],
                 tuple(_span(*values) for values in spans[span : span + num_spans]),
-                _FINISH.get(finish),
             )
         )
         token, span = token + tokens, span + num_spans

@@ -52,7 +52,7 @@ class SampleList:
         self.results: dict[int, SampleResult] = {}
         """By number; of each the first one."""
 
-    def claim_evaluation(
+    def claim(
         self, holds: WeightId, digest: str, num_samples: int, limit: int, in_work: Collection[int]
     ) -> list[int] | EvaluationWaits:
         """Up to `limit` of `num_samples` numbers: first those that came back."""
@@ -63,14 +63,14 @@ class SampleList:
         begin, self._next = self._next, min(num_samples, self._next + limit - len(again))
         return [*again, *range(begin, self._next)] or EvaluationWaits.TAKEN
 
-    def put_evaluation(self, version: WeightVersion, results: Mapping[int, bytes]) -> int:
+    def put(self, version: WeightVersion, results: Mapping[int, bytes]) -> int:
         """Keeps results; gives how many were not there yet."""
         del version
         before = len(self.results)
         self.results = {number: SampleResult.parse(text) for number, text in results.items()} | self.results
         return len(self.results) - before
 
-    def return_evaluation(self, samples: Collection[int], *, killed: bool = False) -> None:
+    def hand_back(self, samples: Collection[int], *, killed: bool = False) -> None:
         """Hands samples back. No prompt is suspect: engines are started again a few times in all."""
         del killed
         self._again += samples

@@ -10,16 +10,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from rljob_workers.engines.base import (
+    NOT_BEGUN,
     Engine,
     EngineEmptied,
-    FinishReason,
+    Sample,
     SampleSoFar,
     SamplingParams,
     all_or_none,
+    continued,
     continued_seed,
 )
 from rljob_workers.rollout.admission import PromptedTicket
-from rljob_workers.rollout.carried import CarriedSample, sampling_digest
+from rljob_workers.rollout.carried import sampling_digest
 from rljob_workers.rollout.engine_calls import EngineCalls
 from rljob_workers.rollout.group_rows import GeneratedGroup
 from rljob_workers.rollout.sampling import GenerateConfig
@@ -31,17 +33,12 @@ from rljob_workers.transfer_queue.types import Ticket
 class SampleInWork:
     """A sample's beginning and what follows it."""
 
-    carried: CarriedSample
+    carried: Sample
     more: SampleSoFar = field(default_factory=SampleSoFar)
 
-    def now(self) -> CarriedSample:
+    def now(self) -> Sample:
         """What there is."""
-        if self.carried.finish is not None:
-            return self.carried
-        more = self.more
-        return self.carried.followed_by(
-            CarriedSample(more.output_ids[:], more.log_probs[:], more.spans, more.finish_reason)
-        )
+        return continued(self.carried, self.more.now()) if self.carried.goes_on else self.carried
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +89,8 @@ class ContinuingStage:
             GeneratedGroup(
                 each.ticket,
                 each.prompt,
-                tuple(Trajectory.of_sample(each.prompt.token_ids, one.now().sample()) for one in group.samples),
-                *(_answer(each, answer) for answer in greedy[place : place + 1]),
+                tuple(Trajectory.of_sample(each.prompt.token_ids, one.now()) for one in group.samples),
+                *(Trajectory.of_sample(each.prompt.token_ids, one.now()) for one in greedy[place : place + 1]),
             )
             for place, (each, group) in enumerate(zip(tickets, groups, strict=True))
         ]
@@ -103,7 +100,7 @@ class ContinuingStage:
 
     def _begin(self, each: PromptedTicket) -> GroupInWork:
         params = self._config.params_of(each)
-        carried = each.carried or (CarriedSample(),) * params.num_samples
+        carried = each.carried or (NOT_BEGUN,) * params.num_samples
         digest = sampling_digest(each.prompt.token_ids, params)
         group = GroupInWork(each.ticket, digest, [SampleInWork(sample) for sample in carried])
         self.in_work[each.ticket.id] = group
@@ -117,7 +114,7 @@ class ContinuingStage:
             return
         for index, sample in enumerate(group.samples):
             begun, seed = sample.carried, params.seed + index
-            if begun.finish is None:
+            if begun.goes_on:
                 one = replace(params, num_samples=1, seed=seed)
                 if begun.output_ids:
                     left = params.max_new_tokens - len(begun.output_ids)
@@ -154,11 +151,6 @@ class ContinuingStage:
         for request, generation in zip(requests, generations, strict=True):
             for so_far, sample in zip(request.so_far, generation.samples, strict=True):
                 so_far.settle(sample)
-        if any(sample.finish_reason is FinishReason.ABORT for one in generations for sample in one.samples):
+        if any(sample.goes_on for one in generations for sample in one.samples):
             raise EngineEmptied("the samples were aborted at the engine: they are no answers")
         calls.moved(-sum(request.params.num_samples for request in requests))
-
-
-def _answer(each: PromptedTicket, answer: SampleSoFar) -> Trajectory:
-    whole = CarriedSample(answer.output_ids, answer.log_probs, answer.spans, answer.finish_reason)
-    return Trajectory.of_sample(each.prompt.token_ids, whole.sample())

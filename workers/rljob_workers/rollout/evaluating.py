@@ -64,18 +64,18 @@ class _Begun:
 
 
 class EvaluationWork(Protocol):
-    """Which samples are left: the queue of a job (`TransferQueueClient`), or a list without one."""
+    """Which samples are left: the queue of a job (`EvaluationSamples`), or a list without one."""
 
-    def claim_evaluation(
+    def claim(
         self, holds: WeightId, digest: str, num_samples: int, limit: int, in_work: Collection[int]
     ) -> list[int] | EvaluationWaits:
-        """See `TransferQueueClient.claim_evaluation`."""
+        """See `EvaluationSamples.claim`."""
 
-    def put_evaluation(self, version: WeightVersion, results: Mapping[int, bytes]) -> int:
-        """See `TransferQueueClient.put_evaluation`."""
+    def put(self, version: WeightVersion, results: Mapping[int, bytes]) -> int:
+        """See `EvaluationSamples.put`."""
 
-    def return_evaluation(self, samples: Collection[int], *, killed: bool = False) -> None:
-        """See `TransferQueueClient.return_evaluation`."""
+    def hand_back(self, samples: Collection[int], *, killed: bool = False) -> None:
+        """See `EvaluationSamples.hand_back`."""
 
 
 class Evaluator:
@@ -89,7 +89,7 @@ class Evaluator:
     def __init__(
         self,
         plan: EvaluationPlan,
-        queue: EvaluationWork,
+        samples: EvaluationWork,
         engine: RankEngine,
         decode: TextDecoder,
         proof: WeightProof,
@@ -104,7 +104,7 @@ class Evaluator:
         `max_tokens`: positions of the model.
         """
         self._plan = plan
-        self._queue = queue
+        self._samples = samples
         self._engine = engine
         self._decode = decode
         self._proof = proof
@@ -141,7 +141,7 @@ class Evaluator:
         if wanted < max(1, most // REQUESTS):
             return False
         self._asked_of, self._asks_at = held, 0.0
-        answer = self._queue.claim_evaluation(held, self._plan.digest, self._plan.num_samples, wanted, in_work)
+        answer = self._samples.claim(held, self._plan.digest, self._plan.num_samples, wanted, in_work)
         if isinstance(answer, EvaluationWaits):
             if answer is EvaluationWaits.OVER:
                 self._over = held
@@ -177,9 +177,9 @@ class Evaluator:
             else:
                 raise error
         for version, scored in results.items():
-            self._advance(self._queue.put_evaluation(version, scored))
-        self._queue.return_evaluation(back)
-        self._queue.return_evaluation(dead, killed=True)
+            self._advance(self._samples.put(version, scored))
+        self._samples.hand_back(back)
+        self._samples.hand_back(dead, killed=True)
         if done:
             self._asks_at = 0.0
         return errors
@@ -190,7 +190,7 @@ class Evaluator:
         for future in self._running:
             future.cancel()
         self._running.clear()
-        self._queue.return_evaluation(numbers)
+        self._samples.hand_back(numbers)
         self._scorers.shutdown(wait=False, cancel_futures=True)
 
     def _counts(self, made: _Made, begun: _Begun) -> bool:
@@ -220,7 +220,7 @@ class Evaluator:
         calls = EngineCalls(self._engine.progress, [], stall_seconds=self._stall_seconds, moved=lambda _: None)
         request = self._engine.client.generate([each.token_ids for each in prompts], params, progress=calls.made)
         drawn = [generation.samples[0] for generation in await calls.watch(request)]
-        if any(sample.finish_reason is FinishReason.ABORT for sample in drawn):
+        if any(sample.goes_on for sample in drawn):
             raise EngineEmptied("the samples were aborted at the engine: they are no answers")
         return drawn
 

@@ -343,7 +343,9 @@ def _serve_tickets(rank: RankParts, engine: RankEngine, found: IdleEngine) -> No
         source = build_prompt_source(spec.data, tokenizer)
         prompts: DrawnPrompts = source
         if (curriculum := spec.rollout.curriculum) is not None:
-            prompts = CurriculumPrompts(source, rank.queue, Curriculum.load(curriculum), spec.rollout.batch_size)
+            prompts = CurriculumPrompts(
+                source, rank.queue.curriculum, Curriculum.load(curriculum), spec.rollout.batch_size
+            )
         reward: Reward = FunctionsOwnReward()
         if _scores_answers(spec):
             reward = shaped_by_length(build_reward(spec.rollout.reward, spec.data, source), spec.rollout)
@@ -396,7 +398,7 @@ def _serve_tickets(rank: RankParts, engine: RankEngine, found: IdleEngine) -> No
         if plan is not None:
             evaluator = Evaluator(
                 plan,
-                rank.queue,
+                rank.queue.evaluation,
                 engine,
                 decode,
                 proof,
@@ -457,7 +459,7 @@ def _partials(
         PartialConfig(float(partial.save_seconds), most if partial.max_tokens is None else partial.max_tokens),
         GenerateConfig.of(rank.spec, found.max_tokens),
         maker,
-        rank.queue,
+        rank.queue.partials,
         engine,
         proof,
         rank.session.counters,

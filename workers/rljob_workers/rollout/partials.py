@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequenc
 from dataclasses import dataclass, replace
 
 from rljob_workers.dcs.membership.counters import SAMPLES_CARRIED, TOKENS_CARRIED
-from rljob_workers.engines.base import FinishReason
+from rljob_workers.engines.base import FinishReason, Sample
 from rljob_workers.rollout.admission import PromptedTicket
-from rljob_workers.rollout.carried import CarriedSample, pack_group, sampling_digest, unpack_group
+from rljob_workers.rollout.carried import beginning, pack_group, sampling_digest, unpack_group
 from rljob_workers.rollout.continuing import ContinuingStage
 from rljob_workers.rollout.engine_access import RankEngine
 from rljob_workers.rollout.sampling import GenerateConfig
 from rljob_workers.rollout.trajectory import place_of
 from rljob_workers.rollout.verification import WeightProof
-from rljob_workers.transfer_queue.client import TransferQueueClient
+from rljob_workers.transfer_queue.saved_partials import SavedPartials
 from rljob_workers.transfer_queue.types import GroupSoFar, Ticket
 
 _log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class Partials:
         config: PartialConfig,
         generate: GenerateConfig,
         stage: ContinuingStage,
-        queue: TransferQueueClient,
+        queue: SavedPartials,
         engine: RankEngine,
         proof: WeightProof,
         counters: MutableMapping[str, float],
@@ -69,7 +69,7 @@ class Partials:
 
     def continued(self, tickets: Sequence[PromptedTicket]) -> list[PromptedTicket]:
         """The tickets with what there is of their samples."""
-        saved = self._queue.read_partials([each.ticket for each in tickets])
+        saved = self._queue.read([each.ticket for each in tickets])
         return [self._continued(each, saved[each.ticket.id]) if each.ticket.id in saved else each for each in tickets]
 
     def save_if_due(self, tickets: Iterable[Ticket], begun: Mapping[int, int]) -> None:
@@ -86,7 +86,10 @@ class Partials:
         grown: list[GroupSoFar] = []
         sizes: list[tuple[int, int]] = []
         for ticket, digest, samples in self._engine.call(self._look([ticket.id for ticket in tickets])):
-            size = (sum(len(one.output_ids) for one in samples), sum(one.finish is not None for one in samples))
+            size = (
+                sum(len(one.output_ids) for one in samples),
+                sum(not one.goes_on for one in samples),
+            )
             if size[0] == 0 or self._saved.get(ticket.id) == size:
                 continue
             made = [one for one in samples if one.spans]
@@ -101,7 +104,7 @@ class Partials:
                 sizes.append(size)
         if not grown:
             return
-        for group, size, is_saved in zip(grown, sizes, self._queue.save_partials(grown), strict=True):
+        for group, size, is_saved in zip(grown, sizes, self._queue.save(grown), strict=True):
             if is_saved:
                 self._saved[group.ticket.id] = size
 
@@ -112,12 +115,13 @@ class Partials:
             self._saved.pop(number, None)
         self._engine.call(self._take_out(ids))
 
-    async def _look(self, ids: Sequence[int]) -> list[tuple[Ticket, int, list[CarriedSample]]]:
+    async def _look(self, ids: Sequence[int]) -> list[tuple[Ticket, int, list[Sample]]]:
         """In the engine's event loop, where samples grow."""
         groups = [self._stage.in_work[number] for number in ids if number in self._stage.in_work]
         limit = self._config.max_tokens
         return [
-            (group.ticket, group.digest, [sample.now().first(limit) for sample in group.samples]) for group in groups
+            (group.ticket, group.digest, [beginning(sample.now(), limit) for sample in group.samples])
+            for group in groups
         ]
 
     async def _take_out(self, ids: Sequence[int]) -> None:
@@ -132,7 +136,7 @@ class Partials:
         except ValueError as error:
             _log.warning("prompt %d is begun anew: %s", each.prompt.index, error)
             return each
-        first = (sample.first(self._config.max_tokens) for sample in samples)
+        first = (beginning(sample, self._config.max_tokens) for sample in samples)
         carried = tuple(_ended_if_full(sample, params.max_new_tokens) for sample in first)
         tokens = [len(sample.output_ids) for sample in carried]
         self._count(TOKENS_CARRIED, sum(tokens))
@@ -143,7 +147,7 @@ class Partials:
         self._counters[name] = self._counters.get(name, 0) + number
 
 
-def _ended_if_full(sample: CarriedSample, max_new_tokens: int) -> CarriedSample:
+def _ended_if_full(sample: Sample, max_new_tokens: int) -> Sample:
     """As long as it may be, it has ended."""
-    is_full = sample.finish is None and len(sample.output_ids) >= max_new_tokens
-    return replace(sample, finish=FinishReason.LENGTH) if is_full else sample
+    is_full = sample.goes_on and len(sample.output_ids) >= max_new_tokens
+    return replace(sample, finish_reason=FinishReason.LENGTH) if is_full else sample

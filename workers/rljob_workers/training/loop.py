@@ -163,7 +163,7 @@ class ActorLoop(GangLoop):
         if evaluation is None or not evaluation.is_due(version, self._config.num_rollouts):
             return
         with gang.timeline.span("await_evaluation", version=version):
-            while not gang.queue.is_evaluated(version, timeout=TURN_SECONDS):
+            while not gang.queue.evaluation.is_over(version, timeout=TURN_SECONDS):
                 self.starved.count(0.0)  # more rollouts would not help
                 gang.session.pulse(waiting=f"the evaluation of version {version}")
 

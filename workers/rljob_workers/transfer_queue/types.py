@@ -170,6 +170,8 @@ class QueueShape:
     """Groups that may be issued beside those that the open rollouts need; where groups are carried."""
     has_curriculum: bool = False
     """Rows of the data are chosen for draws, and what the samples of each have earned is counted."""
+    has_partials: bool = False
+    """What is generated of groups that are not finished is saved."""
 
     def __post_init__(self) -> None:
         if len(self.fields) > MAX_FIELDS:

@@ -12,9 +12,9 @@ import torch
 
 from rljob_api.names import RolloutId
 from rljob_workers.data.prompts import Prompt
-from rljob_workers.engines.base import Engine, EngineGone, FinishReason
+from rljob_workers.engines.base import Engine, EngineGone, FinishReason, Sample
 from rljob_workers.rollout.admission import PromptedTicket
-from rljob_workers.rollout.carried import CarriedSample, pack_group, unpack_group
+from rljob_workers.rollout.carried import pack_group, unpack_group
 from rljob_workers.rollout.continuing import ContinuingStage
 from rljob_workers.rollout.engine_access import EngineProgress
 from rljob_workers.rollout.engine_calls import EngineCalls
@@ -39,7 +39,7 @@ TICKET = Ticket(id=1, rollout_id=RolloutId(0), group=0, attempt=0, prompt_index=
 class Group:
     """A group that is generated beside the test."""
 
-    def __init__(self, engine: Engine, num_samples: int, carried: tuple[CarriedSample, ...] = ()) -> None:
+    def __init__(self, engine: Engine, num_samples: int, carried: tuple[Sample, ...] = ()) -> None:
         longest = max((len(one.output_ids) + BEHIND for one in carried), default=LONG)
         config = GenerateConfig(
             job_seed=1,
@@ -57,7 +57,7 @@ class Group:
         ticket = PromptedTicket(TICKET, Prompt(0, "", tuple(PROMPT), None), carried)
         self.task: asyncio.Task[list[GeneratedGroup]] = asyncio.create_task(self._stage.run([ticket], calls))
 
-    def now(self) -> list[CarriedSample]:
+    def now(self) -> list[Sample]:
         """What there is of its samples."""
         if TICKET.id not in self._stage.in_work:
             return []
@@ -66,7 +66,7 @@ class Group:
     async def drew(self, number: int) -> None:
         """When three samples that go on have tokens of a version."""
         deadline = soon()
-        while sum(one.finish is None and version(number) in _weights(one) for one in self.now()) < 3:
+        while sum(one.goes_on and version(number) in _weights(one) for one in self.now()) < 3:
             assert not self.task.done(), f"the samples ended: {self.task}"
             assert time.monotonic() < deadline, f"no tokens of version {number} came"
             await asyncio.sleep(0.02)
@@ -77,44 +77,44 @@ class Group:
             [group] = await self.task
         return [sample for sample in group.samples if isinstance(sample, Trajectory)]
 
-    async def given_up(self) -> tuple[CarriedSample, ...]:
+    async def given_up(self) -> tuple[Sample, ...]:
         """As a caller that leaves; what there is of it."""
         self.task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self.task
         return self._carried()
 
-    async def lost(self) -> tuple[CarriedSample, ...]:
+    async def lost(self) -> tuple[Sample, ...]:
         """When it has failed by the death of its engine."""
         async with asyncio.timeout(240):
             with pytest.raises(EngineGone):
                 await self.task
         return self._carried()
 
-    def _carried(self) -> tuple[CarriedSample, ...]:
+    def _carried(self) -> tuple[Sample, ...]:
         """By way of its bytes."""
         group = self.now()
         return unpack_group(pack_group(group, 5), len(group), 5)
 
 
-def _weights(sample: CarriedSample) -> list[object]:
+def _weights(sample: Sample) -> list[object]:
     return [span.weight for span in sample.spans]
 
 
-def require_true(carried: tuple[CarriedSample, ...], whole: list[Trajectory], versions: list[Weights]) -> None:
+def require_true(carried: tuple[Sample, ...], whole: list[Trajectory], versions: list[Weights]) -> None:
     """Each sample begins with what was carried of it, and is throughout what its spans' weights say."""
     longest = max(len(one.output_ids) + BEHIND for one in carried)
     for begun, sample in zip(carried, whole, strict=True):
         count = len(begun.output_ids)
         assert list(sample.response_ids[:count]) == list(begun.output_ids)
         assert list(sample.log_probs[:count]) == list(begun.log_probs)
-        if begun.finish is not None:
-            assert (len(sample.response_ids), sample.finish) == (count, begun.finish)
+        if not begun.goes_on:
+            assert (len(sample.response_ids), sample.finish) == (count, begun.finish_reason)
         edges = [0, *(span.end for span in sample.version_spans)]
         assert [span.start for span in sample.version_spans] == edges[:-1]
         assert edges[-1] == len(sample.response_ids) <= longest
         assert sample.finish is FinishReason.STOP or len(sample.response_ids) in (longest, LONG)
-    spanning = [sample for begun, sample in zip(carried, whole, strict=True) if begun.finish is None]
+    spanning = [sample for begun, sample in zip(carried, whole, strict=True) if begun.goes_on]
     for sample in [one for one in spanning if len(one.version_spans) == 3][:3]:
         parts = [
             versions[span.weight.version].log_probs(PROMPT, sample.response_ids)[span.start : span.end]

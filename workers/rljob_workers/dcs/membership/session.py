@@ -115,7 +115,7 @@ class RankSession:
         return self._role_ranks
 
     def follow_seq(self, seq_of: Callable[[], int]) -> None:
-        """Copies `seq_of()` (the queue client's `seen_seq`) into the launcher's view at every pulse."""
+        """Copies `seq_of()` (of the queue client's calls) into the launcher's view at every pulse."""
         self._seq_of = seq_of
 
     def advance(self, amount: int) -> None:

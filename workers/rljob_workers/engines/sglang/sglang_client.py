@@ -18,6 +18,7 @@ from typing import Any
 from rljob_api.spec.weights import Interruption
 from rljob_api.wire.identity import WeightId
 from rljob_workers.engines.base import (
+    NOT_BEGUN,
     Engine,
     EngineCapabilities,
     EngineGone,
@@ -110,10 +111,10 @@ class SampleBuilder:
         """Fills in what there is: `begun`, and behind it what `weight` has drawn."""
         count, reason = min(len(self._tokens), len(self._log_probs)), self._last.get("finish_reason")
         made = (VersionSpan(weight, 0, count),) if count else ()
-        whole = continued(begun, Sample(self._tokens[:count], self._log_probs[:count], FinishReason.ABORT, made))
-        so_far.settle(whole)
+        finish = FinishReason.ABORT
         if reason is not None and reason["type"] in (FinishReason.STOP, FinishReason.LENGTH):
-            so_far.finish_reason = FinishReason(reason["type"])
+            finish = FinishReason(reason["type"])
+        so_far.settle(continued(begun, Sample(self._tokens[:count], self._log_probs[:count], finish, made)))
 
     def sample(self) -> Sample:
         """The whole; EngineGone where it never ended, EngineRefused where what made it has no name."""
@@ -148,10 +149,6 @@ class SampleBuilder:
                 f"The engine does not say which weights made each of the {len(self._tokens)} tokens of a sample (its "
                 f"weight_versions: {self._last.get('weight_versions')}). Use SGLang 0.5.23."
             )
-
-
-_NOTHING = Sample([], [], FinishReason.ABORT, ())
-"""A sample at its beginning."""
 
 
 _CONTROL_SECONDS = 60.0
@@ -294,7 +291,7 @@ class SglangEngine(Engine):
         The server says so at a sample's end alone, so that none runs on over an update: it is begun anew behind its
         tokens, which new weights then read, as after Retract. What the server had not sent until then is drawn again.
         """
-        begun = _NOTHING
+        begun = NOT_BEGUN
         while True:
             count = len(begun.output_ids)
             if count == params.max_new_tokens:  # all had come but the end of the stream
@@ -315,9 +312,9 @@ class SglangEngine(Engine):
                         functools.partial(SampleBuilder.show, so_far=so_far, begun=begun, weight=weight),
                     )
                     return continued(begun, drawn)
-            if so_far.finish_reason is not None:
-                return Sample(so_far.output_ids, so_far.log_probs, so_far.finish_reason, so_far.spans)
-            begun = Sample(so_far.output_ids[:], so_far.log_probs[:], FinishReason.ABORT, so_far.spans)
+            begun = so_far.now()
+            if not begun.goes_on:
+                return begun
 
     async def _draw(
         self,

@@ -246,14 +246,8 @@ def add_growth(rows: Sequence[SampleSoFar], grown: Any) -> None:  # noqa: ANN401
         sample.output_ids += grown["output_ids"][at:end]
         sample.log_probs += grown["log_probs"][at:end]
         sample.spans = _spans(spans)
-        sample.finish_reason = _ended(grown["finish_words"], reason)
+        sample.finish_reason = FinishReason.ABORT if reason < 0 else FinishReason(grown["finish_words"][reason])
         at = end
-
-
-def _ended(names: Sequence[str], reason: int) -> FinishReason | None:
-    """None where it goes on, or was aborted."""
-    finish = None if reason < 0 else FinishReason(names[reason])
-    return None if finish is FinishReason.ABORT else finish
 
 
 def _spans(given: list[dict[str, int]]) -> tuple[VersionSpan, ...]:

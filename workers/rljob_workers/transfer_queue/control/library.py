@@ -66,6 +66,7 @@ def _shape_table(shape: QueueShape) -> str:
         f"rows={shape.rows_per_partition},staleness={shape.max_staleness},rollouts={shape.num_rollouts},"
         f"swaps={_boolean(shape.order is GroupOrder.SWAP)},carries={_boolean(shape.carries)},"
         f"capacity={shape.capacity},kills={shape.max_prompt_kills},curriculum={_boolean(shape.has_curriculum)},"
+        f"partials={_boolean(shape.has_partials)},"
         f"attempts={shape.max_attempts},fields={_names(fields)},generated={_names(shape.generated_fields)},"
         f"generated_bits={_mask(shape.generated_fields, bits)},"
         f"bit={{{','.join(f'{field}={value}' for field, value in bits.items())}}},tasks={{{tasks}}},task={{}}}}\n"

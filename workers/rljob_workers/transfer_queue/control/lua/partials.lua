@@ -1,6 +1,7 @@
 -- Partials: what was generated of groups that are not finished. By prompt, since a ticket's place may change and another
 -- rank goes on with it: the weights of its samples, 16 bytes each, and the chunk that has the bytes. It lasts as long as its
--- prompt is to be generated. One whose bytes are gone is none: it costs tokens, and nothing waits for it.
+-- prompt is to be generated. One whose bytes are gone is none: it costs tokens, and nothing waits for it. Jobs without
+-- `rollout.partial` look for none.
 
 do -- its names are its own: a library has room for 200
 
@@ -22,15 +23,18 @@ local function all_partials()
   return found
 end
 
-function partials.forget(prompt)
-  local p = load_partial(prompt)
-  if not p then return end
+local function drop(prompt, p)
   redis.call('HDEL', partials.KEY, prompt)
   discard(p.chunk)
 end
 
+function partials.forget(prompt)
+  local p = SHAPE.partials and load_partial(prompt)
+  if p then drop(prompt, p) end
+end
+
 function partials.forget_all()
-  for _, p in ipairs(all_partials()) do partials.forget(p.prompt) end
+  for _, p in ipairs(all_partials()) do drop(p.prompt, p) end
 end
 
 local function keep(prompt, weights, chunk)
@@ -47,9 +51,10 @@ local function may_be_put(p, r)
   return true
 end
 
+-- A job that saves no more has none either: nothing would forget them.
 function partials.restore(version)
   for _, p in ipairs(all_partials()) do
-    if not weights_stand(p.weights, version) then partials.forget(p.prompt) end
+    if not SHAPE.partials or not weights_stand(p.weights, version) then drop(p.prompt, p) end
   end
 end
 
