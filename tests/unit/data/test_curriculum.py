@@ -109,7 +109,7 @@ def raises(rates: PassRates, draws: Sequence[int]) -> object:
 
 def draws_nothing(rates: PassRates, draws: Sequence[int]) -> Iterator[int]:
     yield 0
-    yield {}["row"]
+    yield dict[str, int]()["row"]
 
 
 @pytest.mark.parametrize(

@@ -277,7 +277,7 @@ class OfTokens(Rank):
     def claim_training(self, task: str, rollout_id: RolloutId, index: int, *_: int, timeout: float) -> Claim:
         batch = super().claim_training(task, rollout_id, index, timeout=timeout)
         assert isinstance(batch, Batch)
-        columns = {
+        columns: dict[str, Jagged] = {
             Column.ROW_ADVANTAGES: Jagged.scalars(torch.zeros(2)),
             Column.ROLLOUT_LOG_PROBS: Jagged.from_lengths(torch.zeros(3), torch.tensor([1, 2])),
         }
