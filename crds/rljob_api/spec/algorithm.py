@@ -265,7 +265,7 @@ class Correction(StrEnum):
 
 
 class RatioLevel(StrEnum):
-    """Of what a ratio is taken: a token, or a whole response."""
+    """Of what a ratio is taken: a token, or those of a response that are learnt from."""
 
     TOKEN = "Token"  # noqa: S105 - a token of text, not a secret
     SEQUENCE = "Sequence"
@@ -278,9 +278,9 @@ class RatioMaskSpec(RuledModel):
     rules = RATIO_MASK
 
     level: RatioLevel | None = None
-    """Token: by each token's own ratio. Sequence: whole responses, by the product of their tokens' ratios.
-    GeometricMean: whole responses, by its root, which does not grow with the length: bounds lie within some thousandths
-    of 1. Null: Token."""
+    """Token: by each token's own ratio. Sequence: responses, by the product over their tokens that are learnt
+    from. GeometricMean: by its root, which does not grow with the length: bounds lie within some thousandths of 1.
+    Null: Token."""
     floor: float | None = Field(default=None, gt=0, lt=1)
     """Smallest ratio, proximal over engine, that stays. Null: no such bound."""
     cap: float | None = Field(default=None, gt=1, le=1000)
@@ -301,8 +301,8 @@ class CorrectionSpec(RuledModel):
     floor: float | None = Field(default=None, ge=0, lt=1)
     """Smallest importance weight, with IcePop. Null: 0.5."""
     level: RatioLevel | None = None
-    """Of what the weight is the ratio. Token: of each token. Sequence: of the response, the product of its tokens'
-    ratios. GeometricMean: its root. Null: Token."""
+    """Of what the weight is the ratio. Token: of each token. Sequence: of the response, the product over its tokens
+    that are learnt from. GeometricMean: its root. Null: Token."""
     mask: RatioMaskSpec | None = None
     """Tokens or responses that are left out of the policy loss by a ratio, beside the weights. Null: none."""
 

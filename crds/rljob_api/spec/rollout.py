@@ -423,7 +423,7 @@ class RolloutSpec(ApiModel):
     concurrency: int | None = Field(default=None, ge=1, le=65536)
     """Samples that are in flight at each engine: a prompt is begun while there are fewer, and begun with all of its
     samples. Null: as many as the server runs at once. An engine never has more than its share of the rollouts that may
-    be open, batchSize x (1 + maxStaleness) / engines prompts."""
+    be open, batchSize x (maxStaleness + overSampling) / engines prompts."""
     function: RolloutFunctionSpec | None = None
     """How a sample is made of a prompt: several turns, with tools in between. Null: in a single turn, which is
     cheapest."""

@@ -9,10 +9,13 @@ from pathlib import Path
 
 import torch
 
+from rljob_api.spec.algorithm import Truncated
 from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
+from rljob_workers.trainers.base import no_progress
 from rljob_workers.trainers.data_parallel import GroupError
 from rljob_workers.trainers.mesh import Mesh, Message
+from rljob_workers.training.learnt_tokens import LearntTokens
 from rljob_workers.training.sample_filter import SampleFilter
 from rljob_workers.transfer_queue.types import Batch
 from tests.integration.trainers.worlds import meet
@@ -55,7 +58,7 @@ def main(folder: Path, rank: int, leaves_early: int) -> None:
     mesh.add_up(count, "rows")
     facts = mesh.gather(torch.full((2,), float(rows)), "facts")
     by_lot = SampleFilter("own:lots", lambda _: random.random() < 0.5, 2)
-    answer = by_lot.passed_by_source(mesh, make_rows(64), torch.ones(64, dtype=torch.bool))
+    answer = by_lot.passed_by_source(mesh, make_rows(64), LearntTokens(Truncated.KEEP, None), no_progress)
     both = answer.float()
     mesh.sharing.add_up(both, "what each of them was given")
     assert torch.equal(both, 2 * answer), "ranks that share rows have one answer"

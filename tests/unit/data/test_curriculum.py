@@ -2,8 +2,9 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -106,9 +107,21 @@ def raises(rates: PassRates, draws: Sequence[int]) -> object:
     return 1 / 0
 
 
+def draws_nothing(rates: PassRates, draws: Sequence[int]) -> Iterator[int]:
+    yield 0
+    yield dict[str, int]()["row"]
+
+
 @pytest.mark.parametrize(
     ("function", "sentence"),
     [
+        pytest.param(
+            draws_nothing,
+            r"raised KeyError on draws 0 to 3 \(.*test_curriculum.py, line \d+\): 'row'",
+            id="raises later",
+        ),
+        pytest.param(lambda *_: cycle([1, 2]), "returned more than 4 rows for draws 0 to 3. Return a row", id="no end"),
+        pytest.param(lambda *_: [1] * 9, "returned more than 4 rows for draws 0 to 3. Return a row", id="too many"),
         pytest.param(
             raises, r"raised ZeroDivisionError on draws 0 to 3 \(.*test_curriculum.py, line \d+\)", id="raises"
         ),
@@ -132,6 +145,7 @@ def test_a_function_that_cannot_choose_is_named(
 
 def test_numbers_of_numpy_are_rows() -> None:
     assert prompts(Queue(), lambda _, draws: np.arange(len(draws))).at(2).text == "2"
+    assert prompts(Queue(), lambda _, draws: (3 for _ in draws)).at(2).text == "3"
 
 
 MODULE = """

@@ -53,6 +53,20 @@ def test_rows_are_named_once_in_their_order_and_not_all_of_many() -> None:
     assert "the loss of rows 0, 1, 2, 3, 4, 5, 6, 7 and 8 more is not finite" in message
 
 
+def test_a_step_that_taught_nothing_is_no_measure_of_the_next() -> None:
+    watch, none = NormWatch(10.0), Suspects()
+    zeros = [0.0] * NORM_STEPS
+    assert [watch.judge(step, norm, none) for step, norm in enumerate([*zeros, 0.5, *zeros, *[0.5] * 9])] == [None] * 30
+    assert watch.judge(31, 4.9, none) is None, "of ten steps that taught something the mean is 0.5"
+    fresh = NormWatch(10.0)
+    for step in range(NORM_STEPS):
+        fresh.judge(step, 0.5, none)
+        fresh.judge(step, 0.0, none)
+    message = fresh.judge(21, 6.0, none)
+    assert message is not None
+    assert "norm 6, 12 times the running norm 0.5;" in message
+
+
 def test_a_gradient_far_beyond_those_before_is_named_with_the_rows_of_the_largest_losses() -> None:
     rows, suspects = make_rows(0), Suspects()
     total = int(rows.response_lengths.sum())

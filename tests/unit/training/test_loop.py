@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +20,9 @@ from hypothesis import strategies as st
 from rljob_api.names import RolloutId
 from rljob_api.spec.algorithm import Truncated
 from rljob_workers.telemetry.timeline import Timeline
-from rljob_workers.trainers.base import OptimizerStepResult
+from rljob_workers.tensors.columns import Column
+from rljob_workers.tensors.jagged import Jagged
+from rljob_workers.trainers.base import OptimizerStepResult, no_progress
 from rljob_workers.trainers.data_parallel import DataParallelGroup, RankVote, agree
 from rljob_workers.trainers.mesh import data_parallel
 from rljob_workers.training.gang_loop import GangParts
@@ -254,10 +256,10 @@ class Counting(SampleFilter):
     def __init__(self) -> None:
         self.asked = 0
 
-    def passed(self, batch: Batch, asked: torch.Tensor) -> torch.Tensor:
-        del batch
+    def passed(self, batch: Batch, learnt: LearntTokens, progress: Callable[[], None] = no_progress) -> torch.Tensor:
+        progress()
         self.asked += 1
-        return asked
+        return learnt.rows(batch)
 
 
 @pytest.mark.parametrize("proximal", [Proximal.QUEUE, Proximal.ROLLOUT])
@@ -267,3 +269,23 @@ def test_a_filter_is_asked_once_for_a_slice_and_not_where_nothing_is_trained(
     found = Counting()
     run([Rank({}, None)], proximal, monkeypatch, critic_only=1, sample_filter=found)
     assert found.asked == (ROLLOUTS - 1) * SLICES, "once, of two passes and of a pass for log-probs"
+
+
+class OfTokens(Rank):
+    """Its rows have what a filter sees."""
+
+    def claim_training(self, task: str, rollout_id: RolloutId, index: int, *_: int, timeout: float) -> Claim:
+        batch = super().claim_training(task, rollout_id, index, timeout=timeout)
+        assert isinstance(batch, Batch)
+        columns: dict[str, Jagged] = {
+            Column.ROW_ADVANTAGES: Jagged.scalars(torch.zeros(2)),
+            Column.ROLLOUT_LOG_PROBS: Jagged.from_lengths(torch.zeros(3), torch.tensor([1, 2])),
+        }
+        return replace(batch, columns={**batch.columns, **columns})
+
+
+def test_a_rank_beats_between_two_calls_of_a_filter(monkeypatch: pytest.MonkeyPatch) -> None:
+    rank, pulses = OfTokens({}, None), list[int]()
+    run([rank], Proximal.QUEUE, monkeypatch, 0, SampleFilter("own:slow", lambda _: not pulses.append(rank.pulses), 2))  # type: ignore[func-returns-value]
+    assert len(pulses) == ROLLOUTS * SLICES * 2
+    assert pulses == sorted(set(pulses)), "each call comes after a beat of its own"

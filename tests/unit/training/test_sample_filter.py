@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import yaml
@@ -57,14 +56,14 @@ def make_rows(advantages: list[float] | None = None) -> Batch:
     return replace(batch, columns={**batch.columns, **columns})
 
 
-def seen(batch: Batch, truncated: Truncated = Truncated.KEEP) -> list[DealtSample]:
+def seen(batch: Batch, learnt: LearntTokens = KEEP) -> list[DealtSample]:
     found: list[DealtSample] = []
 
     def remembers(sample: DealtSample) -> bool:
         found.append(sample)
         return True
 
-    SampleFilter("own:remembers", remembers, 2).passed(batch, LearntTokens(truncated, None).rows(batch))
+    SampleFilter("own:remembers", remembers, 2).passed(batch, learnt)
     return found
 
 
@@ -88,15 +87,58 @@ def test_advantages_of_tokens_are_seen_as_they_are() -> None:
 
 def test_a_filter_is_asked_of_what_nothing_else_leaves_out() -> None:
     assert [(sample.group, sample.index) for sample in seen(make_rows())] == [(4, 0), (4, 1), (5, 0), (5, 1), (6, 1)]
-    of_whole = seen(make_rows(), Truncated.MASK)
+    of_whole = seen(make_rows(), LearntTokens(Truncated.MASK, None))
     assert [(sample.group, sample.index) for sample in of_whole] == [(4, 0), (4, 1), (5, 0), (6, 1)]
+
+
+def test_a_filter_sees_of_what_is_too_old_neither_tokens_nor_rows() -> None:
+    """Of train_3, learning from versions 1 on: the second row has none left, tools wrote the third's newest token."""
+    spans = [[(0, 0, 2), (2, 2, 4)], [(0, 0, 3)], [(0, 0, 1), (1, 1, 2)], [(3, 0, 2)]]
+    batch = make_batch([4, 4, 5, 5], [0.0] * 4, [4, 3, 3, 2], rows=[8, 9, 10, 11], oldest=[0, 0, 0, 3], spans=spans)
+    masks = Jagged.from_rows([torch.tensor(row, dtype=torch.uint8) for row in ([1] * 4, [1] * 3, [1, 1, 0], [1] * 2)])
+    columns: dict[str, Jagged] = {
+        Column.LOSS_MASKS: masks,
+        Column.ROW_ADVANTAGES: Jagged.scalars(torch.zeros(4)),
+        Column.ROLLOUT_LOG_PROBS: Jagged.from_lengths(torch.zeros(12), torch.tensor([4, 3, 3, 2])),
+    }
+    batch, learnt = replace(batch, columns={**batch.columns, **columns}), LearntTokens(Truncated.KEEP, 2)
+    found = seen(batch, learnt)
+    assert [(sample.group, sample.index, sample.staleness) for sample in found] == [(4, 0, 1), (5, 0, 2), (5, 1, 0)]
+    assert [sample.loss_mask.tolist() for sample in found] == [[0, 0, 1, 1], [0, 1, 0], [1, 1]]
+    trained = train_rows(batch, learnt).columns[Column.LOSS_MASKS]
+    assert [row.tolist() for row in trained.rows() if row.any()] == [sample.loss_mask.tolist() for sample in found]
+    assert learnt.rows(batch).tolist() == [True, False, True, True]
+
+
+def test_a_beat_follows_each_call() -> None:
+    did: list[str] = []
+    own = SampleFilter("own:slow", lambda sample: not did.append(f"{sample.group}/{sample.index}"), 2)  # type: ignore[func-returns-value]
+    own.passed(make_rows(), KEEP, lambda: did.append("beat"))
+    assert did == ["4/0", "beat", "4/1", "beat", "5/0", "beat", "5/1", "beat", "6/1", "beat"]
+
+
+@pytest.mark.parametrize(
+    "name", ["advantages", "prompt_ids", "response_ids", "loss_mask", "rollout_log_probs"], ids=str
+)
+def test_a_filter_that_writes_what_is_trained_on_is_named_with_its_line(name: str) -> None:
+    batch = make_rows()
+    of_tokens = Jagged.from_lengths(torch.arange(13.0), torch.tensor(LENGTHS))
+    columns = {**batch.columns, Column.ADVANTAGES: of_tokens}
+    del columns[Column.ROW_ADVANTAGES]
+
+    def writes(sample: DealtSample) -> bool:
+        getattr(sample, name)[:] = 1
+        return True
+
+    with pytest.raises(
+        ValueError, match=r"raised ValueError on sample 0 of .*test_sample_filter.py, line \d+\): assign"
+    ):
+        SampleFilter("own:writes", writes, 2).passed(replace(batch, columns=columns), KEEP)
 
 
 def test_what_does_not_pass_is_masked_and_stays_in_its_place() -> None:
     batch = make_rows()
-    passed = SampleFilter("own:strong", lambda sample: abs(sample.advantages[0]) >= 0.5, 2).passed(
-        batch, KEEP.rows(batch)
-    )
+    passed = SampleFilter("own:strong", lambda sample: abs(sample.advantages[0]) >= 0.5, 2).passed(batch, KEEP)
     assert passed.tolist() == [True, True, True, True, False, False]
     masks = [row.tolist() for row in KEEP.masks(batch, passed).rows()]
     assert masks == [[1, 1], [1, 1, 1], [1], [1, 1], [0] * 4, [0]]
@@ -111,7 +153,7 @@ def test_the_loss_is_the_mean_over_the_tokens_of_what_passes(passes: list[bool],
     new, old, advantages = 0.3 * values[0] - 1, 0.3 * values[1] - 1, torch.randn(6, generator=chance).tolist()
     batch = make_rows(advantages)
     found = SampleFilter("own:lots", lambda sample: passes[2 * (sample.group - 4) + sample.index], 2).passed(
-        batch, KEEP.rows(batch)
+        batch, KEEP
     )
     rows = train_rows(batch, KEEP, Jagged.from_lengths(old, torch.tensor(LENGTHS)), found)
     columns = {name: column.values for name, column in rows.columns.items()}
@@ -176,7 +218,7 @@ def test_a_filter_that_does_not_work_is_named_with_the_sample(tmp_path: Path, na
     found = SampleFilter.load(f"cut_{name}:{name}", spec_of(tmp_path, name))
     batch = make_rows()
     with pytest.raises(ValueError, match=f"^algorithm.sampleFilter: cut_{name}:{name} {sentence}"):
-        found.passed(batch, KEEP.rows(batch))
+        found.passed(batch, KEEP)
 
 
 @pytest.mark.parametrize(
@@ -201,10 +243,8 @@ def test_the_example_of_the_page_leaves_out_what_is_old_and_wrong_or_impossible(
     exec(code, names)  # the page's own
     batch = make_rows()
     likely = Jagged.from_lengths(-torch.arange(13.0), torch.tensor(LENGTHS))
-    batch = replace(
-        batch,
-        oldest_versions=np.array([1, 2, 1, 3, 3, 3]),
-        columns={**batch.columns, Column.ROLLOUT_LOG_PROBS: likely},
-    )
-    passed = SampleFilter("page:trains_on", names["trains_on"], 2).passed(batch, torch.ones(6, dtype=torch.bool))
+    versions = zip([1, 2, 1, 3, 3, 3], LENGTHS, strict=True)
+    spans = Jagged.scalars(torch.tensor([(1, version, 0, length) for version, length in versions]))
+    columns = {**batch.columns, Column.ROLLOUT_LOG_PROBS: likely, Column.VERSION_SPANS: spans}
+    passed = SampleFilter("page:trains_on", names["trains_on"], 2).passed(replace(batch, columns=columns), KEEP)
     assert passed.tolist() == [True, True, False, True, False, False]

@@ -29,7 +29,7 @@ def of_token(log_ratio: torch.Tensor, rows: MaskedRows) -> torch.Tensor:  # noqa
 
 
 def of_sequence(log_ratio: torch.Tensor, rows: MaskedRows) -> torch.Tensor:
-    """That of the whole response, at each of its tokens: the product of k_t over the tokens that count.
+    """That of the response, at each of its tokens: the product of k_t over the tokens that count.
 
     Unbiased, and of a variance that grows with the length. With one token it is `of_token`.
     """

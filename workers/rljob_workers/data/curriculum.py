@@ -10,7 +10,8 @@ from __future__ import annotations
 import operator
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rljob_workers.transfer_queue.pass_rates import MAX_ROWS, PassRates
 from rljob_workers.user_functions import FinalCalls, Signature, load_called
@@ -46,7 +47,9 @@ class Curriculum:
 
     def __init__(self, name: str, function: ChoosesRows) -> None:
         """`name`: its import path."""
-        self._calls = FinalCalls(f"{FIELD}: {name}", function)
+        self._calls = FinalCalls(
+            f"{FIELD}: {name}", lambda rates, draws: _listed(function(rates, draws), len(draws) + 1)
+        )
 
     @classmethod
     def load(cls, spec: CurriculumSpec) -> Curriculum:
@@ -64,6 +67,8 @@ class Curriculum:
         rows = _as_rows(chosen)
         if rows is None or len(rows) != len(draws):
             found = f"{chosen!r:.200}" if rows is None else f"{len(rows)} rows"
+            if rows is not None and len(rows) > len(draws):
+                found = f"more than {len(draws)} rows"
             raise ValueError(
                 f"{self._calls.where} returned {found} for {what}. Return a row for each of the {len(draws)}."
             )
@@ -76,8 +81,17 @@ class Curriculum:
         return rows
 
 
+def _listed(chosen: Any, most: int) -> object:  # noqa: ANN401 - what a user returns
+    """A list of the first `most` of it: what is lazy computes them here, and may raise. As it is where it has none."""
+    try:
+        rows = iter(chosen)
+    except TypeError:
+        return chosen
+    return list(islice(rows, most))
+
+
 def _as_rows(chosen: object) -> list[int] | None:
-    """None for what is no sequence of whole numbers."""
+    """None for what is no list of whole numbers."""
     try:
         return [operator.index(row) for row in chosen]  # type: ignore[attr-defined]  # what a user returns
     except TypeError:

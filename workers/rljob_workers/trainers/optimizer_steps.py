@@ -236,8 +236,11 @@ class NormWatch:
     def judge(self, step: int, norm: float, suspects: Suspects) -> str | None:
         """Of optimizer step `step`, whose gradient has this finite norm: a sentence where it is beyond the multiple.
 
-        The running norm is the mean of those before it, from the NORM_STEPS-th step on an exponential one.
+        The running norm is the mean of those before it, from the NORM_STEPS-th step on an exponential one. A norm of 0
+        is of a step that had nothing to learn from, and does not count.
         """
+        if norm == 0.0:
+            return None
         running, steps = self._running, self._steps
         self._steps += 1
         self._running += (norm - running) / min(self._steps, NORM_STEPS)
@@ -245,7 +248,7 @@ class NormWatch:
             return None
         rows = ", ".join(str(row) for row in suspects.largest(SHOWN_ROWS))
         return (
-            f"optimizer step {step} has a gradient of norm {norm:g}, {norm / max(running, 1e-30):.0f} times the running"
+            f"optimizer step {step} has a gradient of norm {norm:g}, {norm / running:.0f} times the running"
             f" norm {running:g}; of this rank's rows {rows} have the largest losses."
         )
 

@@ -38,23 +38,27 @@ class LearntTokens:
         return cls(spec.algorithm.truncated, spec.rollout.max_staleness if spec.rollout.carries else None)
 
     def rows(self, batch: Batch) -> torch.Tensor:
-        """From which rows something may be learnt, whatever the age of their tokens, [rows] bool."""
-        learnt = batch.columns[Column.VALID].values.bool()
-        if self.truncated is Truncated.MASK:
-            learnt = learnt & ~is_truncated(batch)
-        if Column.HAS_VARIANCE in batch.columns:  # only in jobs that leave groups without it out
-            learnt = learnt & batch.columns[Column.HAS_VARIANCE].values.bool()
-        return learnt
+        """Which rows have a token that is learnt from, [rows] bool."""
+        return torch.tensor([bool(mask.any()) for mask in self.masks(batch).rows()], dtype=torch.bool)
 
     def masks(self, batch: Batch, passed: torch.Tensor | None = None) -> Jagged:
         """The loss masks of the batch without what nothing is learnt from; `passed`: see `train_rows`."""
-        masks, learnt = batch.columns[Column.LOSS_MASKS], self.rows(batch)
+        masks, learnt = batch.columns[Column.LOSS_MASKS], self._samples(batch)
         if passed is not None:
             learnt = learnt & passed
         values = masks_of_rows(masks.values, masks.offsets.diff(), learnt)
         if self.max_age is not None:
             values = values * made_since(batch, batch.rollout_id - self.max_age).values
         return Jagged(values, masks.offsets)
+
+    def _samples(self, batch: Batch) -> torch.Tensor:
+        """From which something may be learnt, whatever the age of their tokens, [rows] bool."""
+        learnt = batch.columns[Column.VALID].values.bool()
+        if self.truncated is Truncated.MASK:
+            learnt = learnt & ~is_truncated(batch)
+        if Column.HAS_VARIANCE in batch.columns:  # only in jobs that leave groups without it out
+            learnt = learnt & batch.columns[Column.HAS_VARIANCE].values.bool()
+        return learnt
 
 
 def train_rows(

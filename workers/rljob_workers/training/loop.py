@@ -202,8 +202,9 @@ class ActorLoop(GangLoop):
         if self._sample_filter is None or not self.computes:
             return None
         if part.index not in self._passed:
-            asked = self.learnt.rows(part.batch)
-            self._passed[part.index] = self._sample_filter.passed_by_source(self.gang.mesh, part.batch, asked)
+            self._passed[part.index] = self._sample_filter.passed_by_source(
+                self.gang.mesh, part.batch, self.learnt, self.pulse
+            )
         return self._passed[part.index]
 
     def account(self, pass_index: int, part: TrainingSlice) -> None:
