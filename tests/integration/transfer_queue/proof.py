@@ -115,7 +115,7 @@ def _groups(control: Control) -> list[str]:
     num = control.shape.samples_per_prompt
     for r in control.partitions:
         whole = (control.masks(r) & generated) == generated
-        for group, (state, attempt, prompt, _, rejected, refused, _) in control.groups(r).items():
+        for group, (state, attempt, prompt, _, rejected, refused, *_) in control.groups(r).items():
             drawn.update([prompt, *rejected])
             if not refused <= attempt <= len(rejected):
                 found.append(f"train_{r} group {group}: {refused} refused, attempt {attempt}, {len(rejected)} rejected")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +18,7 @@ from rljob_workers.transfer_queue.errors import Fenced
 from rljob_workers.transfer_queue.types import GroupSoFar, Ticket
 from tests.integration.transfer_queue.control_keys import Control
 from tests.integration.transfer_queue.job import Job
+from tests.integration.transfer_queue.servers import Server
 from tests.weights import weight
 
 MakeJob = Callable[..., Job]
@@ -190,6 +194,65 @@ def test_a_single_lost_chunk_is_no_partial(make_job: MakeJob) -> None:
     assert found(job.rollout, [first, second]) == {second.prompt_index: b"tokens"}
     save(job, [first])
     assert found(job.rollout, [first]) == {first.prompt_index: b"tokens"}
+
+
+def test_a_damaged_chunk_takes_none_from_the_others_of_its_unit(make_job: MakeJob) -> None:
+    job = make_job(checksums=True)
+    tickets = job.tickets(3)
+    for ticket in tickets:
+        save(job, [ticket])
+    first, second, third = (ticket.prompt_index for ticket in tickets)
+    with job.servers.control.admin() as admin:
+        chunks = Control(admin, job.shape).partials
+    assert chunks[first].unit == chunks[third].unit
+    with job.servers.units[chunks[first].unit].admin() as admin:
+        admin.setrange(chunks[first].key, chunks[first].num_bytes - 1, "?")
+    assert found(job.rollout, tickets) == {second: b"tokens", third: b"tokens"}
+    save(job, tickets[:1])
+    assert set(found(job.rollout, tickets)) == {first, second, third}
+
+
+@contextmanager
+def swallowing(unit: Server) -> Iterator[Callable[[], int]]:
+    """In the place of the unit something that takes connections and says nothing; gives how many it was asked for."""
+    unit.kill()
+    path = unit.url.partition("@")[2]
+    Path(path).unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen(64)
+        listener.setblocking(False)
+
+        def taken() -> int:
+            count = 0
+            with suppress(BlockingIOError):
+                while True:
+                    listener.accept()[0].close()
+                    count += 1
+            return count
+
+        try:
+            yield taken
+        finally:
+            Path(path).unlink()
+            unit.start()
+
+
+def test_a_unit_that_is_away_is_asked_once_for_all_and_takes_none_from_the_others(make_job: MakeJob) -> None:
+    """Else a rank that claims many groups is silent for longer than its beats may be."""
+    job = make_job(batch=4, staleness=1)
+    tickets = job.tickets(8)
+    for ticket in tickets:
+        save(job, [ticket])
+    with job.servers.control.admin() as admin:
+        units = {prompt: chunk.unit for prompt, chunk in Control(admin, job.shape).partials.items()}
+    away = units[tickets[0].prompt_index]
+    assert sum(unit == away for unit in units.values()) == 4
+    with swallowing(job.servers.units[away]) as taken:
+        assert set(found(job.rollout, tickets)) == {prompt for prompt, unit in units.items() if unit != away}
+        assert taken() == 1
+    assert job.admin.upkeep.probe() == [away]
+    job.admin.upkeep.declare_lost(away)
 
 
 def test_a_storage_that_is_away_costs_the_save_and_nothing_else(make_job: MakeJob) -> None:

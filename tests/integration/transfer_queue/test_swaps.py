@@ -123,6 +123,17 @@ def test_a_group_that_was_moved_is_drawn_again_for_its_new_place(make_job: MakeJ
     assert put(job, drawn) == (1, 0)
 
 
+def test_a_ticket_states_how_far_its_group_was_put_off_since_it_was_begun(make_job: MakeJob) -> None:
+    job = make_job(swapping(batch=2, staleness=1))
+    first, second, third, fourth = job.tickets(4)
+    put(job, third)
+    put(job, fourth)
+    job.rollout.return_tickets([first, second], killed=False)
+    again = job.tickets(2)
+    assert [(int(ticket.rollout_id), ticket.put_off) for ticket in (first, *again)] == [(0, 0), (1, 1), (1, 1)]
+    assert job.rollout.redraw(again[0], "a test").put_off == 0, "the next prompt is begun for the place that there is"
+
+
 def test_a_suspect_keeps_its_kills_wherever_it_goes(make_job: MakeJob) -> None:
     job = make_job(swapping(batch=2, staleness=1))
     first, _, third, _ = job.tickets(4)

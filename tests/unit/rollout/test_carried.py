@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
+import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,6 +54,18 @@ def test_bytes_that_were_cut_or_changed_are_refused(group: list[Sample], data: s
     for wrong in (changed, whole[:place], whole + b"\0", b""):
         with pytest.raises(ValueError, match=r"."):
             unpack_group(wrong, len(group), 7)
+
+
+@pytest.mark.parametrize(
+    ("place", "byte", "problem"), [(4, 1, "in the form b'RLPG' 1"), (24, 255, r"the finish reasons \[255\]")]
+)
+def test_bytes_of_another_build_are_refused(place: int, byte: int, problem: str) -> None:
+    """They are sealed as ours are."""
+    body = bytearray(pack_group([NOT_BEGUN] * 2, 7)[:-8])
+    body[place] = byte
+    sealed = bytes(body) + struct.pack("<Q", xxhash.xxh3_64_intdigest(bytes(body)))
+    with pytest.raises(ValueError, match=problem):
+        unpack_group(sealed, 2, 7)
 
 
 def test_the_samples_of_another_prompt_or_other_sampling_are_refused() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -136,6 +137,24 @@ def test_an_answer_may_be_begun_again_a_few_times() -> None:
         with request(progress, [make_ticket(0, 0, number=number)]) as made:
             made(100)
     assert progress.tokens == 100 * CREDITED_BEGINNINGS, "a ticket has another number each time it is given"
+
+
+@pytest.mark.parametrize(
+    ("carried", "counted"),
+    [
+        ([0, 0, 0, 0, 0], 3),
+        ([0, 10, 20, 30, 40], 5),
+        ([0, 0, 0, 1, 1, 1, 1], 6),
+        ([10, 0, 10, 0, 10, 0, 10], 3),
+    ],
+)
+def test_an_answer_that_goes_on_behind_more_tokens_than_ever_may_be_begun_as_often_again(
+    carried: list[int], counted: int
+) -> None:
+    progress = make_progress()
+    for number in carried:
+        progress.counted([make_ticket(0, 0)], [number])(1)
+    assert progress.tokens == counted
 
 
 def test_another_draw_is_another_answer() -> None:

@@ -9,6 +9,7 @@ import torch
 
 from rljob_api.names import RolloutId
 from rljob_api.spec.algorithm import AlgorithmSpec, NoVariance
+from rljob_api.spec.rollout import GroupOrder
 from rljob_workers import pipeline
 from rljob_workers.data.prompts import Prompt
 from rljob_workers.engines.base import FinishReason, Sample, VersionSpan
@@ -19,7 +20,7 @@ from rljob_workers.rollout.scoring_stage import ScoreStage, Unscored
 from rljob_workers.rollout.trajectory import LostSample, Trajectory
 from rljob_workers.scoring.advantages import advantages
 from rljob_workers.tensors.columns import Column
-from rljob_workers.tensors.packed import unpack_rows
+from rljob_workers.tensors.packed import drawn_for, unpack_rows
 from rljob_workers.transfer_queue.types import Batch, GroupRows, Ticket
 from tests.weights import weight
 
@@ -104,6 +105,15 @@ def test_a_group_is_put_with_the_advantages_that_the_role_would_make(advantage: 
     found = rows.columns[Column.ROW_ADVANTAGES].values
     assert found[2] == 0.0
     assert found.sign().tolist() == [-1.0, -1.0, 0.0, 1.0]
+
+
+def test_rows_name_the_rollout_that_their_group_was_begun_for() -> None:
+    stage = ScoreStage(RememberingReward(), decode, order=GroupOrder.SWAP)
+    first, second = stage.run([make_group(TICKET, 4), make_group(replace(TICKET, put_off=1), 4)])
+    assert isinstance(first, GroupRows)
+    assert isinstance(second, GroupRows)
+    for rows, begun in ((first, 3), (second, 2)):
+        assert [drawn_for(one.facts) for one in unpack_rows(rows.columns[Column.EXTRA])] == [begun, begun]
 
 
 def beside_greedy(samples: int = 2) -> GeneratedGroup:

@@ -8,10 +8,10 @@ from rljob_workers.transfer_queue.types import Ticket, parse_tickets, table_of_d
 
 
 def test_tickets_come_in_the_order_of_the_answer() -> None:
-    packed = struct.pack("<7I", 9, 1, 2, 3, 4, 1, 2) + struct.pack("<7I", 8, 0, 0, 0, 5, 0, 0)
+    packed = struct.pack("<7Ii", 9, 1, 2, 3, 4, 1, 2, 1) + struct.pack("<7Ii", 8, 0, 0, 0, 5, 0, 0, -2)
     assert parse_tickets(packed) == [
-        Ticket(9, RolloutId(1), 2, 3, 4, alone=True, refused=2),
-        Ticket(8, RolloutId(0), 0, 0, 5, alone=False),
+        Ticket(9, RolloutId(1), 2, 3, 4, alone=True, refused=2, put_off=1),
+        Ticket(8, RolloutId(0), 0, 0, 5, alone=False, put_off=-2),
     ]
 
 

@@ -5,7 +5,7 @@ Bytes that were damaged, or are of another prompt, are nothing to go on with.
 
     offset  size    what
     0       4       magic `RLPG`
-    4       1       format version (1)
+    4       1       format version (2)
     5       3       zero
     8       4       samples
     12      4       zero
@@ -51,7 +51,7 @@ _HEAD = struct.Struct("<4sB3xI4xQ")
 _SEAL = struct.Struct("<Q")
 
 
-_MAGIC, _VERSION = b"RLPG", 1
+_MAGIC, _VERSION = b"RLPG", 2
 
 
 _FINISH = {code: FinishReason(name) for name, code in FINISH_CODES.items()}
@@ -88,6 +88,8 @@ def unpack_group(data: bytes, num_samples: int, digest: int) -> tuple[Sample, ..
     if _SEAL.pack(xxhash.xxh3_64_intdigest(body)) != seal:
         raise ValueError("the samples do not match their checksum")
     table = np.frombuffer(body, "<u4", 3 * count, _HEAD.size).reshape(count, 3).tolist()
+    if unknown := {finish for finish, _, _ in table} - _FINISH.keys():
+        raise ValueError(f"the samples have the finish reasons {sorted(unknown)}, which nothing writes")
     num_tokens = sum(tokens for _, tokens, _ in table)
     at = _HEAD.size + 12 * count
     ids = np.frombuffer(body, "<i4", num_tokens, at).tolist()

@@ -79,7 +79,8 @@ async def _cancel_others() -> None:
 
 
 CREDITED_BEGINNINGS = 3
-"""A long answer that is lost to a dead engine twice still makes progress; one that is begun for ever does not."""
+"""A long answer that is lost to a dead engine twice still makes progress; one that is begun for ever does not. One that
+goes on behind more tokens than ever before (`rollout.partial`) has grown: its beginnings are counted from nothing."""
 
 
 ROLLOUTS_REMEMBERED = 128
@@ -111,7 +112,8 @@ class EngineProgress:
         self._requests = 0
         self._pauses = 0
         self._since = self._polled_at = clock()
-        self._beginnings: dict[tuple[int, int, int], int] = {}
+        self._beginnings: dict[tuple[int, int, int], tuple[int, int]] = {}
+        """How many there were since the most tokens were carried, and how many those are."""
         self._newest = -1
         self.tokens = 0
         """Of all requests until now, those that bring the job forward; never goes back."""
@@ -141,9 +143,12 @@ class EngineProgress:
         with self._lock:
             self._since = self._clock()
 
-    def counted(self, tickets: Sequence[Ticket]) -> Callable[[int], None]:
-        """The work on these tickets begins; the function counts the tokens that the engine makes for it."""
-        left = sum(self._credit(ticket) for ticket in tickets)
+    def counted(self, tickets: Sequence[Ticket], carried: Sequence[int] | None = None) -> Callable[[int], None]:
+        """The work on these tickets begins; the function counts the tokens that the engine makes for it.
+
+        `carried`: of each, the tokens that its samples go on behind; None: all begin with none.
+        """
+        left = sum(map(self._credit, tickets, carried or [0] * len(tickets)))
 
         def made(num_tokens: int) -> None:
             nonlocal left
@@ -183,17 +188,19 @@ class EngineProgress:
     def _stalled(self, now: float) -> float:
         return 0.0 if self._pauses or not self._requests else now - self._since
 
-    def _credit(self, ticket: Ticket) -> int:
+    def _credit(self, ticket: Ticket, carried: int) -> int:
         name = (ticket.rollout_id, ticket.group, ticket.attempt)
-        before = self._beginnings.get(name, 0)
-        self._beginnings[name] = before + 1
+        before, most = self._beginnings.get(name, (0, 0))
+        if carried > most:
+            before, most = 0, carried
+        self._beginnings[name] = before + 1, most
         if ticket.rollout_id > self._newest:
             self._newest = ticket.rollout_id
             self._forget_before(ticket.rollout_id - ROLLOUTS_REMEMBERED)
         return self._tokens_per_ticket if before < CREDITED_BEGINNINGS else 0
 
     def _forget_before(self, rollout_id: int) -> None:
-        self._beginnings = {name: count for name, count in self._beginnings.items() if name[0] >= rollout_id}
+        self._beginnings = {name: begun for name, begun in self._beginnings.items() if name[0] >= rollout_id}
 
 
 EXTRA_SECONDS = 60.0

@@ -30,13 +30,14 @@ class EngineCalls:
         *,
         stall_seconds: float,
         moved: Callable[[int], None],
+        carried: Sequence[int] | None = None,
     ) -> None:
-        """`moved(n)`: n more samples are in flight at the engine, or fewer."""
+        """`moved(n)`: n more samples are in flight at the engine, or fewer. `carried`: as `EngineProgress.counted`."""
         self._progress = progress
         self._tickets = tickets
         self._limit = stall_seconds
         self.moved = moved
-        self.made = progress.counted(tickets)
+        self.made = progress.counted(tickets, carried)
         """Counts tokens of the engine."""
 
     async def watch(self, work: Coroutine[Any, Any, _Answer]) -> _Answer:

@@ -214,5 +214,6 @@ class GroupsInWork:
             [each.ticket for each in request.tickets],
             stall_seconds=self._limit,
             moved=moved,
+            carried=[sum(len(sample.output_ids) for sample in each.carried) for each in request.tickets],
         )
         return await self._generate.run(request.tickets, calls)

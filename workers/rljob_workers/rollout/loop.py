@@ -225,6 +225,10 @@ class RolloutLoop:
     def _collect(self) -> bool:
         ended = self._work.collect()
         self._end_if_stuck([outcome.exception() for _, outcome in ended])
+        lost = [each for tickets, outcome in ended if isinstance(outcome.exception(), EngineError) for each in tickets]
+        if lost and self._partials is not None:
+            # At once: all requests of an engine that dies end together, and storage that is away is waited for once.
+            self._partials.save(lost, self._begun)
         for tickets, outcome in ended:
             error = outcome.exception()
             if error is None:
@@ -232,8 +236,6 @@ class RolloutLoop:
                 begun = [self._begun.pop(ticket.id) for ticket in tickets]
                 self._unproven.append(Finished(tickets, outcome.result(), min(begun)))
             elif isinstance(error, EngineError):
-                if self._partials is not None:
-                    self._partials.save(tickets, self._begun)
                 # Only a dead engine makes suspects: a refusal or a timeout is not the fault of a prompt.
                 for ticket in tickets:
                     del self._begun[ticket.id]

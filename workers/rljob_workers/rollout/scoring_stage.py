@@ -107,7 +107,7 @@ class ScoreStage:
             return Unscored(group.ticket, f"{num_valid} of its {len(scores)} samples could be scored. {failures[-1]}")
         facts: dict[str, Fact] = {}
         if self._order is GroupOrder.SWAP:
-            facts[DRAWN_FOR] = group.ticket.rollout_id
+            facts[DRAWN_FOR] = group.ticket.rollout_id - group.ticket.put_off
         if self._sampling is not None:
             found = self._sampling.verdict_of(group, scores, baseline)
             if found is Verdict.REFUSED:

@@ -20,7 +20,6 @@ from rljob_workers.transfer_queue.errors import (
     ControlUnreachable,
     CorruptChunk,
     NotOpen,
-    RowsLost,
     StorageFull,
     StorageUnreachable,
 )
@@ -84,22 +83,27 @@ class SavedPartials:
         """
         if not tickets:
             return {}
-        waiting = f"{self.calls} reads what was generated of {len(tickets)} groups"
+        deadline, waiting = self.calls.soon(), f"{self.calls} reads what was generated of {len(tickets)} groups"
         ids = [ticket.id for ticket in tickets]
         try:
-            lines = self.calls.change("read_partials", *ids, deadline=self.calls.soon(), waiting=waiting)
+            lines = self.calls.change("read_partials", *ids, deadline=deadline, waiting=waiting)
         except (ControlUnreachable, NotOpen):
             return {}
-        found: dict[int, bytes] = {}
+        chunks: dict[int, ChunkRef] = {}
         for number, line in zip(ids, lines, strict=True):
-            with suppress(StorageUnreachable, RowsLost, CorruptChunk):
+            with suppress(CorruptChunk):
                 if line:
-                    found[number] = self._read_one(parse_chunk(line), waiting)
-        return found
+                    chunks[number] = parse_chunk(line)
+        placements = {chunk.field: _whole(chunk) for chunk in chunks.values()}
+        columns = self.calls.units.fetch_what_is_there(placements, deadline=deadline, waiting=waiting)
+        self.calls.count("queue_got_bytes", sum(column.values.nbytes for column in columns.values()))
+        return {
+            number: columns[chunk.field].values.numpy().tobytes()
+            for number, chunk in chunks.items()
+            if chunk.field in columns
+        }
 
-    def _read_one(self, chunk: ChunkRef, waiting: str) -> bytes:
-        rows = np.array([[0, 0, chunk.num_bytes - HEADER_BYTES]], np.uint32)
-        placement = {chunk.field: FieldPlacement((chunk,), rows)}
-        column = self.calls.units.fetch(placement, deadline=self.calls.soon(), waiting=waiting)[chunk.field]
-        self.calls.count("queue_got_bytes", column.values.nbytes)
-        return bytes(column.values.numpy().tobytes())
+
+def _whole(chunk: ChunkRef) -> FieldPlacement:
+    """Its only row."""
+    return FieldPlacement((chunk,), np.array([[0, 0, chunk.num_bytes - HEADER_BYTES]], np.uint32))

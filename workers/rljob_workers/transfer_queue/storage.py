@@ -170,6 +170,35 @@ class StorageUnits:
                 raise outcome
         return columns
 
+    def fetch_what_is_there(
+        self, fields: Mapping[str, FieldPlacement], *, deadline: float, waiting: str
+    ) -> dict[str, Jagged]:
+        """Of fields that may be done without, each in chunks that have its name, those of which all can be read.
+
+        From all units at the same time: one that is away is asked once, and takes none from the others.
+        """
+        columns, by_unit = plan_reads(fields, self._pool, checksums=self._checksums)
+        until = deadline + sum(column.values.nbytes for column in columns.values()) / SLOW_BYTES_PER_SECOND
+
+        def missing(unit: StorageUnit, reads: list[ChunkRead]) -> list[ChunkRef]:
+            damaged: list[ChunkRef] = []
+            while True:
+                left = [read for read in reads if read.chunk not in damaged]
+                try:
+                    known = self._known[unit.index]
+                    return damaged + unit.exchange(read_chunks, left, known, deadline=until, waiting=waiting)
+                except CorruptChunk as error:
+                    if error.chunk is None:
+                        raise
+                    damaged.append(error.chunk)
+
+        outcomes = self._at_once(missing, by_unit)
+        for unit, reads in by_unit.items():
+            outcome = outcomes[unit]
+            for chunk in outcome if isinstance(outcome, list) else [read.chunk for read in reads]:
+                columns.pop(chunk.field, None)
+        return columns
+
     def fetch_undamaged(
         self, fields: Mapping[str, FieldPlacement], *, deadline: float, waiting: str
     ) -> dict[str, Jagged]:

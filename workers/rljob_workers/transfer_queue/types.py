@@ -250,6 +250,9 @@ class Ticket:
     """Its prompt was in work when a worker died: it is worked on with no other."""
     refused: int = 0
     """Earlier draws of the group that a filter has refused (`rollout.dynamicSampling`); among the attempts."""
+    put_off: int = 0
+    """Rollouts by which the group was put off since its prompt was first issued (`rollout.order` Swap); below 0: it was
+    brought forward, and its rows were lost."""
 
 
 class Withheld(StrEnum):
@@ -335,14 +338,14 @@ class Exhausted:
 Claim = Batch | NotReady | Exhausted
 
 
-_TICKET = struct.Struct("<7I")
+_TICKET = struct.Struct("<7Ii")
 
 
 def parse_tickets(packed: bytes) -> list[Ticket]:
     """Ticket for ticket, in the order of the answer."""
     return [
-        Ticket(number, RolloutId(rollout_id), group, attempt, prompt_index, bool(alone), refused)
-        for number, rollout_id, group, attempt, prompt_index, alone, refused in _TICKET.iter_unpack(packed)
+        Ticket(number, RolloutId(rollout_id), group, attempt, prompt_index, bool(alone), refused, put_off)
+        for number, rollout_id, group, attempt, prompt_index, alone, refused, put_off in _TICKET.iter_unpack(packed)
     ]
 
 

@@ -5,18 +5,18 @@
 -- `b:TASK` (hash training batch -> rows) and `groups` (hash group -> record).
 
 -- `refused` counts those of its attempts that a filter has closed, and `late` how often it was made of tokens that are all too
--- old; records of a release before them have none.
+-- old; records of a release before them have none. `begun` is the rollout that its prompt was first issued for.
 local function load_group(r, group)
   local packed = redis.call('HGET', key(r, 'groups'), group)
   if not packed then return {state = 'o', attempt = 0, prompt = -1, ticket = 0, rejected = {}, refused = 0, late = 0} end
   local t = cmsgpack.unpack(packed)
   return {state = t[1], attempt = t[2], prompt = t[3], ticket = t[4], rejected = t[5], refused = t[6] or 0,
-          late = t[7] or 0}
+          late = t[7] or 0, begun = t[8]}
 end
 
 local function save_group(r, group, g)
   redis.call('HSET', key(r, 'groups'), group,
-    cmsgpack.pack({g.state, g.attempt, g.prompt, g.ticket, g.rejected, g.refused, g.late}))
+    cmsgpack.pack({g.state, g.attempt, g.prompt, g.ticket, g.rejected, g.refused, g.late, g.begun}))
 end
 
 -- The state alone, where thousands of records are looked at: a letter behind the heads of the list and of its first text.

@@ -80,7 +80,7 @@ end
 -- `version`: what the owner's engine holds; no token will be older.
 local function issue(owner, version, r, group, g, alone)
   local id = redis.call('HINCRBY', META, 'tickets', 1)
-  g.state, g.ticket = 'i', id
+  g.state, g.ticket, g.begun = 'i', id, g.begun or r
   save_group(r, group, g)
   redis.call('ZREM', AGAIN, group_place(r, group))
   local t = {id = id, r = r, group = group, attempt = g.attempt, prompt = g.prompt, owner = owner, missed = 0,
@@ -88,7 +88,7 @@ local function issue(owner, version, r, group, g, alone)
   save_ticket(t)
   swap.offer(t)
   redis.call('SADD', tickets_of(owner), id)
-  return struct.pack('<I4I4I4I4I4I4I4', id, r, group, g.attempt, g.prompt, alone, g.refused)
+  return struct.pack('<I4I4I4I4I4I4I4i4', id, r, group, g.attempt, g.prompt, alone, g.refused, r - g.begun)
 end
 
 -- The ticket comes back; its group keeps reservation, attempt and prompt.
@@ -101,7 +101,7 @@ end
 local function draw_another(g)
   partials.forget(g.prompt)
   g.rejected[#g.rejected + 1] = g.prompt
-  g.prompt = draw_prompt()
+  g.prompt, g.begun = draw_prompt(), nil
 end
 
 -- Closes attempt a and opens a + 1.
