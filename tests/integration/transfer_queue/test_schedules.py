@@ -26,7 +26,7 @@ ORDERS: list[dict[str, Any]] = [
     {},
     {"order": GroupOrder.SWAP},
     {"order": GroupOrder.SWAP, "carries": True},
-    {"order": GroupOrder.SWAP, "carries": True, "more_groups": 1},
+    {"order": GroupOrder.SWAP, "carries": True, "more_groups": 2},
 ]
 CHECK_EVERY = 40
 

@@ -3,42 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+
+import pytest
 
 from rljob_api.names import Role
-from rljob_api.spec.rollout import GroupOrder
-from rljob_workers.transfer_queue.types import GroupPlace, QueueShape, Ticket, Withheld
+from rljob_workers.transfer_queue.types import Withheld
+from tests.integration.transfer_queue.exchanges import carrying, names, put, swapping, train
 from tests.integration.transfer_queue.job import Job
 from tests.integration.transfer_queue.world import make_shape
 from tests.weights import weight
 
 MakeJob = Callable[..., Job]
-
-
-def swapping(**sizes: int) -> QueueShape:
-    return replace(make_shape(**sizes), order=GroupOrder.SWAP)
-
-
-def carrying(**sizes: int) -> QueueShape:
-    return replace(swapping(**sizes), carries=True, more_groups=1)
-
-
-def put(job: Job, ticket: Ticket, version: int = 0) -> GroupPlace | None:
-    made_by = weight(version)
-    (place,) = job.rollout.put_groups([job.group(ticket, made_by)])
-    assert job.admin.check() == []
-    return place
-
-
-def train(job: Job, rollout: int) -> None:
-    """Publishes version rollout + 1."""
-    job.derive(rollout, weight(rollout))
-    job.train(rollout)
-    job.publish(rollout + 1)
-
-
-def names(tickets: list[Ticket]) -> list[tuple[int, int, int]]:
-    return [(int(ticket.rollout_id), ticket.group, ticket.prompt_index) for ticket in tickets]
 
 
 def test_a_finished_group_takes_the_lowest_place_that_is_unfinished(make_job: MakeJob) -> None:
@@ -149,6 +124,32 @@ def test_a_suspect_keeps_its_kills_wherever_it_goes(make_job: MakeJob) -> None:
     assert names([alone]) == [(1, 0, first.prompt_index)]
 
 
+@pytest.mark.parametrize("carries", [False, True], ids=["bound tokens", "carried tokens"])
+def test_a_suspect_that_waits_is_not_put_off_by_what_is_finished(make_job: MakeJob, carries: bool) -> None:
+    job = make_job(carrying(batch=2, staleness=1) if carries else swapping(batch=2, staleness=1))
+    other = job.client(Role.ROLLOUT, 1)
+    held = other.claim_tickets(weight(0), 1, 0)
+    _, third, _ = job.tickets(3)
+    job.admin.suspect(job.incarnation(other))
+    job.admin.end_incarnation(job.incarnation(other))
+    assert put(job, third) == (0, 1)
+    job.rollout = job.client(Role.ROLLOUT, 2)
+    (alone,) = job.tickets(1)
+    assert isinstance(held, list)
+    assert (alone.alone, names([alone])) == (True, names(held))
+
+
+def test_what_is_behind_a_suspect_goes_in_front_of_others(make_job: MakeJob) -> None:
+    job = make_job(swapping(batch=2, staleness=1))
+    other = job.client(Role.ROLLOUT, 1)
+    other.claim_tickets(weight(0), 1, 0)
+    second, third, _ = job.tickets(3)
+    job.admin.suspect(job.incarnation(other))
+    job.admin.end_incarnation(job.incarnation(other))
+    job.rollout.return_tickets([second], killed=False)
+    assert put(job, third) == (0, 1)
+
+
 def test_a_restore_draws_what_was_moved_again_and_once(make_job: MakeJob) -> None:
     job = make_job(swapping(batch=2, staleness=1))
     first, second, third, fourth = job.tickets(4)
@@ -162,25 +163,32 @@ def test_a_restore_draws_what_was_moved_again_and_once(make_job: MakeJob) -> Non
     assert {ticket.prompt_index for ticket in drawn} == {one.prompt_index for one in (first, second, fourth)}
 
 
-def test_carried_groups_go_to_any_rollout(make_job: MakeJob) -> None:
-    job = make_job(carrying(batch=1, staleness=0, rollouts=4))
-    slow, second = job.tickets(2)
-    assert put(job, second) == (0, 0)
-    train(job, 0)
-    (third,) = job.tickets(1, weight(1))
-    assert put(job, third, 1) == (1, 0)
-    train(job, 1)
-    (place,) = job.rollout.put_groups([job.group(slow, weight(0), weight(2))])
-    assert place == (2, 0)
+def test_a_restart_with_a_smaller_bound_drops_what_is_too_old_for_it(make_job: MakeJob) -> None:
+    job = make_job(make_shape(batch=1, staleness=2, rollouts=6))
+    job.put(job.tickets(3))
+    restore = job.reopen(make_shape(batch=1, staleness=1, rollouts=6), 2)
+    assert (restore.kept_groups, restore.dropped_groups) == (2, 1)
+    job.prove()
 
 
-def test_a_carried_group_whose_tokens_are_all_too_old_is_generated_again_once(make_job: MakeJob) -> None:
-    job = make_job(carrying(batch=1, staleness=0, rollouts=4))
-    slow, second = job.tickets(2)
-    put(job, second)
+def test_tickets_end_with_the_epoch_whatever_shape_comes(make_job: MakeJob) -> None:
+    job = make_job(swapping(batch=1, staleness=2, rollouts=6))
+    job.put(job.tickets(1))
     train(job, 0)
-    assert put(job, slow, 0) is None
-    (again,) = job.tickets(1, weight(1))
-    assert names([again]) == [(1, 0, slow.prompt_index)]
-    # Made too late once more, it is trained, and no token of it is learnt from: else its rollout had no end.
-    assert put(job, again, 0) == (1, 0)
+    held = job.tickets(3, weight(1))
+    for epoch, shape in enumerate((carrying(batch=1, rollouts=6), make_shape(batch=1, rollouts=6)), start=2):
+        job.reopen(shape, epoch)
+        job.check()
+    assert len(held) == 3
+
+
+def test_the_check_names_a_ticket_that_is_not_where_exchanges_look_for_it(make_job: MakeJob) -> None:
+    job = make_job(swapping(batch=1, staleness=0))
+    (ticket,) = job.tickets(1)
+    with job.servers.control.admin() as admin:
+        admin.zincrby("q:movable:0", 1, str(ticket.id))
+        assert job.admin.check() == [f"ticket {ticket.id} is not to be exchanged at its place"]
+        admin.zadd("q:movable:0", {str(ticket.id): 0, "77": 0})
+        assert job.admin.check() == ["2 tickets may be exchanged, and 1 are in work"]
+        admin.zrem("q:movable:0", "77")
+    job.check()

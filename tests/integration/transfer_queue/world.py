@@ -28,7 +28,17 @@ from rljob_workers.transfer_queue.admin import InWork, QueueAdmin, QueueAdminTim
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.errors import Fenced, Incomplete, LeaseLost, TicketLost
 from rljob_workers.transfer_queue.pass_rates import UNSCORED, GroupScore
-from rljob_workers.transfer_queue.types import Batch, GroupRows, GroupSoFar, QueueShape, Task, TaskKind, Ticket
+from rljob_workers.transfer_queue.types import (
+    Batch,
+    GroupPlace,
+    GroupRows,
+    GroupSoFar,
+    QueueShape,
+    Task,
+    TaskKind,
+    Ticket,
+)
+from tests.integration.transfer_queue.control_keys import Control
 from tests.integration.transfer_queue.lessons import Lessons
 from tests.integration.transfer_queue.proof import breaches
 from tests.integration.transfer_queue.servers import Servers
@@ -167,6 +177,10 @@ class World:
         """Sum of the rewards of each group that was last put."""
         self._steps: dict[tuple[str, int, int], int] = {}
         """Optimizer step of each row by task, whichever epoch trained it."""
+        self._early: set[int] = set()
+        """Prompts of this epoch that were refused with tokens of the newest weights: their rollout was not open yet."""
+        self._late: set[int] = set()
+        """Those that were refused with none but older tokens."""
         self.epoch = 0
         self.lineage = 0
         self.published = 0
@@ -231,6 +245,8 @@ class World:
         self.lineage, self.published = point.lineage, point.version
         self.chain = dict(self._saved[point.version])
         self._due.clear()
+        self._early.clear()
+        self._late.clear()
         self._everybody_new()
         return point
 
@@ -387,7 +403,8 @@ class World:
     def _check_tickets(self, replica: Replica, tickets: list[Ticket]) -> None:
         for ticket in tickets:
             last_open = self.published + self.shape.max_staleness
-            rollout = min(ticket.rollout_id, last_open) if self.shape.carries else ticket.rollout_id
+            is_free = self.shape.carries and ticket.prompt_index not in self._early
+            rollout = min(ticket.rollout_id, last_open) if is_free else ticket.rollout_id
             if rollout - replica.held.version > self.shape.max_staleness:
                 self.history.broken.append(f"{ticket} for a replica that holds {replica.held}")
             if ticket.alone and (replica.work or replica.in_vain or len(tickets) > 1):
@@ -407,22 +424,40 @@ class World:
         places = replica.queue.put_groups(groups)
         for (ticket, samples), group, place in zip(done, groups, places, strict=True):
             del replica.work[ticket.id]
-            oldest = min(weight.version for tokens in samples for weight, _ in tokens)
+            versions = [weight.version for tokens in samples for weight, _ in tokens]
             if place is not None:
+                self._check_newest(ticket, place, max(versions))
                 self._lessons.count(ticket.prompt_index, group.score)
                 self._rewards[place] = float(group.columns["rewards"].values.sum())
                 self.history.faults["swap"] += place.rollout_id < ticket.rollout_id
                 self.history.faults["later"] += place.rollout_id > ticket.rollout_id
-            elif self._must_fit(ticket, oldest, replica.held.version):
+            elif self._must_fit(ticket, min(versions)):
                 self.history.broken.append(f"{ticket} was refused without a reason")
+            else:
+                (self._late if max(versions) < self.published else self._early).add(ticket.prompt_index)
             if self.shape.order is GroupOrder.BOUND and place not in (None, (ticket.rollout_id, ticket.group)):
                 self.history.broken.append(f"{ticket} went to {place}")
 
-    def _must_fit(self, ticket: Ticket, oldest: int, held: int) -> bool:
-        """Whether no place that the ticket may have is too late for its tokens; the last ones are of version `held`."""
+    def _must_fit(self, ticket: Ticket, oldest: int) -> bool:
+        """Whether no place that the ticket may have is too late for its tokens."""
         if self.shape.carries:  # it may be for a rollout that is not open yet, or its tokens may all be old
-            return self.shape.more_groups == 0 and held == oldest == self.published
+            return oldest == self.published and self._may_take_an_open_place()
         return ticket.rollout_id - oldest <= self.shape.max_staleness
+
+    def _may_take_an_open_place(self) -> bool:
+        """Whether an open rollout has a group in work, or one that waits and is no suspect."""
+        last = min(self.published + self.shape.max_staleness, self.shape.num_rollouts - 1)
+        with self.servers.control.admin() as admin:
+            control = Control(admin, self.shape)
+            suspects = {int(prompt) for prompt in control.hash("q:kills")}
+            records = [record for r in range(self.published, last + 1) for record in control.groups(r).values()]
+        return any(state == b"i" or (state == b"w" and prompt not in suspects) for state, _, prompt, *_ in records)
+
+    def _check_newest(self, ticket: Ticket, place: GroupPlace, newest: int) -> None:
+        """Whether there is a token to learn from; else it was refused before, and its rollout is open."""
+        first = place.rollout_id - self.shape.max_staleness
+        if newest < first and (first > self.published or ticket.prompt_index not in self._late):
+            self.history.broken.append(f"{ticket} went to {place} with no token of version {first} or newer")
 
     def _put_in_vain(self, replica: Replica) -> None:
         _, ticket = replica.in_vain.popitem()

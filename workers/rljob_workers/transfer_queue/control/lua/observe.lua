@@ -11,8 +11,9 @@ end
 -- Why no ticket is given to a replica that holds the published weights; nil: one is.
 local function withheld_now()
   local published = meta_number('published')
-  local waiting = tonumber(redis.call('ZRANGE', AGAIN, 0, 0)[1])
-  if waiting and not gate(waiting, published) then return nil end
+  for _, place in ipairs(redis.call('ZRANGE', AGAIN, 0, -1)) do
+    if not gate(tonumber(place), published, load_group(place_group(tonumber(place)))) then return nil end
+  end
   return gate_new(lowest_unreserved(), published)
 end
 
@@ -222,12 +223,15 @@ local function check_group(r, group, broken)
 end
 
 local function check_tickets(broken)
-  for _, id in ipairs(redis.call('HKEYS', TICKETS)) do
+  local tickets = {}
+  for i, id in ipairs(redis.call('HKEYS', TICKETS)) do
     local t = load_ticket(tonumber(id))
+    tickets[i] = t
     if load_group(t.r, t.group).ticket ~= t.id then broken[#broken + 1] = 'ticket ' .. id .. ' is not that of its group' end
     if redis.call('HEXISTS', LIVE, t.owner) == 0 then broken[#broken + 1] = 'ticket ' .. id .. ' outlives ' .. t.owner end
     if redis.call('SISMEMBER', tickets_of(t.owner), id) == 0 then broken[#broken + 1] = 'ticket ' .. id .. ' is not in its owner\'s set' end
   end
+  swap.check(tickets, broken)
 end
 
 local function check_draws(broken)

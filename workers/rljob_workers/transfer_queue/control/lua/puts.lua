@@ -8,20 +8,18 @@ local function judge(r, packed)
   return {is_alive(oldest_lineage, oldest) and is_alive(newest_lineage, newest), r - counts <= SHAPE.staleness}
 end
 
--- Whether a group of these rows can be trained in r: every row of it, or where groups are carried on some row. One that is made
--- too late again is trained all the same, without a token that is learnt from: else what is scored slowly had no end.
--- `judged`: verdicts so far. Most rows of a put were made by the same weights.
-local function can_be_trained(r, g, weights, judged)
+-- Whether a group of these rows can be trained in r: every row of it, or where groups are carried on some row; then whether
+-- nothing but the age of all its tokens is against it. `judged`: verdicts so far. Most rows were made by the same weights.
+local function can_be_trained(r, weights, judged)
   local some = false
   for i = 1, #weights, WEIGHT_BYTES do
     local packed = string.sub(weights, i, i + WEIGHT_BYTES - 1)
     judged[packed] = judged[packed] or judge(r, packed)
     local lives, fits = unpack(judged[packed])
-    if not lives or not (fits or SHAPE.carries) then return false end
+    if not lives or not (fits or SHAPE.carries) then return false, false end
     some = some or fits
   end
-  if not some then g.late = g.late + 1 end
-  return some or g.late > 1
+  return some, not some
 end
 
 -- Reads {number of chunks, (id, descriptor)..., row metas} from args[at]; gives the field and where the next one begins.
@@ -56,7 +54,14 @@ end
 local function admit_group(t, weights, judged)
   partials.forget(t.prompt)
   local g = load_group(t.r, t.group)
-  if not can_be_trained(t.r, g, weights, judged) then
+  local fits, is_old = can_be_trained(t.r, weights, judged)
+  local is_early = t.r - SHAPE.staleness > meta_number('published')
+  if is_old and not is_early and g.late == 2 then
+    fits = true -- without a token that is learnt from: else what is scored slowly had no end
+  elseif is_old then
+    g.late = is_early and math.max(g.late, 1) or 2
+  end
+  if not fits then
     save_group(t.r, t.group, g)
     return_ticket(t)
     return false

@@ -156,10 +156,11 @@ end
 
 end
 
+-- The bound is that of this shape, which may be another than that of the put.
 local function tokens_stand(r, group, version)
   local n = SHAPE.samples
   local weights = redis.call('GETRANGE', key(r, 'weights'), group * n * WEIGHT_BYTES, (group + 1) * n * WEIGHT_BYTES - 1)
-  return weights_stand(weights, version)
+  return weights_stand(weights, version) and (can_be_trained(r, weights, {}))
 end
 
 -- Keeps or drops one group in a restore; true: kept.

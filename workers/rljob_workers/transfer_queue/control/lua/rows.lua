@@ -4,8 +4,9 @@
 -- `q:TASK` (what is ready: `ready.lua`), `done` (hash task -> rows done), `chunks` and `refs` (hash chunk id -> ...),
 -- `b:TASK` (hash training batch -> rows) and `groups` (hash group -> record).
 
--- `refused` counts those of its attempts that a filter has closed, and `late` how often it was made of tokens that are all too
--- old; records of a release before them have none. `begun` is the rollout that its prompt was first issued for.
+-- `refused` counts those of its attempts that a filter has closed. `late` says whether it was finished with none but too old
+-- tokens: 1, before weights that its rollout learns from were there; 2, when they were (0: neither). Records of a release before
+-- them have none. `begun` is the rollout that its prompt was first issued for.
 local function load_group(r, group)
   local packed = redis.call('HGET', key(r, 'groups'), group)
   if not packed then return {state = 'o', attempt = 0, prompt = -1, ticket = 0, rejected = {}, refused = 0, late = 0} end

@@ -22,18 +22,23 @@ end
 
 -- Tickets end with their epoch.
 function swap.forget_all()
-  if SHAPE.swaps then
-    for remainder = 0, NUM_SETS - 1 do redis.call('DEL', movable(remainder)) end
-  end
+  for _, name in ipairs(redis.call('KEYS', 'q:movable:*')) do redis.call('DEL', name) end
 end
 
--- The lowest unfinished place before rollout r whose group may go to r. One that waits to be issued again has no token yet.
+-- The lowest unfinished place before rollout r whose group may go to r. One that waits to be issued again has no token yet. A
+-- suspect waits for a replica that has nothing else: it stays, so that its rollout waits for it as well. Else all that is
+-- finished would be put before it, to the end of the job.
 local function lowest_before(r)
   local lowest = r * SHAPE.batch
   local function look(places)
     if #places > 0 then lowest = math.min(lowest, tonumber(places[#places])) end
   end
-  look(redis.call('ZRANGE', AGAIN, 0, 0))
+  for _, place in ipairs(redis.call('ZRANGE', AGAIN, '-inf', '(' .. lowest, 'BYSCORE')) do
+    if not is_suspect(load_group(place_group(tonumber(place))).prompt) then
+      look({place})
+      break
+    end
+  end
   local newest = meta_number('published')
   for version = SHAPE.carries and newest or math.max(r - SHAPE.staleness, 0), newest do
     look(redis.call('ZRANGE', movable(version), 0, 0, 'WITHSCORES'))
@@ -44,13 +49,16 @@ end
 local function exchange_places(t, place)
   local r, group = place_group(place)
   local mine, other = load_group(t.r, t.group), load_group(r, group)
+  local moved = load_ticket(other.ticket)
+  if other.state == 'i' and not moved then
+    refuse('MISMATCH', 'group ' .. group .. ' of train_' .. r .. ' is in work under ticket ' .. other.ticket .. ', which is gone')
+  end
   save_group(r, group, mine)
   save_group(t.r, t.group, other)
   if other.state == 'w' then
     redis.call('ZREM', AGAIN, place)
     redis.call('ZADD', AGAIN, group_place(t.r, t.group), group_place(t.r, t.group))
   else
-    local moved = load_ticket(other.ticket)
     moved.r, moved.group = t.r, t.group
     save_ticket(moved)
     swap.offer(moved)
@@ -66,6 +74,20 @@ function swap.to_the_front(t)
   while place do
     exchange_places(t, place)
     place = lowest_before(t.r)
+  end
+end
+
+-- Each ticket is in the set of its version, at its place, and nothing else is in any.
+function swap.check(tickets, broken)
+  local listed = 0
+  for _, name in ipairs(redis.call('KEYS', 'q:movable:*')) do listed = listed + redis.call('ZCARD', name) end
+  if listed ~= (SHAPE.swaps and #tickets or 0) then
+    broken[#broken + 1] = listed .. ' tickets may be exchanged, and ' .. #tickets .. ' are in work'
+  end
+  for _, t in ipairs(SHAPE.swaps and tickets or {}) do
+    if tonumber(redis.call('ZSCORE', movable(t.version), t.id) or '-1') ~= group_place(t.r, t.group) then
+      broken[#broken + 1] = 'ticket ' .. t.id .. ' is not to be exchanged at its place'
+    end
   end
 end
 

@@ -9,7 +9,7 @@ end
 
 local function tickets_of(incarnation) return 'q:tickets:' .. incarnation end
 
--- Which places unfinished groups may leave (`swap.lua`). A table, as below.
+-- Which places unfinished groups may leave (`swaps.lua`). A table, as below.
 local swap = {}
 
 -- Work of a life: its tickets, and those that others got while it held them, until its beats list them no more. A table, since
@@ -101,7 +101,7 @@ end
 local function draw_another(g)
   partials.forget(g.prompt)
   g.rejected[#g.rejected + 1] = g.prompt
-  g.prompt, g.begun = draw_prompt(), nil
+  g.prompt, g.late, g.begun = draw_prompt(), 0, nil
 end
 
 -- Closes attempt a and opens a + 1.
@@ -164,12 +164,15 @@ function work.take_back(owner)
 end
 
 -- What keeps the group at `place` from a replica that holds version `version`, apart from its own state. Where groups are
--- carried on, more may be drawn than the open rollouts have places for: one of these is trained with those of the last.
-local function gate(place, version)
+-- carried on, more may be drawn than the open rollouts have places for: those go on under the weights of later versions, or to
+-- places of open rollouts. `g` is nil for a group that is yet to be drawn; one that was finished too early, or too late, waits
+-- for weights that its rollout learns from: else it would be finished too early again.
+local function gate(place, version, g)
   local r = math.floor(place / SHAPE.batch)
   if r >= SHAPE.rollouts then return 'NoneOpen' end
   if meta('draining') then return 'Draining' end
-  if (SHAPE.carries and math.min(r, meta_number('published') + SHAPE.staleness) or r) - version > SHAPE.staleness then
+  local is_bound = not SHAPE.carries or g and g.late > 0
+  if (is_bound and r or math.min(r, meta_number('published') + SHAPE.staleness)) - version > SHAPE.staleness then
     return 'Staleness'
   end
   -- What the trainer waits for is generated all the same: it makes room, and what has none then fails by name.
@@ -200,24 +203,26 @@ end
 -- Issues up to `limit` groups, lowest place first; gives the packed tickets, why it stopped, whether anything changed.
 local function issue_some(owner, version, limit)
   local again, at, given, held, changed = redis.call('ZRANGE', AGAIN, 0, -1), 1, {}, work.count(owner), false
-  local why = 'NoneOpen'
+  local why
   while #given < limit do
     local place, waiting = lowest_unreserved(), tonumber(again[at])
     local closed = gate_new(place, version)
     local r, group, g
     if waiting and (waiting < place or closed) then
       at = at + 1
-      closed = gate(waiting, version)
-      if closed then return given, closed, changed end
       r, group = place_group(waiting)
       g = load_group(r, group)
+      closed = gate(waiting, version, g)
+      if closed and g.late == 0 then return given, closed, changed end
     elseif closed then
-      return given, why == 'Suspect' and why or closed, changed
+      return given, why or closed, changed
     else
       r, group, g = reserve(place)
       changed = true
     end
-    if not is_suspect(g.prompt) then
+    if closed then
+      why = why or closed -- for this one: those behind it may be issued
+    elseif not is_suspect(g.prompt) then
       given[#given + 1] = issue(owner, version, r, group, g, 0)
     elseif held + #given == 0 and not work.evaluates(owner) then
       return {issue(owner, version, r, group, g, 1)}, nil, true
