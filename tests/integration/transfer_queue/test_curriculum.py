@@ -13,9 +13,11 @@ import pytest
 from rljob_api.names import Epoch, Role
 from rljob_api.spec.rollout import GroupOrder
 from rljob_api.wire.observation import ServerState
+from rljob_workers.data.curriculum import Curriculum, CurriculumPrompts
+from rljob_workers.data.prompts import Prompt
 from rljob_workers.transfer_queue.admin import QueueAdmin
 from rljob_workers.transfer_queue.client import TransferQueueClient
-from rljob_workers.transfer_queue.pass_rates import GroupScore
+from rljob_workers.transfer_queue.pass_rates import GroupScore, PassRates
 from rljob_workers.transfer_queue.types import QueueShape, Ticket
 from tests.integration.transfer_queue.job import Job
 from tests.integration.transfer_queue.lossy import LossyLine
@@ -187,3 +189,40 @@ def test_a_group_that_takes_another_place_counts_for_its_own_row(make_job: MakeJ
     assert job.rollout.put_groups([replace(job.group(second), score=GroupScore(2, 2, 2.0))]) == [(0, 0)]
     assert put(job.rollout, job, [first], GroupScore(2, 0, 0.5)) == [True]
     assert counted(job.rollout) == {3: (1, 2, 0, 0.5), 5: (1, 2, 2, 2.0)}
+
+
+class Numbers:
+    """Rows of data that are their own numbers."""
+
+    def __len__(self) -> int:
+        return ROWS
+
+    def of_row(self, row: int, index: int, /) -> Prompt:
+        return Prompt(index, str(row), (0,), None)
+
+
+def test_a_draw_that_is_over_is_not_chosen_for_again_with_one_of_its_window_that_is_not(make_job: MakeJob) -> None:
+    job = make_job(replace(with_curriculum(batch=2, staleness=1), order=GroupOrder.SWAP))
+    asked: list[list[int]] = []
+
+    def choose(_: PassRates, draws: Sequence[int]) -> list[int]:
+        asked.append(list(draws))
+        return [draw % ROWS for draw in draws]
+
+    def rank() -> CurriculumPrompts:
+        return CurriculumPrompts(Numbers(), job.rollout.curriculum, Curriculum("own:choose", choose), 2)  # type: ignore[arg-type]
+
+    tickets, prompts = job.tickets(4), rank()
+    for ticket in tickets:
+        prompts.at(ticket.prompt_index)
+    slow, *others = tickets
+    assert job.put(others[:2]) == [True, True]  # one of them in the place of the slow one
+    job.derive(0)
+    job.train(0)
+    job.publish(1)
+    job.record(1)
+    job.rollout.return_tickets([slow], killed=False)
+    [again] = job.tickets(1)
+    assert (again.prompt_index, again.rollout_id) == (0, 1)
+    assert rank().at(0).text == "0"
+    assert asked == [[0, 1], [2, 3]]

@@ -32,20 +32,25 @@ function curriculum.count(draw, scored)
   end
 end
 
--- Draws of rows that are recorded never return: what was chosen for them goes.
+-- Draws that a rank chooses for at once.
+local function window_of(draw) return math.floor(draw / SHAPE.batch) end
+
+-- Draws of rows that are recorded never return: what was chosen for them goes, by windows. A rank chooses for all draws of a
+-- window that have no row, so that one that is over would be chosen for again beside one that returns.
 function curriculum.forget_recorded()
   if redis.call('EXISTS', CHOSEN) == 0 then return end
-  local returning, cursor = {}, meta_number('cursor')
-  for _, draw in ipairs(redis.call('ZRANGE', FRONT, 0, -1)) do returning[tonumber(draw)] = true end
+  local returning, drawn = {}, window_of(meta_number('cursor'))
+  for _, draw in ipairs(redis.call('ZRANGE', FRONT, 0, -1)) do returning[window_of(draw)] = true end
   for _, r in ipairs(redis.call('ZRANGE', PARTITIONS, 0, -1)) do
     for _, packed in ipairs(redis.call('HVALS', key(r, 'groups'))) do
       local group = cmsgpack.unpack(packed)
-      returning[group[3]] = true
-      for _, draw in ipairs(group[5]) do returning[draw] = true end
+      returning[window_of(group[3])] = true
+      for _, draw in ipairs(group[5]) do returning[window_of(draw)] = true end
     end
   end
   for _, draw in ipairs(redis.call('HKEYS', CHOSEN)) do
-    if tonumber(draw) < cursor and not returning[tonumber(draw)] then redis.call('HDEL', CHOSEN, draw) end
+    local window = window_of(draw)
+    if window < drawn and not returning[window] then redis.call('HDEL', CHOSEN, draw) end
   end
 end
 
