@@ -37,7 +37,7 @@ class Lessons:
         return deepcopy(self, {id(self._random): self._random})
 
     def choose(self, queue: TransferQueueClient, tickets: Sequence[Ticket]) -> list[str]:
-        """A rank looks up the windows of its tickets, and would have a row for each of their draws. Gives what is broken."""
+        """A rank looks up the windows of its tickets, and has a row for each of their draws. Gives what is broken."""
         broken: list[str] = []
         for first in sorted({ticket.prompt_index // self._window * self._window for ticket in tickets}):
             draws = range(first, first + self._window)
