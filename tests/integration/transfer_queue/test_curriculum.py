@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -163,7 +164,25 @@ def test_a_server_that_lost_everything_goes_on_with_what_the_checkpoint_states(m
     assert [ticket.prompt_index for ticket in job.tickets(2, weight(1))] == [2, 3]
 
 
-@pytest.mark.parametrize("curriculum", [3, {}, {"chosen": [], "rates": 1}])
+@pytest.mark.long
+def test_the_rates_of_a_million_rows_are_restored(make_job: MakeJob) -> None:
+    job = make_job(with_curriculum(batch=2, staleness=0))
+    job.step(0)
+    packed = b"".join(struct.pack("<IIIId", 1 + row % 7, 16, row % 16, 0, row / 3) for row in range(1_000_000))
+    with job.servers.control.admin() as control:
+        control.set("q:rates", packed)
+    table = job.rollout.ticket_table()
+    record = job.admin.record(job.incarnations[job.actor], weight(1), "1-e1", {}, "r")
+    job.servers.wipe()
+    job.admin.close()
+    job.admin = QueueAdmin(job.servers.endpoints, job.shape, timing=job.admin_timing)
+    assert job.admin.open_server(job.rollout.calls.seen_seq) is ServerState.LOST
+    job.admin.raise_epoch(Epoch(2), "d2", "wiped", record, tickets=table)
+    with job.servers.control.admin() as control:
+        assert control.get("q:rates") == packed
+
+
+@pytest.mark.parametrize("curriculum", [3, {}, {"chosen": [], "rates": 1}, {"chosen": [], "rates": [[1, 2]]}])
 def test_a_table_whose_curriculum_is_none_is_refused(make_job: MakeJob, curriculum: object) -> None:
     job = make_job(with_curriculum(batch=2, staleness=0))
     job.step(0)
@@ -171,6 +190,7 @@ def test_a_table_whose_curriculum_is_none_is_refused(make_job: MakeJob, curricul
     record = job.admin.record(job.incarnations[job.actor], weight(1), "1-e1", {}, "r")
     with pytest.raises(Exception, match=r"the ticket table of the checkpoint is none: epoch 2 cannot be restored"):
         job.admin.raise_epoch(Epoch(2), "d2", "a test", record, tickets=json.dumps(table).encode())
+    job.put(job.tickets(1, weight(1)), weight(1))
 
 
 def test_a_job_without_a_curriculum_keeps_nothing_of_one(make_job: MakeJob) -> None:

@@ -60,16 +60,18 @@ function curriculum.saved()
   return {redis.call('HGETALL', CHOSEN), redis.call('GET', RATES) or ''}
 end
 
+-- Rates that could be packed are not in it.
 function curriculum.is_table(saved)
-  return saved == nil or type(saved) == 'table' and type(saved.chosen) == 'table' and type(saved.rates) == 'table'
+  return saved == nil
+    or type(saved) == 'table' and type(saved.chosen) == 'table' and type(saved.rates) == 'table' and next(saved.rates) == nil
 end
 
--- What a checkpoint's table says takes the place of what is here.
-function curriculum.adopt(saved)
+-- What a checkpoint's table says takes the place of what is here. `rates`: packed, '' for none.
+function curriculum.adopt(saved, rates)
   redis.call('DEL', CHOSEN, RATES)
   if not saved then return end
   for _, one in ipairs(saved.chosen) do redis.call('HSET', CHOSEN, one[1], one[2]) end
-  for _, one in ipairs(saved.rates) do add(unpack(one)) end
+  if rates ~= '' then redis.call('SET', RATES, rates) end
 end
 
 -- First draw, number of draws. Gives their rows, and FFFFFFFF where none is chosen.
