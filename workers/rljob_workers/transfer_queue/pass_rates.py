@@ -25,8 +25,8 @@ _COUNTED = ("draws", "samples", "passed", "total")
 
 
 MAX_ROWS = 5_000_000
-"""Of the data of a job with a curriculum: the rates, 24 bytes a row, are one value of the control Redis. A function that
-reads so many holds it up for about a second, and clients give it up after `control_silence_seconds`."""
+"""Of the data of a job with a curriculum: the rates, 24 bytes a row, are one value of the control Redis. A function
+that reads so many holds it up for about a second, and clients give it up after `control_silence_seconds`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def packed_rates(table: object) -> bytes:
     if numbers.shape != (len(table), 1 + len(_COUNTED)):
         raise ValueError(f"rates: a row has {1 + len(_COUNTED)} numbers")
     rows, counts = numbers[:, 0], numbers[:, :-1]
-    if not (rows.max() < MAX_ROWS and 0 <= counts.min() and counts.max() < 2**32):
+    if not (rows.max() < MAX_ROWS and counts.min() >= 0 and counts.max() < 2**32):
         raise ValueError("rates: a row or a count is out of range")
     packed = np.zeros(int(rows.max()) + 1, _RATE)
     for name, column in zip(_COUNTED, numbers.T[1:], strict=True):
