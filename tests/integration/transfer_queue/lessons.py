@@ -1,6 +1,7 @@
 """The contract of a curriculum, in the model that random schedules compare the queue with.
 
-A draw keeps the row that was chosen for it first, and each draw that is over counts once for its row.
+A draw keeps the row that was chosen for it first, and none is chosen for again. Each draw that is over counts once for
+its row.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ ROWS = 5
 class Lessons:
     """Rows of draws, and what the samples of each row have earned."""
 
-    def __init__(self, random: Random) -> None:
+    def __init__(self, random: Random, window: int) -> None:
+        """`window`: draws that are chosen for at once."""
         self._random = random
+        self._window = window
         self._rows: dict[int, int] = {}
         """By draw, the row that was chosen first: those of recorded draws as well, which never return."""
         self._rates: dict[int, list[float]] = defaultdict(lambda: [0, 0, 0, 0.0])
@@ -34,15 +37,20 @@ class Lessons:
         return deepcopy(self, {id(self._random): self._random})
 
     def choose(self, queue: TransferQueueClient, tickets: Sequence[Ticket]) -> list[str]:
-        """A rank would have a row for each of its tickets, and for the draws behind them. Gives what is broken."""
-        held = {ticket.prompt_index for ticket in tickets}
-        draws = sorted(held | {draw + 1 for draw in held})
-        found = queue.curriculum.choose(draws, [self._random.randrange(ROWS) for _ in draws])
-        return [
-            f"draw {draw} was of row {self._rows[draw]}, and is of row {row}"
-            for draw, row in zip(draws, found, strict=True)
-            if self._rows.setdefault(draw, row) != row and draw in held
-        ]
+        """A rank looks up the windows of its tickets, and has a row for each of their draws. Gives what is broken."""
+        broken: list[str] = []
+        for first in sorted({ticket.prompt_index // self._window * self._window for ticket in tickets}):
+            draws = range(first, first + self._window)
+            known = zip(draws, queue.curriculum.chosen(draws), strict=True)
+            again = [draw for draw, row in known if row is None and draw in self._rows]
+            found = queue.curriculum.choose(draws, [self._random.randrange(ROWS) for _ in draws])
+            broken += [f"draw {draw} was of row {self._rows[draw]}, and is chosen for again" for draw in again]
+            broken += [
+                f"draw {draw} was of row {self._rows[draw]}, and is of row {row}"
+                for draw, row in zip(draws, found, strict=True)
+                if self._rows.setdefault(draw, row) != row
+            ]
+        return broken
 
     def count(self, draw: int, score: GroupScore = UNSCORED) -> None:
         """The draw is over."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -13,9 +14,11 @@ import pytest
 from rljob_api.names import Epoch, Role
 from rljob_api.spec.rollout import GroupOrder
 from rljob_api.wire.observation import ServerState
+from rljob_workers.data.curriculum import Curriculum, CurriculumPrompts
+from rljob_workers.data.prompts import Prompt
 from rljob_workers.transfer_queue.admin import QueueAdmin
 from rljob_workers.transfer_queue.client import TransferQueueClient
-from rljob_workers.transfer_queue.pass_rates import GroupScore
+from rljob_workers.transfer_queue.pass_rates import GroupScore, PassRates
 from rljob_workers.transfer_queue.types import QueueShape, Ticket
 from tests.integration.transfer_queue.job import Job
 from tests.integration.transfer_queue.lossy import LossyLine
@@ -161,7 +164,25 @@ def test_a_server_that_lost_everything_goes_on_with_what_the_checkpoint_states(m
     assert [ticket.prompt_index for ticket in job.tickets(2, weight(1))] == [2, 3]
 
 
-@pytest.mark.parametrize("curriculum", [3, {}, {"chosen": [], "rates": 1}])
+@pytest.mark.long
+def test_the_rates_of_a_million_rows_are_restored(make_job: MakeJob) -> None:
+    job = make_job(with_curriculum(batch=2, staleness=0))
+    job.step(0)
+    packed = b"".join(struct.pack("<IIIId", 1 + row % 7, 16, row % 16, 0, row / 3) for row in range(1_000_000))
+    with job.servers.control.admin() as control:
+        control.set("q:rates", packed)
+    table = job.rollout.ticket_table()
+    record = job.admin.record(job.incarnations[job.actor], weight(1), "1-e1", {}, "r")
+    job.servers.wipe()
+    job.admin.close()
+    job.admin = QueueAdmin(job.servers.endpoints, job.shape, timing=job.admin_timing)
+    assert job.admin.open_server(job.rollout.calls.seen_seq) is ServerState.LOST
+    job.admin.raise_epoch(Epoch(2), "d2", "wiped", record, tickets=table)
+    with job.servers.control.admin() as control:
+        assert control.get("q:rates") == packed
+
+
+@pytest.mark.parametrize("curriculum", [3, {}, {"chosen": [], "rates": 1}, {"chosen": [], "rates": [[1, 2]]}])
 def test_a_table_whose_curriculum_is_none_is_refused(make_job: MakeJob, curriculum: object) -> None:
     job = make_job(with_curriculum(batch=2, staleness=0))
     job.step(0)
@@ -169,6 +190,7 @@ def test_a_table_whose_curriculum_is_none_is_refused(make_job: MakeJob, curricul
     record = job.admin.record(job.incarnations[job.actor], weight(1), "1-e1", {}, "r")
     with pytest.raises(Exception, match=r"the ticket table of the checkpoint is none: epoch 2 cannot be restored"):
         job.admin.raise_epoch(Epoch(2), "d2", "a test", record, tickets=json.dumps(table).encode())
+    job.put(job.tickets(1, weight(1)), weight(1))
 
 
 def test_a_job_without_a_curriculum_keeps_nothing_of_one(make_job: MakeJob) -> None:
@@ -187,3 +209,40 @@ def test_a_group_that_takes_another_place_counts_for_its_own_row(make_job: MakeJ
     assert job.rollout.put_groups([replace(job.group(second), score=GroupScore(2, 2, 2.0))]) == [(0, 0)]
     assert put(job.rollout, job, [first], GroupScore(2, 0, 0.5)) == [True]
     assert counted(job.rollout) == {3: (1, 2, 0, 0.5), 5: (1, 2, 2, 2.0)}
+
+
+class Numbers:
+    """Rows of data that are their own numbers."""
+
+    def __len__(self) -> int:
+        return ROWS
+
+    def of_row(self, row: int, index: int, /) -> Prompt:
+        return Prompt(index, str(row), (0,), None)
+
+
+def test_a_draw_that_is_over_is_not_chosen_for_again_with_one_of_its_window_that_is_not(make_job: MakeJob) -> None:
+    job = make_job(replace(with_curriculum(batch=2, staleness=1), order=GroupOrder.SWAP))
+    asked: list[list[int]] = []
+
+    def choose(_: PassRates, draws: Sequence[int]) -> list[int]:
+        asked.append(list(draws))
+        return [draw % ROWS for draw in draws]
+
+    def rank() -> CurriculumPrompts:
+        return CurriculumPrompts(Numbers(), job.rollout.curriculum, Curriculum("own:choose", choose), 2)  # type: ignore[arg-type]
+
+    tickets, prompts = job.tickets(4), rank()
+    for ticket in tickets:
+        prompts.at(ticket.prompt_index)
+    slow, *others = tickets
+    assert job.put(others[:2]) == [True, True]  # one of them in the place of the slow one
+    job.derive(0)
+    job.train(0)
+    job.publish(1)
+    job.record(1)
+    job.rollout.return_tickets([slow], killed=False)
+    [again] = job.tickets(1)
+    assert (again.prompt_index, again.rollout_id) == (0, 1)
+    assert rank().at(0).text == "0"
+    assert asked == [[0, 1], [2, 3]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,12 +13,15 @@ import pytest
 
 from rljob_api.names import Epoch, Role
 from rljob_api.wire.identity import WeightId
+from rljob_api.wire.observation import ServerState
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.errors import Fenced
 from rljob_workers.transfer_queue.types import GroupSoFar, Ticket
 from tests.integration.transfer_queue.control_keys import Control
 from tests.integration.transfer_queue.job import Job
+from tests.integration.transfer_queue.lossy import LossyLine
 from tests.integration.transfer_queue.servers import Server
+from tests.integration.transfer_queue.world import make_incarnation
 from tests.weights import weight
 
 MakeJob = Callable[..., Job]
@@ -304,3 +307,48 @@ def test_a_job_that_saves_no_more_forgets_what_it_had_saved(make_job: MakeJob) -
     assert saved_prompts(job) == []
     assert job.put(job.tickets(2, weight(0, 2)), weight(0, 2)) == [True, True]
     job.prove()
+
+
+def stored(job: Job) -> int:
+    """Chunks on all units, after a sweep."""
+    job.admin.sweeper.sweep()
+    return sum(len(unit.admin().keys("*:*:*")) for unit in job.servers.units)
+
+
+def test_saves_without_an_answer_leave_one_copy_and_none_once_there_is_an_answer(make_job: MakeJob) -> None:
+    job = make_job()
+    tickets = job.tickets(2)
+    save(job, tickets)
+    job.servers.sync_control()
+    job.servers.restart_control()  # and nobody opens it
+    job.rollout.calls.timing = replace(job.timing, claim_patience_seconds=0.1)
+    for _ in range(3):
+        assert job.rollout.partials.save([so_far(ticket, b"more") for ticket in tickets]) == [False, False]
+    assert job.admin.open_server(job.rollout.calls.seen_seq) is ServerState.OPEN
+    assert stored(job) == 4
+    assert found(job.rollout, tickets) == {ticket.prompt_index: b"tokens" for ticket in tickets}
+    save(job, tickets, data=b"most")
+    assert stored(job) == 2
+    assert found(job.rollout, tickets) == {ticket.prompt_index: b"most" for ticket in tickets}
+
+
+def test_what_a_save_without_an_answer_made_all_the_same_stands(make_job: MakeJob, tmp_path: Path) -> None:
+    job = make_job()
+    incarnation = make_incarnation(Role.ROLLOUT, job.epoch, replica=1)
+    job.admin.begin_incarnation(incarnation)
+    with closing(LossyLine(job.servers.endpoints.control_redis, tmp_path / "line.sock")) as line:
+        endpoints = job.servers.endpoints.model_copy(update={"control_redis": line.url})
+        timing = replace(job.timing, claim_patience_seconds=1.0)
+        with closing(TransferQueueClient(endpoints, job.shape, incarnation, timing=timing)) as queue:
+            first, second, third = (claim(queue, 1)[0] for _ in range(3))
+            line.losses = 1000
+            assert queue.partials.save([so_far(first), so_far(second), so_far(third)]) == [False] * 3
+            line.losses = 0
+            assert saved_prompts(job) == [first.prompt_index, second.prompt_index, third.prompt_index]
+            queue.return_tickets([first], killed=False)
+            queue.redraw(third, "a test")
+            assert queue.partials.save([so_far(second, b"more")]) == [True]
+            assert stored(job) == 2
+            assert found(queue, [second]) == {second.prompt_index: b"more"}
+            (again,) = job.tickets(1)
+            assert found(job.rollout, [again]) == {first.prompt_index: b"tokens"}

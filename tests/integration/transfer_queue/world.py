@@ -161,7 +161,7 @@ class World:
         self.random = random
         self._saves = Random(random.getrandbits(32))
         """Of its own: who saves decides on nothing else."""
-        self._lessons = Lessons(Random(random.getrandbits(32)))
+        self._lessons = Lessons(Random(random.getrandbits(32)), shape.batch_size)
         self._lessons_of: dict[int, Lessons] = {}
         """By version, as the table of its checkpoint has them."""
         self.history = History()

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_workers.transfer_queue.pass_rates import UNSCORED, GroupScore, PassRates, rates_table
-from rljob_workers.transfer_queue.types import is_table_of_draws, table_of_draws
+from rljob_workers.transfer_queue.pass_rates import MAX_ROWS, UNSCORED, GroupScore, PassRates, packed_rates, rates_table
+from rljob_workers.transfer_queue.types import is_table_of_draws, table_of_draws, without_rates
 
 RATE = struct.Struct("<IIIId")
 
@@ -52,3 +52,45 @@ def test_the_table_of_a_checkpoint_has_the_rows_that_were_drawn() -> None:
     table = table_of_draws(4, [], b"{}", [], [b"10", b"3", b"2", b"1"], PACKED)
     assert is_table_of_draws(table)
     assert json.loads(table)["curriculum"] == {"chosen": [[2, 1], [10, 3]], "rates": rates_table(PACKED)}
+
+
+COUNT = st.integers(0, 2**32 - 1)
+
+
+@given(st.lists(st.tuples(COUNT, COUNT, COUNT, st.just(0), st.floats(-1e9, 1e9)), max_size=20))
+def test_a_table_gives_back_the_rates_that_it_was_made_of(numbers: list[tuple[int, int, int, int, float]]) -> None:
+    drawn = [one if one[0] else (0, 0, 0, 0, 0.0) for one in numbers]
+    while drawn and not drawn[-1][0]:
+        drawn.pop()
+    packed = b"".join(RATE.pack(*one) for one in drawn)
+    table = table_of_draws(4, [], b"{}", [], [b"2", b"1"], packed)
+    rest, rates = without_rates(table)
+    assert rates == packed
+    assert json.loads(rest) == json.loads(table) | {"curriculum": {"chosen": [[2, 1]], "rates": []}}
+
+
+@pytest.mark.parametrize(
+    "rates",
+    [
+        3,
+        {},
+        [3],
+        [[1, 2]],
+        [[1, 1, 1, 1, 0.5], [2, 1]],
+        [["a", 1, 1, 1, 0.5]],
+        [[-1, 1, 1, 1, 0.5]],
+        [[MAX_ROWS, 1, 1, 1, 0.5]],
+        [[1, 2**32, 1, 1, 0.5]],
+        [[1, None, 1, 1, 0.5]],
+    ],
+)
+def test_what_is_no_table_of_rates_is_left_to_the_queue(rates: object) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        packed_rates(rates)
+    text = json.dumps({"curriculum": {"chosen": [], "rates": rates}}).encode()
+    assert without_rates(text) == (text, b"")
+
+
+@pytest.mark.parametrize("text", [b"", b"null", b"[]", b"{", b'{"curriculum": 3}', b'{"cursor": 3}'])
+def test_a_table_without_a_curriculum_stays_as_it_is(text: bytes) -> None:
+    assert without_rates(text) == (text, b"")

@@ -125,8 +125,8 @@ class CurriculumPrompts:
         """`window`: draws that are chosen for at once. Raises ValueError where the data has too many rows."""
         if len(source) > MAX_ROWS:
             raise ValueError(
-                f"{FIELD}: the data has {len(source)} rows, and pass rates are counted for {MAX_ROWS} at most. Remove"
-                " rollout.curriculum, or train on a part of the data."
+                f"{FIELD}: the data has {len(source)} rows, and pass rates are counted for {MAX_ROWS} at most, since"
+                " they are read at once. Remove rollout.curriculum, or train on a part of the data."
             )
         self._source = source
         self._rows = rows

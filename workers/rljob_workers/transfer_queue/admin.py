@@ -25,7 +25,7 @@ from rljob_workers.transfer_queue.inspection import QueueInspection, QueueInvari
 from rljob_workers.transfer_queue.layout import AdoptedLayout, StoredLayout, layout_change, layout_table
 from rljob_workers.transfer_queue.peeking import QueuePeeking
 from rljob_workers.transfer_queue.resp import Clock, Sleep
-from rljob_workers.transfer_queue.types import EvaluationState, QueueShape
+from rljob_workers.transfer_queue.types import EvaluationState, QueueShape, without_rates
 from rljob_workers.transfer_queue.units import StorageUnit
 from rljob_workers.transfer_queue.upkeep import StorageUpkeep, Sweeper
 
@@ -164,6 +164,7 @@ class QueueAdmin:
         damaged: its rows go then, and all that was drawn since `record` is drawn again by `tickets`. The same epoch and
         decision get the same answer again. Raises WrongEpoch for an epoch that is not above the current one.
         """
+        table, rates = without_rates(tickets or b"")
         with self._calls.lock:
             self.upkeep.renew_units()
             missing = self.sweeper.missing_chunks() if self._calls.lost else []
@@ -173,7 +174,8 @@ class QueueAdmin:
                 decision_id,
                 self._calls.run_id(f"epoch {epoch} ({reason})"),
                 record.model_dump_json() if record else "",
-                tickets or b"",
+                table,
+                rates,
                 orjson.dumps(list(left)),
                 *missing,
                 "force" if self._calls.lost else "open",

@@ -21,8 +21,12 @@ _SCORE = struct.Struct("<IId")
 _RATE = np.dtype([("draws", "<u4"), ("samples", "<u4"), ("passed", "<u4"), ("nothing", "<u4"), ("total", "<f8")])
 
 
-MAX_ROWS = 20_000_000
-"""Of the data of a job with a curriculum: the rates are one value of the control Redis, which ends at 512 MiB."""
+_COUNTED = ("draws", "samples", "passed", "total")
+
+
+MAX_ROWS = 5_000_000
+"""Of the data of a job with a curriculum: the rates, 24 bytes a row, are one value of the control Redis. A function
+that reads so many holds it up for about a second, and clients give it up after `control_silence_seconds`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +102,24 @@ def _ratio(
 def rates_table(packed: bytes) -> list[list[int | float]]:
     """For a checkpoint: row, draws, samples, passed and total of each row that was drawn."""
     known = np.frombuffer(packed, _RATE)
-    return [
-        [int(row), *(int(known[row][name]) for name in ("draws", "samples", "passed")), float(known[row]["total"])]
-        for row in np.flatnonzero(known["draws"])
-    ]
+    rows = np.flatnonzero(known["draws"])
+    columns = [known[name][rows].tolist() for name in _COUNTED]
+    return list(map(list, zip(rows.tolist(), *columns, strict=True)))
+
+
+def packed_rates(table: object) -> bytes:
+    """What `rates_table` was made of. Raises ValueError or TypeError for anything that it does not give."""
+    if not isinstance(table, list):
+        raise TypeError(f"rates: {table!r:.40} is no list")
+    if not table:
+        return b""
+    numbers = np.array(table, np.float64)
+    if numbers.shape != (len(table), 1 + len(_COUNTED)):
+        raise ValueError(f"rates: a row has {1 + len(_COUNTED)} numbers")
+    rows, counts = numbers[:, 0], numbers[:, :-1]
+    if not (rows.max() < MAX_ROWS and counts.min() >= 0 and counts.max() < 2**32):
+        raise ValueError("rates: a row or a count is out of range")
+    packed = np.zeros(int(rows.max()) + 1, _RATE)
+    for name, column in zip(_COUNTED, numbers.T[1:], strict=True):
+        packed[name][rows.astype(np.int64)] = column
+    return packed.tobytes()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -45,6 +45,8 @@ class SavedPartials:
     """Saves and reads by ticket."""
 
     calls: RankCalls
+    _unanswered: list[Argument] = field(default_factory=list, init=False, repr=False)
+    """Prompt and chunk of each group of a save that had no answer: it may have been made all the same."""
 
     def save(self, groups: Sequence[GroupSoFar]) -> list[bool]:
         """Saves what was generated of groups, in the place of what was saved of them before.
@@ -55,6 +57,8 @@ class SavedPartials:
         if not groups:
             return []
         deadline, waiting = self.calls.soon(), f"{self.calls} saves what was generated of {len(groups)} groups"
+        if not self._are_answered(deadline, waiting):
+            return [False] * len(groups)
         columns = {f"partial{group.ticket.id}": _bytes_column(group.data) for group in groups}
         try:
             stored = self.calls.units.store(columns, deadline=deadline, waiting=waiting)
@@ -72,9 +76,24 @@ class SavedPartials:
             self.calls.units.close()
             return [False] * len(groups)
         except (ControlUnreachable, NotOpen):
-            return [False] * len(groups)  # it may have been made all the same: the bytes are left to the sweep
+            for group, chunk in zip(groups, chunks, strict=True):
+                self._unanswered.extend((group.ticket.prompt_index, describe(chunk)))
+            return [False] * len(groups)
         self.calls.count("queue_put_bytes", sum(chunk.num_bytes for chunk in chunks))
         return [verdict == "1" for verdict in verdicts.decode()]
+
+    def _are_answered(self, deadline: float, waiting: str) -> bool:
+        """Has the queue discard what a save without an answer did not make; False while it does not answer.
+
+        Nothing is saved before: a long outage would store a copy each time.
+        """
+        if self._unanswered:
+            try:
+                self.calls.change("settle_partials", *self._unanswered, deadline=deadline, waiting=waiting)
+            except (ControlUnreachable, NotOpen):
+                return False
+            self._unanswered.clear()
+        return True
 
     def read(self, tickets: Sequence[Ticket]) -> dict[int, bytes]:
         """What was saved of the groups of tickets that this rank holds, by ticket; of most there is nothing.

@@ -20,7 +20,7 @@ from rljob_api.names import Lineage, RolloutId, WeightVersion
 from rljob_api.spec.rollout import GroupOrder
 from rljob_api.spec.training import ClaimPolicy
 from rljob_api.wire.identity import WeightId
-from rljob_workers.transfer_queue.pass_rates import UNSCORED, GroupScore, rates_table
+from rljob_workers.transfer_queue.pass_rates import UNSCORED, GroupScore, packed_rates, rates_table
 
 if TYPE_CHECKING:
     from rljob_workers.tensors.jagged import Jagged
@@ -385,6 +385,20 @@ def table_of_draws(
         }
         | curriculum
     )
+
+
+def without_rates(table: bytes) -> tuple[bytes, bytes]:
+    """A table of draws without a curriculum's rates, and these packed: Lua takes seconds to decode a million.
+
+    What is no table stays as it is, for the queue to refuse.
+    """
+    try:
+        parsed = orjson.loads(table)
+        packed = packed_rates(parsed["curriculum"]["rates"])
+    except (ValueError, TypeError, KeyError):
+        return table, b""
+    parsed["curriculum"]["rates"] = []
+    return orjson.dumps(parsed), packed
 
 
 def is_table_of_draws(text: bytes) -> bool:

@@ -32,20 +32,25 @@ function curriculum.count(draw, scored)
   end
 end
 
--- Draws of rows that are recorded never return: what was chosen for them goes.
+-- Draws that a rank chooses for at once.
+local function window_of(draw) return math.floor(draw / SHAPE.batch) end
+
+-- Draws of rows that are recorded never return: what was chosen for them goes, by windows. A rank chooses for all draws of a
+-- window that have no row, so that one that is over would be chosen for again beside one that returns.
 function curriculum.forget_recorded()
   if redis.call('EXISTS', CHOSEN) == 0 then return end
-  local returning, cursor = {}, meta_number('cursor')
-  for _, draw in ipairs(redis.call('ZRANGE', FRONT, 0, -1)) do returning[tonumber(draw)] = true end
+  local returning, drawn = {}, window_of(meta_number('cursor'))
+  for _, draw in ipairs(redis.call('ZRANGE', FRONT, 0, -1)) do returning[window_of(draw)] = true end
   for _, r in ipairs(redis.call('ZRANGE', PARTITIONS, 0, -1)) do
     for _, packed in ipairs(redis.call('HVALS', key(r, 'groups'))) do
       local group = cmsgpack.unpack(packed)
-      returning[group[3]] = true
-      for _, draw in ipairs(group[5]) do returning[draw] = true end
+      returning[window_of(group[3])] = true
+      for _, draw in ipairs(group[5]) do returning[window_of(draw)] = true end
     end
   end
   for _, draw in ipairs(redis.call('HKEYS', CHOSEN)) do
-    if tonumber(draw) < cursor and not returning[tonumber(draw)] then redis.call('HDEL', CHOSEN, draw) end
+    local window = window_of(draw)
+    if window < drawn and not returning[window] then redis.call('HDEL', CHOSEN, draw) end
   end
 end
 
@@ -55,16 +60,18 @@ function curriculum.saved()
   return {redis.call('HGETALL', CHOSEN), redis.call('GET', RATES) or ''}
 end
 
+-- Rates that could be packed are not in it.
 function curriculum.is_table(saved)
-  return saved == nil or type(saved) == 'table' and type(saved.chosen) == 'table' and type(saved.rates) == 'table'
+  return saved == nil
+    or type(saved) == 'table' and type(saved.chosen) == 'table' and type(saved.rates) == 'table' and next(saved.rates) == nil
 end
 
--- What a checkpoint's table says takes the place of what is here.
-function curriculum.adopt(saved)
+-- What a checkpoint's table says takes the place of what is here. `rates`: packed, '' for none.
+function curriculum.adopt(saved, rates)
   redis.call('DEL', CHOSEN, RATES)
   if not saved then return end
   for _, one in ipairs(saved.chosen) do redis.call('HSET', CHOSEN, one[1], one[2]) end
-  for _, one in ipairs(saved.rates) do add(unpack(one)) end
+  if rates ~= '' then redis.call('SET', RATES, rates) end
 end
 
 -- First draw, number of draws. Gives their rows, and FFFFFFFF where none is chosen.

@@ -80,6 +80,15 @@ rank_call('save_partials', function(args, owner)
   return {table.concat(verdicts)}, true
 end)
 
+-- (Prompt, descriptor)... of a save that had no answer. What it has not made by now it never will: calls are made in order.
+rank_call('settle_partials', function(args)
+  for i = 1, #args, 2 do
+    local p = load_partial(args[i])
+    if not p or p.chunk ~= args[i + 1] then discard(args[i + 1]) end
+  end
+  return {}, true
+end)
+
 -- Tickets that the caller holds. Gives the descriptor of each, '' where there is nothing to go on with.
 rank_call('read_partials', function(args, owner)
   local answer = {}

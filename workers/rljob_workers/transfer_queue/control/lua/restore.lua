@@ -240,9 +240,8 @@ local function forget_rows()
 end
 
 -- The table that the checkpoint carries: cursor, returned prompts, draws of partitions that are not done, kill counts.
-local function adopt_table(text, version)
+local function adopt_table(saved, rates, version)
   forget_rows()
-  local saved = cjson.decode(text)
   redis.call('HSET', META, 'cursor', saved.cursor, 'next', version * SHAPE.batch)
   for _, prompt in ipairs(saved.front) do redis.call('ZADD', FRONT, prompt, prompt) end
   for _, draw in ipairs(saved.draws) do
@@ -251,13 +250,13 @@ local function adopt_table(text, version)
     end
   end
   for prompt, kills in pairs(saved.kills) do redis.call('HSETNX', KILLS, prompt, kills) end
-  curriculum.adopt(saved.curriculum)
+  curriculum.adopt(saved.curriculum, rates)
 end
 
-local function refuse_bad_table(text, epoch)
+local function decoded_table(text, epoch)
   local is_json, saved = pcall(cjson.decode, text)
   if is_json and type(saved) == 'table' and type(saved.cursor) == 'number' and type(saved.front) == 'table'
-    and type(saved.draws) == 'table' and type(saved.kills) == 'table' and curriculum.is_table(saved.curriculum) then return end
+    and type(saved.draws) == 'table' and type(saved.kills) == 'table' and curriculum.is_table(saved.curriculum) then return saved end
   refuse('MISMATCH', 'the ticket table of the checkpoint ' .. (text == '' and 'is missing' or is_json and 'is none' or 'is no JSON')
     .. ': epoch ' .. epoch .. ' cannot be restored from it. Put the tickets.json of its folder back')
 end
@@ -265,13 +264,13 @@ end
 -- Takes over a record that is newer than what this server knows (its tail, or all of it, was lost), or older where what
 -- it knows is one of the folders in `left` (a JSON list), which are damaged: rows of the partitions in between may be gone,
 -- so that all are drawn again by the older one's table.
-local function adopt_record(text, tickets, left)
+local function adopt_record(text, tickets, rates, left)
   local record, known, goes_back = cjson.decode(text), meta('record'), false
   local version, ahead = record.id.version, meta_number('published')
   local folder = known and cjson.decode(known).folder
   for _, one in ipairs(cjson.decode(left)) do goes_back = goes_back or one == folder end
   if known and meta_number('recorded') >= version and not goes_back then return nil end
-  if goes_back or meta_number('epoch') < record.epoch or ahead < version then adopt_table(tickets, version) end
+  if goes_back or meta_number('epoch') < record.epoch or ahead < version then adopt_table(tickets, rates, version) end
   redis.call('HSET', META, 'record', text, 'recorded', version)
   return record.ancestry
 end
@@ -303,8 +302,8 @@ local function reopen_places(version)
   if meta_number('next') < version * SHAPE.batch then redis.call('HSET', META, 'next', version * SHAPE.batch) end
 end
 
--- Epoch, decision id, run id, record ('' for none), ticket table ('' for none), folders that are damaged (a JSON list), then
--- chunk ids whose bytes are gone.
+-- Epoch, decision id, run id, record ('' for none), ticket table ('' for none), the rates that it had (packed), folders that are
+-- damaged (a JSON list), then chunk ids whose bytes are gone.
 admin_call('raise_epoch', function(args, _, all)
   local epoch, decision, current = tonumber(args[1]), args[2], meta_number('epoch')
   if epoch == current and decision == meta('decision') then return {meta('restore')} end
@@ -314,11 +313,11 @@ admin_call('raise_epoch', function(args, _, all)
   if meta('run') ~= args[3] and all[#all] ~= 'force' then
     refuse('NOTOPEN', 'the control Redis was started anew and the coordinator has not opened it')
   end
-  if args[4] ~= '' then refuse_bad_table(args[5], epoch) end
+  local tickets = args[4] ~= '' and decoded_table(args[5], epoch)
   local missing = {}
-  for i = 7, #args - 1 do missing[args[i]] = true end
+  for i = 8, #args - 1 do missing[args[i]] = true end
   fence()
-  local ancestry = args[4] ~= '' and adopt_record(args[4], args[5], args[6]) or nil
+  local ancestry = args[4] ~= '' and adopt_record(args[4], tickets, args[6], args[7]) or nil
   local version = meta_number('recorded')
   open_lineage(epoch, version, ancestry)
   evaluation.restore()
