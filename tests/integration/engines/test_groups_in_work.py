@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
@@ -18,10 +18,11 @@ from rljob_api.names import Lineage, RolloutId, WeightVersion
 from rljob_api.spec.weights import Interruption
 from rljob_api.wire.identity import WeightId
 from rljob_workers.data.prompts import Prompt
-from rljob_workers.engines.base import EngineTimeout, FinishReason
+from rljob_workers.engines.base import EngineTimeout, FinishReason, Generation, SampleSoFar, SamplingParams
 from rljob_workers.engines.torch_engine.torch_client import TorchEngineClient
 from rljob_workers.models.weight_source import Folder
 from rljob_workers.rollout.admission import AdmissionLimits, PromptedTicket, tickets_to_claim
+from rljob_workers.rollout.continuing import ContinuingStage
 from rljob_workers.rollout.group_rows import GeneratedGroup
 from rljob_workers.rollout.groups import GenerateStage, GroupsInWork
 from rljob_workers.rollout.sampling import GenerateConfig
@@ -29,10 +30,12 @@ from rljob_workers.rollout.trajectory import Trajectory
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.transfer_queue.types import GroupRows, Ticket
 from tests.integration.engines.contract.reference import write_versions
-from tests.integration.engines.driven import wait_until, waiting_prompts
+from tests.integration.engines.driven import running_samples, wait_until, waiting_prompts
 from tests.unit.rollout.fake_engine import FakeRankEngine
 
 WEIGHT = WeightId(lineage=Lineage(1), version=WeightVersion(0))
+SLOW_TOKENS = 1000
+"""The server halts before, until generation is continued."""
 SLOW_PROMPT = 7
 """Its score is waited for until the test lets it go."""
 WAIT_SECONDS = 240.0
@@ -43,6 +46,34 @@ class OneByOne(TorchEngineClient):
     """The same server, asked for each sample alone."""
 
     prompts_per_request = 1
+
+
+class LastIsSlow(TorchEngineClient):
+    """Of each group the last sample is long, and greedy so that it draws no end; the others have two tokens."""
+
+    async def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        params: Sequence[SamplingParams],
+        *,
+        progress: Callable[[int], None],
+        ended: Callable[[int], None] | None = None,
+        so_far: Sequence[Sequence[SampleSoFar]] | None = None,
+    ) -> list[Generation]:
+        """In one request, as the engine would have had it."""
+        both = [
+            part
+            for one in params
+            for part in (
+                replace(one, num_samples=one.num_samples - 1, max_new_tokens=2),
+                replace(one, num_samples=1, max_new_tokens=SLOW_TOKENS, temperature=0.0),
+            )
+        ]
+        parts = None if so_far is None else [part for samples in so_far for part in (samples[:-1], samples[-1:])]
+        made = await super().generate(
+            [prompt for prompt in prompts for _ in range(2)], both, progress=progress, ended=ended, so_far=parts
+        )
+        return [Generation((*short.samples, *slow.samples)) for short, slow in zip(made[::2], made[1::2], strict=True)]
 
 
 class Scores:
@@ -79,6 +110,7 @@ def opened(
     *,
     stall_seconds: float = 60.0,
     config: GenerateConfig = CONFIG,
+    stage: type[GenerateStage] | type[ContinuingStage] = GenerateStage,
 ) -> Iterator[Workplace]:
     with (
         closing(FakeRankEngine(kind(url), tokens_per_ticket=4 * 24)) as engine,
@@ -87,7 +119,7 @@ def opened(
         scores, wake = Scores(), threading.Event()
         work = GroupsInWork(
             engine,
-            GenerateStage(config, engine.client),
+            stage(config, engine.client),
             scores,  # type: ignore[arg-type]  # a stage without rewards
             timeline,
             wake=wake.set,
@@ -132,6 +164,39 @@ def test_a_score_that_hangs_holds_no_place_at_the_engine(
         assert [ticket.id for ticket in at.work.tickets] == [SLOW_PROMPT], "in work until it has its rows"
         at.scores.may_end.set()
         wait_until(lambda: any(t.id == SLOW_PROMPT for ts, _ in at.work.collect() for t in ts), "the slow score")
+
+
+@pytest.mark.parametrize("stage", [GenerateStage, ContinuingStage])
+def test_more_groups_are_begun_while_one_sample_of_each_goes_on(
+    server_url: str, first_weights: Path, stage: type[GenerateStage] | type[ContinuingStage]
+) -> None:
+    limits = AdmissionLimits(samples_in_flight=8, tickets_in_work=12, samples_per_ticket=4, tickets_per_request=2)
+    with opened(server_url, first_weights, LastIsSlow, stage=stage) as at:
+
+        def claimable() -> int:
+            return tickets_to_claim(limits, at.work.samples_in_flight, len(at.work.tickets))
+
+        at.work.begin([make_ticket(0), make_ticket(1)], limits.samples_per_ticket)
+        assert claimable() == 0, "all places are taken"
+        wait_until(lambda: at.work.samples_in_flight == 2, "the places of all but the slow samples")
+        assert (at.work.collect(), claimable()) == ([], 2)
+        at.work.begin([make_ticket(2), make_ticket(3)], limits.samples_per_ticket)
+        wait_until(lambda: at.work.samples_in_flight == 4, "those of the groups that were begun beside them")
+        assert (at.work.collect(), claimable(), running_samples(server_url)) == ([], 1, 4)
+        httpx.post(f"{server_url}/continue_generation", json={}, timeout=60).raise_for_status()
+        wait_until(lambda: at.work.samples_in_flight == 0, "the slow samples")
+        done: set[int] = set()
+
+        def have_all() -> bool:
+            done.update(ticket.id for tickets, outcome in at.work.collect() if outcome.result() for ticket in tickets)
+            return done == {0, 1, 2, 3}
+
+        wait_until(have_all, "all groups")
+    lengths = [
+        [len(sample.response_ids) for sample in group.samples if isinstance(sample, Trajectory)]
+        for group in at.scores.groups
+    ]
+    assert all(max(short) <= 2 and slow == SLOW_TOKENS for *short, slow in lengths)
 
 
 def test_an_engine_that_stands_still_is_given_up_by_name_with_a_message(server_url: str, first_weights: Path) -> None:

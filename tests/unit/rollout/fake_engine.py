@@ -25,6 +25,7 @@ class FakeEngine(Engine):
         params: Sequence[SamplingParams],
         *,
         progress: Callable[[int], None],
+        ended: Callable[[int], None] | None = None,
         so_far: Sequence[Sequence[SampleSoFar]] | None = None,
     ) -> list[Generation]:
         raise NotImplementedError

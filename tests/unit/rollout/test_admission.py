@@ -7,12 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rljob_api.spec.rollout import RolloutSpec
 from rljob_workers.rollout.admission import (
     MAX_REQUESTS,
     TOKENS_PER_REQUEST,
     AdmissionLimits,
     RolloutShape,
     limits_of,
+    prompts_per_request,
     tickets_to_claim,
 )
 
@@ -52,6 +54,25 @@ def test_requests_are_as_large_as_they_end_soon(
 ) -> None:
     shape = replace(SHAPE, **changes, prompts_per_request=prompts_per_request)
     assert limits_of(shape).tickets_per_request == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "engine_takes", "expected"),
+    [
+        pytest.param({}, None, None, id="as many as are useful"),
+        pytest.param({}, 1, 1, id="as the engine takes them"),
+        pytest.param({"order": "Swap"}, None, 1, id="groups are put in the order in which they finish"),
+        pytest.param({"partial": {}}, None, 1, id="groups are carried on"),
+    ],
+)
+def test_no_group_waits_for_another_of_its_request_where_they_finish_in_any_order(
+    fields: dict[str, object], engine_takes: int | None, expected: int | None
+) -> None:
+    given = {"numRollouts": 1, "batchSize": 64, "samplesPerPrompt": 8, "reward": {"exactMatch": {}}, **fields}
+    rollout = RolloutSpec.model_validate(given)
+    assert prompts_per_request(rollout, engine_takes) == expected
+    long = replace(SHAPE, max_new_tokens=1024, prompts_per_request=expected)
+    assert limits_of(long).tickets_per_request == (expected or 2)
 
 
 SHAPES = st.builds(

@@ -52,6 +52,7 @@ class ShowingEngine(FakeEngine):
         params: Sequence[SamplingParams],
         *,
         progress: Callable[[int], None],
+        ended: Callable[[int], None] | None = None,
         so_far: Sequence[Sequence[SampleSoFar]] | None = None,
     ) -> list[Generation]:
         self.asked += [(list(prompt), one) for prompt, one in zip(prompts, params, strict=True)]

@@ -64,6 +64,7 @@ class TwoTokens(FakeEngine):
         params: Sequence[SamplingParams],
         *,
         progress: Callable[[int], None],
+        ended: Callable[[int], None] | None = None,
         so_far: Sequence[Sequence[SampleSoFar]] | None = None,
     ) -> list[Generation]:
         (prompt,), (one,) = prompts, params

@@ -22,6 +22,7 @@ from rljob_workers.engines.base import (
     VersionSpan,
 )
 from rljob_workers.rollout.admission import PromptedTicket
+from rljob_workers.rollout.continuing import ContinuingStage
 from rljob_workers.rollout.engine_access import EngineProgress
 from rljob_workers.rollout.engine_calls import EngineCalls
 from rljob_workers.rollout.group_rows import GeneratedGroup
@@ -63,6 +64,7 @@ class SwappedOnceEngine(FakeEngine):
         params: Sequence[SamplingParams],
         *,
         progress: Callable[[int], None],
+        ended: Callable[[int], None] | None = None,
         so_far: Sequence[Sequence[SampleSoFar]] | None = None,
     ) -> list[Generation]:
         self.params += params
@@ -103,6 +105,7 @@ class SampleBySampleEngine(SwappedOnceEngine):
         params: Sequence[SamplingParams],
         *,
         progress: Callable[[int], None],
+        ended: Callable[[int], None] | None = None,
         so_far: Sequence[Sequence[SampleSoFar]] | None = None,
     ) -> list[Generation]:
         (one,) = params
@@ -189,6 +192,51 @@ def test_samples_are_asked_for_together_where_the_engine_takes_them_so() -> None
     assert (counts.tokens, counts.moved) == ([6], [-4])
 
 
+class LastGoesOnEngine(SwappedOnceEngine):
+    """All samples of a request but its last end at once; the last when the test lets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_end = asyncio.Event()
+
+    async def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        params: Sequence[SamplingParams],
+        *,
+        progress: Callable[[int], None],
+        ended: Callable[[int], None] | None = None,
+        so_far: Sequence[Sequence[SampleSoFar]] | None = None,
+    ) -> list[Generation]:
+        assert ended is not None
+        for _ in range(sum(one.num_samples for one in params) - 1):
+            ended(1)
+        await self.may_end.wait()
+        return await super().generate(prompts, params, progress=progress)
+
+
+@pytest.mark.parametrize("kind", [GenerateStage, ContinuingStage])
+def test_samples_leave_their_places_while_another_of_their_request_goes_on(
+    kind: type[GenerateStage] | type[ContinuingStage],
+) -> None:
+    tickets = [TICKET, replace(TICKET, id=12, group=3, prompt_index=2)]
+    counts, engine = Counts(), LastGoesOnEngine()
+
+    async def run() -> list[int]:
+        stage = kind(CONFIG, engine)
+        calls = counted_calls(tickets, counts)
+        running = asyncio.ensure_future(stage.run([prompted(ticket) for ticket in tickets], calls))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not running.done()
+        before = sum(counts.moved)
+        engine.may_end.set()
+        await running
+        return [before, sum(counts.moved)]
+
+    assert asyncio.run(run()) == [-3, -4]
+
+
 def test_each_sample_is_a_request_and_makes_room_alone_where_the_engine_takes_one() -> None:
     counts, engine = Counts(), SampleBySampleEngine()
     (group,) = generated([TICKET], engine, counts)
@@ -272,6 +320,7 @@ class FailingEngine(SampleBySampleEngine):
         params: Sequence[SamplingParams],
         *,
         progress: Callable[[int], None],
+        ended: Callable[[int], None] | None = None,
         so_far: Sequence[Sequence[SampleSoFar]] | None = None,
     ) -> list[Generation]:
         if params[0].seed == self.first_seed:

@@ -42,6 +42,7 @@ class DyingEngine(FakeEngine):
         params: Sequence[SamplingParams],
         *,
         progress: Callable[[int], None],
+        ended: Callable[[int], None] | None = None,
         so_far: Sequence[Sequence[SampleSoFar]] | None = None,
     ) -> list[Generation]:
         assert so_far is not None

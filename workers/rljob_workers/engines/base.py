@@ -198,14 +198,16 @@ class Engine(ABC):
         params: Sequence[SamplingParams],
         *,
         progress: Callable[[int], None],
+        ended: Callable[[int], None] | None = None,
         so_far: Sequence[Sequence[SampleSoFar]] | None = None,
     ) -> list[Generation]:
         """All samples of a batch of prompts, in their order, when the last one is done.
 
         `progress(n)`: n more tokens of this request have been made; called as often as the engine knows, and at least
-        once a second while it makes tokens. `so_far`: for each sample of each prompt what is to be filled in meanwhile,
-        about as often; None costs nothing. There is no deadline: the caller cancels after too long a stall, which
-        aborts the request at the server, also while that is paused.
+        once a second while it makes tokens. `ended(n)`: n more samples of it have ended while others go on; called as
+        often, but not for the last, with which the answer comes. `so_far`: for each sample of each prompt what is to be
+        filled in meanwhile, about as often; None costs nothing. There is no deadline: the caller cancels after too long
+        a stall, which aborts the request at the server, also while that is paused.
         """
 
     @abstractmethod

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Protocol
 
-from rljob_api.spec.rollout import LongPrompts
+from rljob_api.spec.rollout import GroupOrder, LongPrompts, RolloutSpec
 from rljob_workers.data.prompts import DrawnPrompts, Prompt
 from rljob_workers.dcs.membership.counters import PASSED_OVER, TRUNCATED
 from rljob_workers.engines.base import Sample
@@ -21,7 +21,8 @@ from rljob_workers.transfer_queue.errors import TicketLost
 from rljob_workers.transfer_queue.types import Ticket
 
 TOKENS_PER_REQUEST = 4096
-"""A request of many prompts is answered when its longest sample is done, so long generations go out in small ones."""
+"""A request of many prompts is answered when its longest sample is done, and its groups are scored then: long
+generations go out in small ones."""
 
 
 MAX_REQUESTS = 32
@@ -48,7 +49,7 @@ class RolloutShape:
     concurrency: int
     """Samples that one engine runs at once."""
     prompts_per_request: int | None = None
-    """As `Engine.prompts_per_request`."""
+    """Of `prompts_per_request`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class AdmissionLimits:
     """How much one rank works on at a time."""
 
     samples_in_flight: int
-    """Sent to the engine and not answered."""
+    """Sent to the engine and not ended."""
     tickets_in_work: int
     """Groups that are generated or scored; all of them are in memory, and their versions age."""
     samples_per_ticket: int
@@ -78,6 +79,16 @@ def limits_of(shape: RolloutShape, role_ranks: int | None = None) -> AdmissionLi
         samples_per_ticket=shape.samples_per_ticket,
         tickets_per_request=_tickets_per_request(shape, share),
     )
+
+
+def prompts_per_request(rollout: RolloutSpec, engine_takes: int | None) -> int | None:
+    """Most prompts of one request to an engine that takes so many; None: as many as are useful.
+
+    Where groups are put in the order in which they finish, or carried on, each is a request of its own: all that came
+    with one would be scored and put when the slowest of them is generated.
+    """
+    is_alone = rollout.order is GroupOrder.SWAP or rollout.partial is not None
+    return 1 if is_alone else engine_takes
 
 
 def _tickets_per_request(shape: RolloutShape, share: int) -> int:

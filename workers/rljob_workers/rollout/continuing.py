@@ -142,15 +142,14 @@ class ContinuingStage:
         )
 
     async def _draw_together(self, requests: Sequence[_Request], calls: EngineCalls) -> None:
-        generations = await self._engine.generate(
+        generations = await calls.generate(
+            self._engine,
             [request.prompt for request in requests],
             [request.params for request in requests],
-            progress=calls.made,
-            so_far=[request.so_far for request in requests],
+            [request.so_far for request in requests],
         )
         for request, generation in zip(requests, generations, strict=True):
             for so_far, sample in zip(request.so_far, generation.samples, strict=True):
                 so_far.settle(sample)
         if any(sample.goes_on for one in generations for sample in one.samples):
             raise EngineEmptied("the samples were aborted at the engine: they are no answers")
-        calls.moved(-sum(request.params.num_samples for request in requests))

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from rljob_workers.engines.base import EngineStalled
+from rljob_workers.engines.base import Engine, EngineStalled, Generation, SampleSoFar, SamplingParams
 from rljob_workers.rollout.engine_access import EngineProgress, watched
 from rljob_workers.transfer_queue.types import Ticket
 
@@ -39,6 +39,25 @@ class EngineCalls:
         self.moved = moved
         self.made = progress.counted(tickets, carried)
         """Counts tokens of the engine."""
+
+    async def generate(
+        self,
+        engine: Engine,
+        prompts: Sequence[Sequence[int]],
+        params: Sequence[SamplingParams],
+        so_far: Sequence[Sequence[SampleSoFar]] | None = None,
+    ) -> list[Generation]:
+        """`Engine.generate` in one request: each sample leaves its place once it has ended, while others go on."""
+        left = sum(one.num_samples for one in params)
+
+        def ended(num_samples: int) -> None:
+            nonlocal left
+            left -= num_samples
+            self.moved(-num_samples)
+
+        generations = await engine.generate(prompts, params, progress=self.made, ended=ended, so_far=so_far)
+        self.moved(-left)
+        return generations
 
     async def watch(self, work: Coroutine[Any, Any, _Answer]) -> _Answer:
         """The answer of the engine. Raises EngineStalled when the engine has been stalled for too long."""

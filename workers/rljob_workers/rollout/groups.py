@@ -1,7 +1,8 @@
 """Groups in work: tickets to prompts to the engine to samples, then to scores and to the rows of whole groups.
 
 Used by the rollout loop from its own thread; generation runs in the engine's event loop, scoring in threads. A sample
-counts as in flight until the engine has made it: a slow one holds only its own place, and a score holds none.
+counts as in flight until the engine says that it has ended: a slow one holds only its own place, and a score holds
+none.
 """
 
 from __future__ import annotations
@@ -65,8 +66,7 @@ class GenerateStage:
             params += [self._config.greedy_of(each) for each in tickets]
             ids += ids
         if self._engine.prompts_per_request is None:
-            generations = await calls.watch(self._engine.generate(ids, params, progress=calls.made))
-            calls.moved(-sum(one.num_samples for one in params))
+            generations = await calls.watch(calls.generate(self._engine, ids, params))
         else:
             generations = await calls.watch(self._one_by_one(ids, params, calls))
         if any(sample.finish_reason is FinishReason.ABORT for one in generations for sample in one.samples):
@@ -94,8 +94,7 @@ class GenerateStage:
         """Every sample on its own, so that one that is done makes room at once. The first failure ends the others."""
 
         async def draw(prompt: Sequence[int], one: SamplingParams) -> Sample:
-            (generation,) = await self._engine.generate([prompt], [one], progress=calls.made)
-            calls.moved(-1)
+            (generation,) = await calls.generate(self._engine, [prompt], [one])
             return generation.samples[0]
 
         samples = iter(

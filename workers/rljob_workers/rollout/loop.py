@@ -38,6 +38,7 @@ from rljob_workers.rollout.admission import (
     PromptLimit,
     RolloutShape,
     limits_of,
+    prompts_per_request,
     tickets_to_claim,
 )
 from rljob_workers.rollout.continuing import ContinuingStage
@@ -379,7 +380,7 @@ def _serve_tickets(rank: RankParts, engine: RankEngine, found: IdleEngine) -> No
         capacity=spec.rollout.capacity,
         most_ranks=rank.topology.num_ranks,
         concurrency=spec.rollout.concurrency or found.capacity,
-        prompts_per_request=engine.client.prompts_per_request,
+        prompts_per_request=prompts_per_request(spec.rollout, engine.client.prompts_per_request),
     )
     limit = PromptLimit.of(spec.rollout.max_prompt_tokens, found.max_tokens, spec.rollout.long_prompts)
     fitting = FittingPrompts(rank.queue, prompts, limit, rank.session.counters)

@@ -186,9 +186,11 @@ class SglangEngine(Engine):
         params: Sequence[SamplingParams],
         *,
         progress: Callable[[int], None],
+        ended: Callable[[int], None] | None = None,
         so_far: Sequence[Sequence[SampleSoFar]] | None = None,
     ) -> list[Generation]:
         """See `Engine.generate`."""
+        del ended  # who wants to know asks for each sample alone
         async with self._one_incarnation(_soon()) as (facts, _):
             for prompt, one in zip(prompts, params, strict=True):
                 _require_known_tokens(prompt, facts)

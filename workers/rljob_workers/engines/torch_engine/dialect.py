@@ -102,7 +102,8 @@ class GenerateBody(ControlBody):
     return_logprob: bool = False
     compact: bool = False
     progress_seconds: float | None = Field(default=None, gt=0)
-    """The reply begins after so many seconds, and counts in lines of JSON the tokens until now, again and again."""
+    """The reply begins after so many seconds, and counts in lines of JSON tokens and ended samples until now, again and
+    again."""
     progress_tokens: bool = False
     """Those lines have the tokens, too, each once."""
 
@@ -275,9 +276,9 @@ def _render_compact(batch: Batch) -> bytes:
     return orjson.dumps(reply, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def render_progress(num_tokens: int, growth: Growth | None) -> bytes:
+def render_progress(num_tokens: int, num_ended: int, growth: Growth | None) -> bytes:
     """A line of a reply that has begun; `growth` None: its tokens were not asked for."""
-    line: dict[str, Any] = {"progress": num_tokens}
+    line: dict[str, Any] = {"progress": num_tokens, "ended": num_ended}
     if growth is not None:
         line["grown"] = {
             "rows": growth.rows,

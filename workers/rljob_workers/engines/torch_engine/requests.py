@@ -141,6 +141,11 @@ class Batch:
         """Has its result once every row has ended, with an error of the batch too; nothing else cancels or sets it."""
         self.done.set_running_or_notify_cancel()  # a waiter that is cancelled does not cancel it
 
+    @property
+    def num_ended(self) -> int:
+        """Rows that have ended, in whatever way."""
+        return self.num_rows - self._num_open
+
     def mark_weight(self, weight: WeightId, rows: IntArray, starts: IntArray) -> None:
         """Tokens that follow are drawn under `weight`."""
         self._marks.append(_WeightMark(weight, rows.copy(), starts.copy()))

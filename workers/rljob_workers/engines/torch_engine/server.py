@@ -164,21 +164,18 @@ class RunningRequest:
         await asyncio.wrap_future(self._loop.call(lambda engine: engine.abort(lambda group: id(group) in own)))
         await self._done
 
-    async def drawn(self) -> int:
-        """Tokens of the batch until now."""
-        return await asyncio.wrap_future(self._loop.call(lambda engine: engine.drawn(self._batch)))
-
     async def progress(self) -> bytes:
         """A line of what was drawn until now, with the tokens that no line had before where they were asked for."""
-        if not self._parsed.body.progress_tokens:
-            return render_progress(await self.drawn(), None)
+        wants_tokens = self._parsed.body.progress_tokens
 
-        def look(engine: ContinuousBatching[Any]) -> tuple[int, Growth]:
-            return engine.drawn(self._batch), engine.growth(self._batch, self._seen)
+        def look(engine: ContinuousBatching[Any]) -> tuple[int, int, Growth | None]:
+            growth = engine.growth(self._batch, self._seen) if wants_tokens else None
+            return engine.drawn(self._batch), self._batch.num_ended, growth
 
-        drawn, growth = await asyncio.wrap_future(self._loop.call(look))
-        self._seen[growth.rows] = growth.lengths
-        return render_progress(drawn, growth)
+        drawn, num_ended, growth = await asyncio.wrap_future(self._loop.call(look))
+        if growth is not None:
+            self._seen[growth.rows] = growth.lengths
+        return render_progress(drawn, num_ended, growth)
 
     def result(self, tokenizer: PreTrainedTokenizerBase) -> bytes:
         """The reply of a batch that has ended; raises the EngineFault that it ended with."""
@@ -188,7 +185,7 @@ class RunningRequest:
 
 
 class ProgressReply(Response):
-    """Lines of JSON: `{"progress": tokens}` again and again, at last the reply, or `{"error"}` in its place.
+    """Lines of JSON: `{"progress": tokens, "ended": samples}` again and again, at last the reply, or `{"error"}`.
 
     The status is sent before the batch ends, so that an error comes in the last line.
     """

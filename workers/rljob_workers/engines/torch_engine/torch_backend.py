@@ -40,7 +40,10 @@ def _client(url: str, identity: Path, spec: RLJobSpec) -> TorchEngineClient:
 
 
 class OneByOne(TorchEngineClient):
-    """Of a simulated server with slots: a sample that is done leaves its slot to another, whatever its group does."""
+    """Of a simulated server with slots: a sample that has ended leaves its slot to another at once.
+
+    Half a second, as with requests of many samples, is long where a simulated minute takes two seconds.
+    """
 
     prompts_per_request: ClassVar[int | None] = 1
 

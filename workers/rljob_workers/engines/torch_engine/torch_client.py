@@ -302,15 +302,16 @@ class TorchEngineClient(Engine):
         params: Sequence[SamplingParams],
         *,
         progress: Callable[[int], None],
+        ended: Callable[[int], None] | None = None,
         so_far: Sequence[Sequence[SampleSoFar]] | None = None,
     ) -> list[Generation]:
         """See `Engine.generate`."""
         asked = await self._info(time.monotonic() + _CONTROL_SECONDS)
-        counted = 0
+        counted, num_ended = 0, 0
         rows = None if so_far is None else list(chain.from_iterable(so_far))
 
         def on_line(line: bytes) -> None:
-            nonlocal counted
+            nonlocal counted, num_ended
             made = orjson.loads(line)
             if rows is not None:
                 add_growth(rows, made["grown"])
@@ -318,6 +319,9 @@ class TorchEngineClient(Engine):
             if drawn > counted:
                 progress(drawn - counted)
                 counted = drawn
+            if ended is not None and made["ended"] > num_ended:
+                ended(made["ended"] - num_ended)
+                num_ended = made["ended"]
 
         body = _generate_body(prompts, params) | ({} if rows is None else {"progress_tokens": True})
         reply = await self._ask(asked, "POST", "/generate", body, on_line=on_line)
