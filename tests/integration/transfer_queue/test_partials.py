@@ -320,7 +320,7 @@ def test_saves_without_an_answer_leave_one_copy_and_none_once_there_is_an_answer
     tickets = job.tickets(2)
     save(job, tickets)
     job.servers.sync_control()
-    job.servers.restart_control()  # and nobody opens it
+    job.servers.restart_control()  # and no coordinator opens it
     job.rollout.calls.timing = replace(job.timing, claim_patience_seconds=0.1)
     for _ in range(3):
         assert job.rollout.partials.save([so_far(ticket, b"more") for ticket in tickets]) == [False, False]

@@ -66,9 +66,10 @@ class Curriculum:
         chosen = self._calls.answer(what, rates, draws)
         rows = _as_rows(chosen)
         if rows is None or len(rows) != len(draws):
-            found = f"{chosen!r:.200}" if rows is None else f"{len(rows)} rows"
-            if rows is not None and len(rows) > len(draws):
-                found = f"more than {len(draws)} rows"
+            if rows is None:
+                found = f"{chosen!r:.200}"
+            else:
+                found = f"{len(rows)} rows" if len(rows) < len(draws) else f"more than {len(draws)} rows"
             raise ValueError(
                 f"{self._calls.where} returned {found} for {what}. Return a row for each of the {len(draws)}."
             )

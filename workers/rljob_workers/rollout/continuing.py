@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from rljob_workers.engines.base import (
     NOT_BEGUN,
     Engine,
-    EngineEmptied,
     Sample,
     SampleSoFar,
     SamplingParams,
     all_or_none,
     continued,
     continued_seed,
+    require_ended,
 )
 from rljob_workers.rollout.admission import PromptedTicket
 from rljob_workers.rollout.carried import sampling_digest
@@ -151,5 +151,4 @@ class ContinuingStage:
         for request, generation in zip(requests, generations, strict=True):
             for so_far, sample in zip(request.so_far, generation.samples, strict=True):
                 so_far.settle(sample)
-        if any(sample.goes_on for one in generations for sample in one.samples):
-            raise EngineEmptied("the samples were aborted at the engine: they are no answers")
+        require_ended(generations)

@@ -18,12 +18,12 @@ from rljob_api.names import WeightVersion
 from rljob_api.wire.identity import WeightId
 from rljob_workers.data.prompts import Prompt
 from rljob_workers.engines.base import (
-    EngineEmptied,
     EngineError,
     EngineGone,
     FinishReason,
     Sample,
     SamplingParams,
+    require_ended,
 )
 from rljob_workers.evaluation import SampleResult
 from rljob_workers.models.tokenizers import TextDecoder
@@ -218,11 +218,10 @@ class Evaluator:
         """One of each, in one request."""
         params = [self._params_of(prompt, sample) for prompt, sample in zip(prompts, samples, strict=True)]
         calls = EngineCalls(self._engine.progress, [], stall_seconds=self._stall_seconds, moved=lambda _: None)
-        request = self._engine.client.generate([each.token_ids for each in prompts], params, progress=calls.made)
-        drawn = [generation.samples[0] for generation in await calls.watch(request)]
-        if any(sample.goes_on for sample in drawn):
-            raise EngineEmptied("the samples were aborted at the engine: they are no answers")
-        return drawn
+        request = calls.generate(self._engine.client, [each.token_ids for each in prompts], params)
+        generations = await calls.watch(request)
+        require_ended(generations)
+        return [generation.samples[0] for generation in generations]
 
     def _params_of(self, prompt: Prompt, sample: NumberedSample) -> SamplingParams:
         room, given = self._max_tokens - len(prompt.token_ids), sample.of.params

@@ -16,12 +16,11 @@ from typing import NamedTuple, Protocol
 
 from rljob_workers.engines.base import (
     Engine,
-    EngineEmptied,
-    FinishReason,
     Generation,
     Sample,
     SamplingParams,
     all_or_none,
+    require_ended,
 )
 from rljob_workers.rollout.admission import PromptedTicket
 from rljob_workers.rollout.engine_access import RankEngine
@@ -69,8 +68,7 @@ class GenerateStage:
             generations = await calls.watch(calls.generate(self._engine, ids, params))
         else:
             generations = await calls.watch(self._one_by_one(ids, params, calls))
-        if any(sample.finish_reason is FinishReason.ABORT for one in generations for sample in one.samples):
-            raise EngineEmptied("the samples were aborted at the engine: they are no answers")
+        require_ended(generations)
         made = [
             tuple(Trajectory.of_sample(prompt, sample) for sample in generation.samples)
             for prompt, generation in zip(ids, generations, strict=True)

@@ -39,7 +39,9 @@ class LearntTokens:
 
     def rows(self, batch: Batch) -> torch.Tensor:
         """Which rows have a token that is learnt from, [rows] bool."""
-        return torch.tensor([bool(mask.any()) for mask in self.masks(batch).rows()], dtype=torch.bool)
+        masks = self.masks(batch)
+        learnt_before = torch.cat((torch.zeros(1, dtype=torch.int64), masks.values.cumsum(0)))
+        return learnt_before[masks.offsets].diff() > 0
 
     def masks(self, batch: Batch, passed: torch.Tensor | None = None) -> Jagged:
         """The loss masks of the batch without what nothing is learnt from; `passed`: see `train_rows`."""

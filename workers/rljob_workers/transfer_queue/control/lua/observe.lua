@@ -11,8 +11,11 @@ end
 -- Why no ticket is given to a replica that holds the published weights; nil: one is.
 local function withheld_now()
   local published = meta_number('published')
-  for _, place in ipairs(redis.call('ZRANGE', AGAIN, 0, -1)) do
-    if not gate(tonumber(place), published, load_group(place_group(tonumber(place)))) then return nil end
+  for _, waiting in ipairs(redis.call('ZRANGE', AGAIN, 0, -1)) do
+    local place = tonumber(waiting)
+    local g = load_group(place_group(place))
+    if not gate(place, published, g) then return nil end
+    if g.late == 0 then break end -- and so do those behind it, as in `issue_some`
   end
   return gate_new(lowest_unreserved(), published)
 end

@@ -33,12 +33,11 @@ local function lowest_before(r)
   local function look(places)
     if #places > 0 then lowest = math.min(lowest, tonumber(places[#places])) end
   end
-  for _, place in ipairs(redis.call('ZRANGE', AGAIN, '-inf', '(' .. lowest, 'BYSCORE')) do
-    if not is_suspect(load_group(place_group(tonumber(place))).prompt) then
-      look({place})
-      break
-    end
-  end
+  local waiting, i = nil, 0
+  repeat
+    waiting, i = redis.call('ZRANGE', AGAIN, i, i), i + 1
+  until #waiting == 0 or not is_suspect(load_group(place_group(tonumber(waiting[1]))).prompt)
+  look(waiting)
   local newest = meta_number('published')
   for version = SHAPE.carries and newest or math.max(r - SHAPE.staleness, 0), newest do
     look(redis.call('ZRANGE', movable(version), 0, 0, 'WITHSCORES'))
