@@ -32,10 +32,11 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("crds", "operator", "cli", "workers")
-LIMIT_SECONDS = 180.0
-STEPS_BEFORE = 40
+LIMIT_SECONDS = 240.0
+"""For each wait: a traced job takes minutes on a machine that runs other jobs beside it."""
+STEPS_BEFORE = 20
 """Optimizer steps before the first kill: a sample and a weight are looked at in steps without a fault."""
-STEPS_BETWEEN = 15
+STEPS_BETWEEN = 10
 SETTLED_SECONDS = 0.5
 """From the first traced step on, first calls of lazily made parts are over."""
 
@@ -153,12 +154,8 @@ def _run_job(manifest: Path, run: Path, traces: Path) -> list[tuple[str, float, 
     command = [sys.executable, "-m", "rljob_cli", "run", str(manifest), "--out", str(run)]
     with (run.parent / "output").open("w") as output:
         job = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
-        deadline = time.monotonic() + LIMIT_SECONDS
         try:
-            return [
-                _kill(run, "reference", STEPS_BEFORE, deadline, job),
-                _kill(run, "actor", STEPS_BETWEEN, deadline, job),
-            ]
+            return [_kill(run, "reference", STEPS_BEFORE, job), _kill(run, "actor", STEPS_BETWEEN, job)]
         finally:
             job.send_signal(signal.SIGINT)
             try:
@@ -167,18 +164,19 @@ def _run_job(manifest: Path, run: Path, traces: Path) -> list[tuple[str, float, 
                 job.kill()
 
 
-def _kill(run: Path, role: str, steps: int, deadline: float, job: subprocess.Popen[bytes]) -> tuple[str, float, float]:
+def _kill(run: Path, role: str, steps: int, job: subprocess.Popen[bytes]) -> tuple[str, float, float]:
     until = _num_steps(run) + steps
-    _wait(f"step {until}", lambda: _num_steps(run) >= until, run, deadline, job)
+    _wait(f"step {until}", lambda: _num_steps(run) >= until, run, job)
     killed = time.time()
     os.kill(_pid_of(run, role), signal.SIGKILL)
-    _wait(f"the restart of {role}", lambda: _ready_after(run, killed) is not None, run, deadline, job)
+    _wait(f"the restart of {role}", lambda: _ready_after(run, killed) is not None, run, job)
     ready = _ready_after(run, killed)
     assert ready is not None
     return role, killed, ready
 
 
-def _wait(what: str, found: Callable[[], bool], run: Path, deadline: float, job: subprocess.Popen[bytes]) -> None:
+def _wait(what: str, found: Callable[[], bool], run: Path, job: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + LIMIT_SECONDS
     while not found():
         if job.poll() is not None or time.monotonic() > deadline:
             output = (run.parent / "output").read_text()[-2000:]
