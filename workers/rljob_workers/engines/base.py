@@ -179,12 +179,6 @@ class Generation:
     samples: tuple[Sample, ...]
 
 
-def require_ended(generations: Iterable[Generation]) -> None:
-    """Raises EngineEmptied where a sample was aborted."""
-    if any(sample.goes_on for generation in generations for sample in generation.samples):
-        raise EngineEmptied("the samples were aborted at the engine: they are no answers")
-
-
 class Engine(ABC):
     """Client of one engine server; calls may overlap, all in one event loop.
 

@@ -18,11 +18,10 @@ from rljob_workers.engines.base import (
     all_or_none,
     continued,
     continued_seed,
-    require_ended,
 )
 from rljob_workers.rollout.admission import PromptedTicket
 from rljob_workers.rollout.carried import sampling_digest
-from rljob_workers.rollout.engine_calls import EngineCalls
+from rljob_workers.rollout.engine_calls import EngineCalls, require_ended
 from rljob_workers.rollout.group_rows import GeneratedGroup
 from rljob_workers.rollout.sampling import GenerateConfig
 from rljob_workers.rollout.trajectory import Trajectory

@@ -6,10 +6,18 @@ For the stages that generate. The clock of a stall runs while the engine has a r
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
-from rljob_workers.engines.base import Engine, EngineStalled, Generation, SampleSoFar, SamplingParams
+from rljob_workers.engines.base import (
+    Engine,
+    EngineEmptied,
+    EngineStalled,
+    FinishReason,
+    Generation,
+    SampleSoFar,
+    SamplingParams,
+)
 from rljob_workers.rollout.engine_access import EngineProgress, watched
 from rljob_workers.transfer_queue.types import Ticket
 
@@ -72,3 +80,9 @@ class EngineCalls:
                 f"the engine has made no token for {stalled:.0f} s; it had {what}",
                 found_at=time.monotonic(),
             )
+
+
+def require_ended(generations: Iterable[Generation]) -> None:
+    """Raises EngineEmptied where a sample was aborted."""
+    if any(sample.finish_reason is FinishReason.ABORT for generation in generations for sample in generation.samples):
+        raise EngineEmptied("the samples were aborted at the engine: they are no answers")

@@ -23,14 +23,13 @@ from rljob_workers.engines.base import (
     FinishReason,
     Sample,
     SamplingParams,
-    require_ended,
 )
 from rljob_workers.evaluation import SampleResult
 from rljob_workers.models.tokenizers import TextDecoder
 from rljob_workers.rewards.base import Answer
 from rljob_workers.rollout.admission import SCORED_PER_GENERATED
 from rljob_workers.rollout.engine_access import RankEngine
-from rljob_workers.rollout.engine_calls import EngineCalls
+from rljob_workers.rollout.engine_calls import EngineCalls, require_ended
 from rljob_workers.rollout.evaluation_plan import EvaluationPlan, NumberedSample
 from rljob_workers.rollout.verification import WeightProof
 from rljob_workers.transfer_queue.types import EvaluationWaits

@@ -20,11 +20,10 @@ from rljob_workers.engines.base import (
     Sample,
     SamplingParams,
     all_or_none,
-    require_ended,
 )
 from rljob_workers.rollout.admission import PromptedTicket
 from rljob_workers.rollout.engine_access import RankEngine
-from rljob_workers.rollout.engine_calls import EngineCalls
+from rljob_workers.rollout.engine_calls import EngineCalls, require_ended
 from rljob_workers.rollout.group_rows import GeneratedGroup
 from rljob_workers.rollout.sampling import GenerateConfig
 from rljob_workers.rollout.scoring_stage import Outcome, ScoreStage
