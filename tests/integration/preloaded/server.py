@@ -9,7 +9,6 @@ start can leave anything to the next. It dies with the tests, and what it forked
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import json
 import os
@@ -17,7 +16,6 @@ import select
 import signal
 import socket
 import sys
-from pathlib import Path
 from typing import Any
 
 from rljob_api.spec.roles import TrainerBackend
@@ -38,9 +36,6 @@ MODULES = (
 BACKENDS = (TrainerBackend.FSDP, TrainerBackend.MEGATRON)
 FDS = 32
 REQUEST_BYTES = 1 << 20
-HUGE_PAGE = 1 << 21
-MADV_HUGEPAGE = 14
-MADV_COLLAPSE = 25
 
 
 def main(control: socket.socket) -> None:
@@ -51,7 +46,6 @@ def main(control: socket.socket) -> None:
     of_trainers = [name for backend in BACKENDS for name in TRAINERS[backend].preload]
     for name in (*MODULES, *of_trainers):
         importlib.import_module(name)
-    _gather_in_huge_pages()
     wake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(woken)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -67,23 +61,6 @@ def main(control: socket.socket) -> None:
             if not message:
                 return
             _send(control, pid=_fork(json.loads(message), fds))
-
-
-def _gather_in_huge_pages() -> None:
-    """Half a gigabyte in 250 pages instead of 130,000: a fork and its end take 10 ms instead of 50.
-
-    Linux does that from 6.1 on; an older kernel refuses, and everything stays as it is.
-    """
-    madvise = ctypes.CDLL(None).madvise
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        addresses, rights, _, _, _, *name = line.split(maxsplit=5)
-        if not rights.startswith("rw") or name not in ([], ["[heap]"]):
-            continue
-        begin, end = (int(address, 16) for address in addresses.split("-"))
-        begin, end = -(-begin // HUGE_PAGE) * HUGE_PAGE, end // HUGE_PAGE * HUGE_PAGE
-        if begin < end:
-            for advice in (MADV_HUGEPAGE, MADV_COLLAPSE):
-                madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), advice)
 
 
 def _fork(request: dict[str, Any], fds: list[int]) -> int:
