@@ -19,6 +19,9 @@ T = TypeVar("T")
 
 _LOOK_AGAIN_SECONDS = 0.2
 """At least, and twice as long as a look took: it is work for the machine that is waited for."""
+_MAX_LOOK_AGAIN_SECONDS = 0.6
+_SHARE_OF_WAIT = 0.2
+"""What has not come for long is looked at less often."""
 _NUM_EVENTS = 25
 
 PATIENCE_SECONDS = 420.0
@@ -82,14 +85,16 @@ class Kubectl:
 
     def wait(self, what: str, observe: Callable[[], T | None], *, seconds: float = PATIENCE_SECONDS) -> T:
         """Looks until there is something (neither None nor false); `what` completes "waited for ..."."""
-        deadline = time.monotonic() + seconds
+        began = time.monotonic()
         while True:
-            begin = time.monotonic()
+            looked = time.monotonic()
             if found := observe():
                 return found
-            if time.monotonic() > deadline:
+            now = time.monotonic()
+            if now > began + seconds:
                 raise NotInTime(f"the test waited {seconds:.0f} s for {what}.\n{self.describe()}")
-            time.sleep(max(_LOOK_AGAIN_SECONDS, 2 * (time.monotonic() - begin)))
+            pause = min(_MAX_LOOK_AGAIN_SECONDS, _SHARE_OF_WAIT * (now - began))
+            time.sleep(max(_LOOK_AGAIN_SECONDS, pause, 2 * (now - looked)))
 
     def wait_for(self, kind: str, name: str, what: str, holds: Holds, *, seconds: float = PATIENCE_SECONDS) -> Object:
         """The object, once something holds of it."""

@@ -109,13 +109,21 @@ def that_learns(folder: Path, actor: dict[str, Any]) -> dict[str, Any]:
     return few_prompts(folder, manifest)
 
 
-def test_a_model_over_two_ranks_learns_and_outlives_deaths(tmp_path: Path) -> None:
-    env = armed(tmp_path, publish__part_staged=10)
-    over_two = {"backend": "Megatron", "ranksPerPod": 2, "parallelism": {"tensor": 2}}
-    with RunningJob(tmp_path, at_leisure(that_learns(tmp_path, over_two), tmp_path), env) as job:
+OVER_TWO = {"backend": "Megatron", "ranksPerPod": 2, "parallelism": {"tensor": 2}}
+
+
+def test_a_model_over_two_ranks_outlives_deaths(tmp_path: Path) -> None:
+    manifest = laid_out(tmp_path, OVER_TWO, rollout={"numRollouts": 12}, restartPolicy=PATIENCE)
+    with RunningJob(tmp_path, at_leisure(manifest, tmp_path), armed(tmp_path, publish__part_staged=4)) as job:
         suffered(job, "publish.part_staged", 1)
         suffer(job, kill, 1)
         survive(job, 2)
+
+
+@pytest.mark.long
+def test_a_model_over_two_ranks_learns(tmp_path: Path) -> None:
+    with RunningJob(tmp_path, at_leisure(that_learns(tmp_path, OVER_TWO), tmp_path, 0.0)) as job:
+        survive(job, 0)
         assert rewards(job, 25, 30) > rewards(job, 0, 5) + 0.1
 
 
