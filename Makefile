@@ -49,7 +49,7 @@ test-long: install ## What make test leaves out, since it takes long: a lost nod
 		"test-long-cluster,bench-cluster-restart ARGS='--kills 1 --roles reference',bench-operator ARGS='--jobs 2'"
 
 test-local: install ## Tests that need no cluster
-	$(PYTEST) $(SIDE_BY_SIDE) -n 3 tests/unit tests/integration # beside the cluster's
+	$(PYTEST) $(SIDE_BY_SIDE) tests/unit tests/integration
 
 test-long-local: install
 	$(PYTEST) $(SIDE_BY_SIDE) -m long tests/unit tests/integration --ignore=tests/integration/bench
