@@ -5,12 +5,14 @@ no anyOf with null, and exclusive bounds as booleans: most of this module conver
 """
 
 import re
+from enum import Enum
 from typing import Any
 
 import yaml
 
 from rljob_api.cluster import API_GROUP, API_VERSION, RLJOB_KIND, RLJOB_PLURAL
 from rljob_api.cluster_rules import cluster_validations
+from rljob_api.generate.cel import unchanged, with_defaults
 from rljob_api.revision import GROWING, REFUSED, WAY_OUT, Row
 from rljob_api.roles import SCALED_ROLE, field_name
 from rljob_api.rule import VALIDATIONS
@@ -18,7 +20,6 @@ from rljob_api.spec import FORM_OF_NAME, JOB_NAME, RLJobSpec
 from rljob_api.status import RLJobStatus
 
 Schema = dict[str, Any]
-
 
 WITHOUT_SERVER_DEFAULT = frozenset(
     {
@@ -50,6 +51,30 @@ WITHOUT_SERVER_DEFAULT = frozenset(
 """Fields whose defaults readers fill in, and the API server does not: it would write them into every job that it reads,
 and the operator of the release before, which refuses a field that it does not know, could not be gone back to. Stored
 jobs lack them since, and rules test them with `has`: none leaves this list."""
+
+
+class Defaults(Enum):
+    """Which `default`s a schema has."""
+
+    ALL = "all"
+    SERVER = "server"
+    """Those that the API server fills in."""
+    NONE = "none"
+
+
+_KEEPS_UNKNOWN = "x-kubernetes-preserve-unknown-fields"
+"""Of a node of which any field may be given."""
+
+
+_REPLACED: Schema = {"x-kubernetes-map-type": "atomic"}
+"""An object that who applies it owns and replaces as a whole, as every list here.
+
+Each optional object without a default, for which {} and absence may differ, and each of which the schema knows no
+fields. Applied field by field, {} in the place of {timeoutSeconds: 9} takes away what the manager had owned, and an API
+server leaves null for an object of which nothing is left.
+
+The API server fills in no default inside. What is stored is then what was applied: where it were more, everybody else
+who applies the same would be in conflict with the first."""
 
 
 LEFT_OPEN = frozenset({"gpus", "actorFwd", "advantages", "itersPerTrainUpdate"})
@@ -155,6 +180,10 @@ def _version() -> Schema:
 
 
 def _resource_schema() -> Schema:
+    return with_defaults(_resource(spec_schema()), _resource(spec_schema(Defaults.ALL)))
+
+
+def _resource(spec: Schema) -> Schema:
     return {
         "type": "object",
         "description": "A disaggregated reinforcement-learning post-training job of one language model.",
@@ -172,19 +201,25 @@ def _resource_schema() -> Schema:
             "apiVersion": {"type": "string"},
             "kind": {"type": "string"},
             "metadata": {"type": "object"},
-            "spec": spec_schema(),
+            "spec": spec,
             "status": _status_schema(),
         },
     }
 
 
-def spec_schema(undefaulted: frozenset[str] = WITHOUT_SERVER_DEFAULT) -> Schema:
-    """The structural schema of `spec`; the fields `undefaulted`, and what is below them, have no `default`."""
+def spec_schema(defaults: Defaults = Defaults.SERVER) -> Schema:
+    """The structural schema of `spec`."""
+    full = _spec_schema(Defaults.ALL)
+    return with_defaults(full if defaults is Defaults.ALL else _spec_schema(defaults), full)
+
+
+def _spec_schema(defaults: Defaults) -> Schema:
     source = RLJobSpec.model_json_schema()
-    schema = _structural(source, source["$defs"], keeps_defaults=True, undefaulted=undefaulted)
+    schema = _structural(source, source["$defs"], defaults)
+    full = schema if defaults is Defaults.ALL else _structural(source, source["$defs"], Defaults.ALL)
     schema[VALIDATIONS] = [
         *schema[VALIDATIONS],
-        *(_transition(row, schema) for row in REFUSED),
+        *(_transition(row, full) for row in REFUSED),
         *(_growth(row) for row in GROWING),
     ]
     return schema
@@ -195,10 +230,8 @@ def _transition(row: Row, schema: Schema) -> dict[str, str]:
     *above, name = row.field.split(".")
     for step in above:
         schema = schema["properties"][step]
-    is_always_there = name in schema.get("required", ()) or "default" in schema["properties"][name]
-    new, old = f"self.{row.field}", f"oldSelf.{row.field}"
-    same = f"{new} == {old}"
-    rule = same if is_always_there else f"has({new}) == has({old}) && (!has({new}) || {same})"
+    is_required = name in schema.get("required", ())
+    rule = unchanged(f".{row.field}", schema["properties"][name], is_required=is_required)
     return {"rule": rule, "fieldPath": f".{row.field}", "message": f"{row.refusal()} {WAY_OUT}."}
 
 
@@ -212,34 +245,26 @@ def _growth(row: Row) -> dict[str, str]:
 def _status_schema() -> Schema:
     """The structural schema of `status`, without defaults: a field that was not written is absent."""
     source = RLJobStatus.model_json_schema()
-    schema = _structural(source, source["$defs"], keeps_defaults=False)
+    schema = _structural(source, source["$defs"], Defaults.NONE)
     schema["properties"]["conditions"] |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}
     schema["properties"]["roles"] |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
     return schema
 
 
-def _structural(
-    source: Schema, definitions: dict[str, Schema], *, keeps_defaults: bool, undefaulted: frozenset[str] = frozenset()
-) -> Schema:
+def _structural(source: Schema, definitions: dict[str, Schema], defaults: Defaults) -> Schema:
     """Inlines references, folds null into `nullable`, and rewrites what OpenAPI v3.0 spells differently."""
     source = _without_reference(source, definitions)
     schema: Schema = {key: value for key, value in source.items() if key not in _DROPPED}
-    if keeps_defaults and source.get("default") is not None:
-        schema["default"] = _written(source["default"], undefaulted)
+    if defaults is not Defaults.NONE and source.get("default") is not None:
+        schema["default"] = _written(source["default"], defaults)
     if "properties" in source:
         schema["properties"] = {
-            name: _structural(
-                part if name not in LEFT_OPEN else {key: value for key, value in part.items() if key != "default"},
-                definitions,
-                keeps_defaults=keeps_defaults and name not in undefaulted,
-                undefaulted=undefaulted,
-            )
-            for name, part in source["properties"].items()
+            name: _property(name, part, source, definitions, defaults) for name, part in source["properties"].items()
         }
     if "items" in source:
         schema["x-kubernetes-list-type"] = "atomic"
         schema["items"] = _structural(
-            source["items"], definitions, keeps_defaults=keeps_defaults, undefaulted=undefaulted
+            source["items"], definitions, Defaults.NONE if defaults is Defaults.SERVER else defaults
         )
     if schema.get("nullable") and "enum" in schema:
         # The API server refuses null for an enum, whatever `nullable` is, and also if the enum has it.
@@ -247,6 +272,22 @@ def _structural(
     schema |= _open_object(source, definitions)
     _bound(schema)
     return _ordered(schema)
+
+
+def _property(name: str, source: Schema, above: Schema, definitions: dict[str, Schema], defaults: Defaults) -> Schema:
+    source = _without_reference(source, definitions)
+    if name in LEFT_OPEN:
+        source.pop("default", None)
+    if defaults is not Defaults.SERVER:
+        return _structural(source, definitions, defaults)
+    own = Defaults.NONE if name in WITHOUT_SERVER_DEFAULT else defaults
+    if source.get("type") != "object" or name in above.get("required", ()):
+        return _structural(source, definitions, own)
+    if source.get("additionalProperties") is True:
+        return _structural(source, definitions, own) | _REPLACED
+    if own is Defaults.NONE or source.get("default") is None:
+        return _structural(source, definitions, Defaults.NONE) | _REPLACED
+    return _structural(source, definitions, own)
 
 
 def enum_values(field: Schema) -> list[str]:
@@ -279,9 +320,9 @@ def _open_object(source: Schema, definitions: dict[str, Schema]) -> Schema:
     """Maps: typed ones keep their values' schema, untyped ones keep unknown fields. Known objects are pruned."""
     values = source.get("additionalProperties")
     if values is True:
-        return {"x-kubernetes-preserve-unknown-fields": True}
+        return {_KEEPS_UNKNOWN: True}
     if isinstance(values, dict):
-        return {"additionalProperties": _structural(values, definitions, keeps_defaults=False)}
+        return {"additionalProperties": _structural(values, definitions, Defaults.NONE)}
     return {}
 
 
@@ -294,17 +335,15 @@ def _bound(schema: Schema) -> None:
         schema["format"] = _WIDTHS[schema["type"]]
 
 
-def _written(value: object, undefaulted: frozenset[str]) -> object:
-    """A default as the API server may write it: without `undefaulted`, what is left open, and nulls.
+def _written(value: object, defaults: Defaults) -> object:
+    """A default without what is left open, and nulls; what the API server writes, without what it must not.
 
     A field that is not nullable would refuse a null, and a nullable one does not need it.
     """
     if isinstance(value, dict):
-        left_out = undefaulted | LEFT_OPEN
+        left_out = LEFT_OPEN | WITHOUT_SERVER_DEFAULT if defaults is Defaults.SERVER else LEFT_OPEN
         return {
-            key: _written(inner, undefaulted)
-            for key, inner in value.items()
-            if inner is not None and key not in left_out
+            key: _written(inner, defaults) for key, inner in value.items() if inner is not None and key not in left_out
         }
     return value
 

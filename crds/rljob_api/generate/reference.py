@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from rljob_api.change import Change
 from rljob_api.cluster import API_GROUP, API_VERSION, RLJOB_KIND
 from rljob_api.cluster_rules import ALWAYS, UNTIL_BEGUN
-from rljob_api.generate.crd import INT_OR_STRING, LEFT_OPEN, Schema, enum_values, spec_schema
+from rljob_api.generate.crd import INT_OR_STRING, LEFT_OPEN, Defaults, Schema, enum_values, spec_schema
 from rljob_api.generate.section_examples import EXAMPLES, WHOLE
 from rljob_api.revision import REFUSED, row_of
 from rljob_api.spec import RLJobSpec
@@ -55,7 +55,7 @@ def reference() -> dict[str, str]:
 
 def _schema() -> Schema:
     """With the defaults that readers fill in, too, and the API server does not."""
-    return spec_schema(undefaulted=frozenset())
+    return spec_schema(Defaults.ALL)
 
 
 def _page(name: str, node: Schema) -> list[str]:

@@ -288,10 +288,11 @@ SPEC: tuple[Rule, ...] = (
     Rule(
         field="evaluation.sets",
         holds=_sets_have_labels,
-        sentence="have one whose data.labelKey is null, and the reward of this job compares answers with labels. Give "
+        sentence="have one without data.labelKey, and the reward of this job compares answers with labels. Give "
         "the key of the label, or rollout.reward.custom.",
         cel=f"!has(self.evaluation) || {_NEEDS_NO_LABELS} || "
-        "self.evaluation.sets.all(each, has(each.data.labelKey) || has(each.data.reasoningGym))",
+        "self.evaluation.sets.all(each, has(each.data.reasoningGym) || !has(each.data.labelKey) || "
+        "each.data.labelKey != '')",
     ),
     Rule(
         field="evaluation.sets",
@@ -356,8 +357,8 @@ SPEC: tuple[Rule, ...] = (
         holds=_answers_have_labels,
         sentence="null leaves the reward of this job, which compares answers with labels, without one. Give the key "
         "of the label, or rollout.reward.custom.",
-        cel="has(self.rollout.function) || has(self.data.labelKey) || has(self.data.reasoningGym) || "
-        f"{_NEEDS_NO_LABELS}",
+        cel="has(self.rollout.function) || (has(self.data.labelKey) && self.data.labelKey != '') || "
+        f"has(self.data.reasoningGym) || {_NEEDS_NO_LABELS}",
     ),
     Rule(
         field="data.applyChatTemplate",

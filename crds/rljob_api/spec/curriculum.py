@@ -34,6 +34,6 @@ CURRICULUM: tuple[Rule, ...] = (
         sentence="have weights, and rollout.curriculum chooses every row, whatever its source. Remove the weights, or "
         "the curriculum.",
         cel="!has(self.rollout.curriculum) || !has(self.data.sources) || "
-        "self.data.sources.all(each, each.weight == 1.0)",
+        "self.data.sources.all(each, !has(each.weight) || each.weight == 1.0)",
     ),
 )

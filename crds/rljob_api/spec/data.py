@@ -7,7 +7,7 @@ from fractions import Fraction
 from math import lcm
 from typing import Annotated, Any
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from rljob_api.base import ApiModel
 from rljob_api.rule import Rule, RuledModel
@@ -128,8 +128,8 @@ class DataSpec(RuledModel):
     """Several files of prompts, mixed by weights: the n-th prompt is of the same source in every run."""
     prompt_key: str = Field(default="prompt", min_length=1, max_length=256)
     """Key of the prompt: a string, or a list of chat messages (needs a chat template)."""
-    label_key: str | None = Field(default="label", min_length=1, max_length=256)
-    """Key of the label handed to the reward; null means that there is none."""
+    label_key: Annotated[str | None, AfterValidator(lambda key: key or None)] = Field(default="label", max_length=256)
+    """Key of the label handed to the reward; empty or null: there is none. `kubectl apply` leaves null out."""
     source_key: str | None = Field(default=None, min_length=1, max_length=256)
     """Key of the name of where a line comes from, such as `algebra` in a mixture; it goes with every sample. Null: the
     name of the file, or of the dataset."""

@@ -84,7 +84,7 @@ class KeepBestSpec(ApiModel):
     """Max: the larger value is the better one; Min: the smaller."""
 
 
-_SAMPLES = "each.samplesPerPrompt"
+_SAMPLES = "(has(each.samplesPerPrompt) ? each.samplesPerPrompt : 1)"
 _K = "int(METRIC.substring(METRIC.lastIndexOf('@') + 1))"
 """What stands behind the @. The API server takes string(k) for a text of any length, and refuses the rule."""
 _NUMBER = "@[1-9][0-9]{0,3}$"

@@ -178,3 +178,112 @@ def unknown(schema: Schema, value: object) -> list[str]:
 
 def git(*arguments: str) -> str:
     return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+
+
+REPLACED = {
+    "algorithm": ["correction.mask", "gae"],
+    "checkpoint": ["keepBest"],
+    "data": ["chatTemplate", "reasoningGym"],
+    "evaluation": [""],
+    "infrastructure": [""],
+    "model": ["config"],
+    "restartRequest": [""],
+    "roles": [
+        "actor.parallelism",
+        "actor.template",
+        "actorFwd",
+        "advantages",
+        "critic",
+        "reference",
+        "rollout.autoscaling",
+        "rollout.engine",
+        "rollout.template",
+    ],
+    "rollout": [
+        "curriculum",
+        "dynamicSampling",
+        "function",
+        "partial",
+        "reward.characterMatch",
+        "reward.choice",
+        "reward.custom",
+        "reward.exactMatch",
+        "reward.format",
+        "reward.judge",
+        "reward.mathVerify",
+        "reward.onFailure",
+        "reward.overlong",
+        "reward.remote",
+        "reward.shorter",
+        "reward.tags",
+        "reward.textOverlap",
+    ],
+    "scheduling": [""],
+    "simulation": [""],
+    "stopWhen": [""],
+    "telemetry": ["keysFrom"],
+    "training": ["experts"],
+}
+"""Objects of the spec that who applies them replaces as a whole, by their section."""
+
+
+def _objects(schema: Schema, path: str = "spec") -> Iterator[tuple[str, Schema, Schema]]:
+    """Each object below a node, with the node; what is inside one that is replaced, or inside a list, apart."""
+    for name, part in schema.get("properties", {}).items():
+        if part.get("type") == "object":
+            yield f"{path}.{name}", schema, part
+        if "x-kubernetes-map-type" not in part:
+            yield from _objects(part, f"{path}.{name}")
+
+
+def test_objects_that_are_replaced_as_a_whole_are_these() -> None:
+    """New optional objects are among them; never roles, nor roles.rollout: autoscalers own `replicas` there."""
+    found = sorted(path for path, _, part in _objects(spec_schema()) if part.get("x-kubernetes-map-type") == "atomic")
+    assert found == sorted(
+        ".".join(filter(None, ("spec", section, path))) for section, paths in REPLACED.items() for path in paths
+    )
+
+
+def test_an_object_of_fields_of_its_own_is_always_there() -> None:
+    """A manager that takes all of its fields away has the API server store null: no object may mean something by it."""
+    for path, above, part in _objects(spec_schema()):
+        if "x-kubernetes-map-type" not in part:
+            assert "default" in part or path.rpartition(".")[2] in above["required"], path
+            assert not part.get("nullable"), path
+
+
+def test_what_is_replaced_as_a_whole_is_stored_as_it_was_applied() -> None:
+    """A default inside would be a conflict for the second manager that applies the same."""
+
+    def inner(schema: Schema) -> Iterator[Schema]:
+        for _, node in _nodes(schema):
+            if node.get("x-kubernetes-list-type") == "atomic":
+                yield node["items"]
+            if node.get("x-kubernetes-map-type") == "atomic":
+                yield from node.get("properties", {}).values()
+
+    nodes = [node for part in inner(spec_schema()) for _, node in _nodes(part)]
+    assert len(nodes) > 100
+    assert not [node for node in nodes if "default" in node]
+
+
+_READ = re.compile(r"(?<![\w.])self(?:\.\w+\b(?!\())+")
+
+
+def test_rules_read_no_field_that_may_be_absent_without_a_test() -> None:
+    """CEL has no value for one, and the API server refuses the object with a sentence that helps nobody."""
+    for path, node in _nodes(SCHEMA):
+        for entry in node.get("x-kubernetes-validations", ()):
+            rule = entry["rule"]
+            for read in _READ.findall(rule):
+                assert not [at for at in _may_be_absent(read, node) if f"has({at})" not in rule], f"{path}: {rule}"
+
+
+def _may_be_absent(read: str, node: Schema) -> Iterator[str]:
+    at = "self"
+    for name in read.split(".")[1:]:
+        at, above, node = f"{at}.{name}", node, node["properties"].get(name, {})
+        if not node or at == "self.metadata":
+            return
+        if "default" not in node and name not in above.get("required", ()):
+            yield at

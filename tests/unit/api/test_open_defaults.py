@@ -325,9 +325,9 @@ def test_what_was_resolved_before_wins_on_a_cluster_too() -> None:
 
 
 def test_the_api_server_fills_in_nothing_that_is_resolved() -> None:
-    """Else what was given could not be distinguished; what is below a role that is given has its defaults."""
+    """Else what was given could not be distinguished."""
     filled = defaulted(spec_schema(), changed({"spec.roles": {"actorFwd": {}, "advantages": {}}})["spec"])
-    assert filled["roles"]["actorFwd"]["replicas"] == filled["roles"]["advantages"]["replicas"] == 1
+    assert filled["roles"]["actorFwd"] == filled["roles"]["advantages"] == {}
     assert [name for name, role in filled["roles"].items() if "gpus" in role] == []
     without = changed({"spec.roles": {}})["spec"]
     assert not {"actorFwd", "advantages"} & set(defaulted(spec_schema(), without)["roles"])

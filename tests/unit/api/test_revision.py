@@ -1,5 +1,6 @@
 """What a change of each field means: every field is in the table once, and CEL and Python refuse the same changes."""
 
+import copy
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -7,7 +8,7 @@ import pytest
 
 from rljob_api.base import ApiModel
 from rljob_api.change import LIVE, Change, fixed
-from rljob_api.generate.crd import Schema, spec_schema
+from rljob_api.generate.crd import Defaults, Schema, spec_schema
 from rljob_api.names import Role
 from rljob_api.revision import GROWING, REFUSED, TABLE, WAY_OUT, refused_changes, revision, row_of, rows_of
 from rljob_api.roles import SCALED_ROLE, field_name
@@ -180,6 +181,41 @@ def test_other_changes_are_let_through(changes: dict[str, Any]) -> None:
     old, new = _spec({}), _spec(changes)
     assert not refused_changes(RLJobSpec.model_validate(old), RLJobSpec.model_validate(new))
     assert not list(refused_by_cel(SCHEMA, defaulted(SCHEMA, old), defaulted(SCHEMA, new), "spec"))
+
+
+SOURCES = [{"prompts": "a"}, {"prompts": "b", "weight": 2}]
+FIXED_PARTS = [
+    pytest.param({"model": {"config": {}}}, {"model.config": {"numLayers": 3}}, id="a model's size"),
+    pytest.param({"model": {"config": {}}}, {"model.config.tokenizer": {"kind": "Byte"}}, id="its tokenizer"),
+    pytest.param({"model": {"path": "m"}}, {"model.tokenizerPath": "t"}, id="another folder's tokenizer"),
+    pytest.param({}, {"data.labelKey": "answer"}, id="a key"),
+    pytest.param({}, {"data.shuffleSeed": None}, id="no order"),
+    pytest.param({"data": {"sources": SOURCES}}, {"data.sources": SOURCES[:1]}, id="fewer sources"),
+    pytest.param({"data": {"sources": SOURCES}}, {"data.sources": SOURCES[::-1]}, id="sources in another order"),
+    pytest.param({"data": {"sources": SOURCES}}, {"data.sources": [*SOURCES[:1], {"prompts": "b"}]}, id="a weight"),
+    pytest.param({}, {"data.chatTemplate": {"tools": [{"name": "f"}]}}, id="a tool"),
+    pytest.param(
+        {"data": {"reasoningGym": {"dataset": "d"}}},
+        {"data.reasoningGym.parameters": {"n": 1}},
+        id="what tasks are made of",
+    ),
+]
+
+
+@pytest.mark.parametrize(("begun", "change"), FIXED_PARTS)
+def test_a_part_of_what_is_fixed_cannot_change_and_is_the_same_however_it_was_stored(
+    begun: dict[str, Any], change: dict[str, Any]
+) -> None:
+    """An API server has stored all defaults of a job that an earlier definition let in, and may have stored nulls."""
+    old, new = _spec(begun), _spec(copy.deepcopy(begun) | change)
+    with_all = defaulted(spec_schema(Defaults.ALL), old)
+    assert with_all != defaulted(SCHEMA, old)
+    section = next(iter(change)).partition(".")[0]
+    for before in (defaulted(SCHEMA, old), with_all):
+        assert not list(refused_by_cel(SCHEMA, before, defaulted(SCHEMA, old), "spec"))
+        assert not list(refused_by_cel(SCHEMA, defaulted(SCHEMA, old), before, "spec"))
+        (broken,) = refused_by_cel(SCHEMA, before, defaulted(SCHEMA, new), "spec")
+        assert broken.field == f"spec.{section}"
 
 
 @pytest.mark.parametrize(

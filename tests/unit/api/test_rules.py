@@ -66,8 +66,8 @@ ROLLOUT = st.fixed_dictionaries(
 EVALUATION_DATA = st.sampled_from(
     [
         {"prompts": "a"},
-        {"prompts": "a", "labelKey": None, "sourceKey": "b"},
-        {"reasoningGym": {"dataset": "d"}, "labelKey": None},
+        {"prompts": "a", "labelKey": "", "sourceKey": "b"},
+        {"reasoningGym": {"dataset": "d"}, "labelKey": ""},
     ]
 )
 EVALUATION_SETS = st.lists(
@@ -124,7 +124,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "spec.data.systemPrompt": st.sampled_from([None, "s"]),
     "spec.rollout.longPrompts": st.sampled_from(["Drop", "Refuse"]),
     "spec.data.reasoningGym": st.sampled_from([{"dataset": "d"}, None]),
-    "spec.data.labelKey": st.sampled_from([None, "answer"]),
+    "spec.data.labelKey": st.sampled_from([None, "", "answer"]),
     "spec.data.sourceKey": st.sampled_from([None, "kind"]),
     "spec.data.applyChatTemplate": st.booleans(),
     "spec.algorithm.kl.coefficient": st.sampled_from([0, 0.0, 0.5, 1]),
