@@ -26,7 +26,9 @@ from rljob_api.problems import least_value, may_be_meant, sentences
 from rljob_api.rule import BROKEN_RULE, WITHOUT_RULES, RuledModel, rules_beside
 from rljob_api.spec import RLJob
 from rljob_api.spec.data import DataSpec
+from rljob_api.spec.evaluation import EvaluationDataSpec
 from rljob_api.spec.rollout import RewardSpec, SummedRewardSpec
+from rljob_api.spec.set_defaults import stated_data
 
 _EXACT = 1 << 53
 """Whole numbers below it are exact as a double."""
@@ -232,13 +234,16 @@ def _with_paths(job: RLJob, change: Callable[[str, RepoKind], str]) -> RLJob:
     return job.model_copy(update={"spec": spec.model_copy(update=parts)})
 
 
-def _data_with_paths(data: DataSpec, changed: _Change) -> DataSpec:
+_Data = TypeVar("_Data", DataSpec, EvaluationDataSpec)
+
+
+def _data_with_paths(data: _Data, changed: _Change) -> _Data:
     update: dict[str, Any] = {"prompts": changed(data.prompts, RepoKind.DATASET)}
     if data.sources is not None:
         update["sources"] = [
             each.model_copy(update={"prompts": changed(each.prompts, RepoKind.DATASET)}) for each in data.sources
         ]
-    if data.chat_template is not None:
+    if data.chat_template is not None and data.chat_template.file:
         file = changed(data.chat_template.file)
         update["chat_template"] = data.chat_template.model_copy(update={"file": file})
     return data.model_copy(update=update)
@@ -258,7 +263,7 @@ def absent_hub_names(job: RLJob) -> Iterator[str]:
     named += [(file.field, file.path, RepoKind.DATASET) for file in spec.data.files]
     for place, each in enumerate(() if spec.evaluation is None else spec.evaluation.sets):
         of_set = f"evaluation.sets[{place}]."
-        named += [(of_set + file.field, file.path, RepoKind.DATASET) for file in each.data.files]
+        named += [(of_set + file.field, file.path, RepoKind.DATASET) for file in stated_data(each.data).files]
     for field, path, kind in named:
         if path is not None and is_hub_name(path):
             try:

@@ -4,16 +4,19 @@
     resolution.spec, resolution.choices, resolution.problems
 
 By itself the model of the spec fills in an actorFwd, the role advantages, an engine of kind Torch, the CPU for every
-role, and logits in the model's own type: a resolved spec that is stored without these fields means that. Only fields
-that are not given are resolved: `rljob run` keeps the result in `job.json`, the operator in `status.accepted`. Pure.
+role, and logits in the model's own type: a resolved spec that is stored without these fields means that. Sets of an
+evaluation get all that they take from training (`spec.set_defaults`). Only fields that are not given are resolved:
+`rljob run` keeps the result in `job.json`, the operator in `status.accepted`. Pure.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from rljob_api.base import cut
 from rljob_api.change import Change
 from rljob_api.names import EngineKind, Role
 from rljob_api.revision import row_of
@@ -31,10 +34,15 @@ from rljob_api.spec.advantages import Statistics
 from rljob_api.spec.algorithm import AlgorithmSpec, ProximalPolicy
 from rljob_api.spec.model import Dtype
 from rljob_api.spec.roles import DeviceOwner, ForwardRoleSpec, RoleSpec, RolesSpec, engine_kind
+from rljob_api.spec.set_defaults import are_filled, filled, filled_alone, taken_fields
 from rljob_api.spec.training import ClaimPolicy
 
 _AS_BEGUN = "as the job began"
 """Why something is kept that a new job might get otherwise."""
+
+
+_LONGEST_VALUE = 80
+"""Characters of a text or list in a sentence."""
 
 
 _MOST_GPUS = 64
@@ -73,6 +81,8 @@ class RetainedDefaults:
     """Of logits; None: that of the model."""
     iters_per_train_update: int = 1
     """Slices of a global batch; 1 in releases that resolved no number."""
+    sets_inherit: bool = False
+    """Whether sets of the evaluation take from training what they do not say; they did not in earlier releases."""
 
     @classmethod
     def of(cls, spec: RLJobSpec) -> RetainedDefaults:
@@ -86,6 +96,7 @@ class RetainedDefaults:
             devices,
             spec.model.head_dtype,
             spec.training.iters_per_train_update,
+            are_filled(spec.evaluation),
         )
 
 
@@ -136,6 +147,8 @@ def resolve(spec: RLJobSpec, place: JobPlace, retained: RetainedDefaults | None 
     for last in (_head_dtype, _slices):
         spec, choice = last(spec, retained)
         choices += [choice] if choice is not None else []
+    choices += _set_choices(spec, retained)
+    spec = _with_sets(spec, retained)
     return Resolution(spec, tuple(choices), tuple(problems))
 
 
@@ -290,6 +303,31 @@ def _slices(spec: RLJobSpec, retained: RetainedDefaults | None) -> tuple[RLJobSp
     if chosen == 1 and reason != _AS_BEGUN:
         return spec, None
     return spec, ResolvedDefault("training.itersPerTrainUpdate", f"{chosen}", reason)
+
+
+def _set_choices(spec: RLJobSpec, retained: RetainedDefaults | None) -> Iterator[ResolvedDefault]:
+    for place, each in enumerate(() if spec.evaluation is None else spec.evaluation.sets):
+        for taken in taken_fields(each, spec.data, spec.rollout.sampling):
+            field = f"evaluation.sets[{place}].{taken.field}"
+            if retained is None or retained.sets_inherit:
+                yield ResolvedDefault(field, _shown(taken.value), f"as spec.{taken.source} has it")
+            else:
+                yield ResolvedDefault(field, _shown(taken.alone), _AS_BEGUN)
+
+
+def _shown(value: object) -> str:
+    return cut(json.dumps(value, ensure_ascii=False), _LONGEST_VALUE)
+
+
+def _with_sets(spec: RLJobSpec, retained: RetainedDefaults | None) -> RLJobSpec:
+    """Every set as it is answered."""
+    if spec.evaluation is None:
+        return spec
+    if retained is None or retained.sets_inherit:
+        sets = [filled(each, spec.data, spec.rollout.sampling) for each in spec.evaluation.sets]
+    else:
+        sets = [filled_alone(each) for each in spec.evaluation.sets]
+    return spec.model_copy(update={"evaluation": spec.evaluation.model_copy(update={"sets": sets})})
 
 
 def _fit_slices(spec: RLJobSpec, number: int) -> bool:

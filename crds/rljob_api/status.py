@@ -274,6 +274,8 @@ class DefaultsStatus(StatusModel):
     """model.headDtype, where it is another type than that of the model."""
     iters_per_train_update: int = 1
     """training.itersPerTrainUpdate."""
+    sets_inherit: bool = False
+    """Whether sets of the evaluation take from training what they do not say."""
 
 
 class AcceptedStatus(StatusModel):

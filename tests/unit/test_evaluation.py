@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_api.spec.data import DataSpec
-from rljob_api.spec.evaluation import EvaluationSetSpec
+from rljob_api.spec.evaluation import EvaluationDataSpec, EvaluationSetSpec
 from rljob_workers.evaluation import SampleResult, metrics_of, pass_at, sentence_of
 
 
 def make_set(name: str = "a", k: int = 2) -> EvaluationSetSpec:
-    return EvaluationSetSpec(name=name, data=DataSpec(prompts="p.jsonl"), samples_per_prompt=k, pass_reward=0.5)
+    return EvaluationSetSpec(
+        name=name, data=EvaluationDataSpec(prompts="p.jsonl"), samples_per_prompt=k, pass_reward=0.5
+    )
 
 
 def result(prompt: int, reward: float | None, *, source: str = "x", length: int = 4, cut: bool = False) -> SampleResult:

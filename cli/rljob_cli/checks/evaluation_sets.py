@@ -1,4 +1,4 @@
-"""What refuses the sets of an evaluation (`spec.evaluation.sets`): their files, and prompts that leave no room.
+"""What is found in the sets of an evaluation (`spec.evaluation.sets`): their files, and prompts that leave no room.
 
 A set has each of its prompts, so that one that fills the model's positions ends the job. Prompts that are that long are
 rare: they are counted by the job's tokenizer, in a process of its own, where bytes do not rule them out.
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rljob_api.model_files.hub_names import is_hub_name
+from rljob_api.spec.set_defaults import stated_data
 from rljob_cli.checks.findings import Finding, Level, problem, unchecked
 from rljob_cli.checks.prompts import conversation_text, positions_of, prompt_findings, prompts_of
 
@@ -30,7 +31,7 @@ _LONGEST_SECONDS = 300
 _TEMPLATE_BYTES, _MESSAGE_BYTES = 1024, 256
 """What a chat template adds at most, once and for each message, but for templates that say much themselves."""
 
-_MODEL = "spec.model"
+_MODEL, _LONG_PROMPTS = "spec.model", "spec.rollout.longPrompts"
 
 
 def evaluation_findings(spec: RLJobSpec, *, is_elsewhere: bool, refused: Collection[str] = ()) -> Iterator[Finding]:
@@ -41,20 +42,27 @@ def evaluation_findings(spec: RLJobSpec, *, is_elsewhere: bool, refused: Collect
     for place, each in enumerate(spec.evaluation.sets):
         found = list(_file_findings(spec, place, is_elsewhere=is_elsewhere, refused=refused))
         yield from found
-        if not found and each.data.files and not any(is_hub_name(file.path) for file in each.data.files):
+        files = stated_data(each.data).files
+        is_sound = all(one.level is Level.WARNING for one in found)
+        if is_sound and files and not any(is_hub_name(file.path) for file in files):
             readable.append(place)
     if not refused:
         yield from _length_findings(spec, readable)
 
 
 def _file_findings(spec: RLJobSpec, place: int, *, is_elsewhere: bool, refused: Collection[str]) -> Iterator[Finding]:
-    """As `prompt_findings` has it of the job's own, but for warnings, which are about training."""
+    """As `prompt_findings` has it of the job's own, but for long prompts: what becomes of them is about training."""
     assert spec.evaluation is not None
-    of_set = spec.model_copy(update={"data": spec.evaluation.sets[place].data})
+    each = spec.evaluation.sets[place]
+    of_set = spec.model_copy(update={"data": stated_data(each.data)})
     for finding in prompt_findings(of_set, is_elsewhere=is_elsewhere, refused=refused):
-        if finding.level is not Level.WARNING:
-            field = f"spec.evaluation.sets[{place}].data."
-            yield replace(finding, text=finding.text.replace("spec.data.", field))
+        if _LONG_PROMPTS in finding.uses:
+            continue
+        text = finding.text.replace("spec.data.", f"spec.evaluation.sets[{place}].data.")
+        if finding.level is Level.WARNING:
+            field, _, sentence = text.partition(": ")
+            text = f"{field}: set {each.name}: {sentence}"
+        yield replace(finding, text=text)
 
 
 def _length_findings(spec: RLJobSpec, places: list[int]) -> Iterator[Finding]:
@@ -63,7 +71,7 @@ def _length_findings(spec: RLJobSpec, places: list[int]) -> Iterator[Finding]:
     if positions is None or (folder is not None and not Path(folder).is_dir()) or find_spec("transformers") is None:
         return
     assert spec.evaluation is not None
-    sets = [place for place in places if most_tokens(spec.evaluation.sets[place].data) >= positions]
+    sets = [place for place in places if most_tokens(stated_data(spec.evaluation.sets[place].data)) >= positions]
     if sets:
         yield from _counted(spec, sets, positions)
 

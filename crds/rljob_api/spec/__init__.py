@@ -46,6 +46,7 @@ from rljob_api.spec.roles import (
 )
 from rljob_api.spec.rollout import WITHOUT_LABELS, RolloutSpec
 from rljob_api.spec.scheduling import SchedulingSpec
+from rljob_api.spec.set_defaults import data_of
 from rljob_api.spec.simulation import SimulationSpec
 from rljob_api.spec.teacher import TEACHER
 from rljob_api.spec.trained_roles import CRITIC, ENGINE_IS_SIM, NO_GPUS, RANKS
@@ -120,8 +121,20 @@ def _function_ends_before_a_stall(job: RLJobSpec) -> bool:
 def _sets_have_labels(job: RLJobSpec) -> bool:
     sets = () if job.evaluation is None else job.evaluation.sets
     return not job.rollout.reward.compares_with_labels or all(
-        each.data.reasoning_gym is not None or each.data.label_key is not None for each in sets
+        each.data.reasoning_gym is not None or data_of(each.data, job.data).label_key is not None for each in sets
     )
+
+
+def _has_template(job: RLJobSpec, data: DataSpec) -> bool:
+    """Where its prompts need one."""
+    has_tokenizer = job.model.path is not None or job.model.tokenizer_path is not None
+    has_file = data.chat_template is not None and data.chat_template.file is not None
+    return not data.apply_chat_template or has_tokenizer or has_file
+
+
+def _sets_have_templates(job: RLJobSpec) -> bool:
+    sets = () if job.evaluation is None else job.evaluation.sets
+    return all(_has_template(job, data_of(each.data, job.data)) for each in sets)
 
 
 def _sets_end_as_engines_can(job: RLJobSpec) -> bool:
@@ -291,8 +304,20 @@ SPEC: tuple[Rule, ...] = (
         sentence="have one without data.labelKey, and the reward of this job compares answers with labels. Give "
         "the key of the label, or rollout.reward.custom.",
         cel=f"!has(self.evaluation) || {_NEEDS_NO_LABELS} || "
-        "self.evaluation.sets.all(each, has(each.data.reasoningGym) || !has(each.data.labelKey) || "
-        "each.data.labelKey != '')",
+        "self.evaluation.sets.all(each, has(each.data.reasoningGym) || "
+        "(has(each.data.labelKey) ? each.data.labelKey != '' : "
+        "has(self.data.labelKey) && self.data.labelKey != ''))",
+    ),
+    Rule(
+        field="evaluation.sets",
+        holds=_sets_have_templates,
+        sentence="have one with data.applyChatTemplate true, which needs a tokenizer with a chat template, and that of "
+        "model.config has none. Set it to false, or give model.tokenizerPath or data.chatTemplate.file.",
+        cel="!has(self.evaluation) || has(self.model.path) || has(self.model.tokenizerPath) || "
+        "self.evaluation.sets.all(each, "
+        "!(has(each.data.applyChatTemplate) ? each.data.applyChatTemplate : self.data.applyChatTemplate) || "
+        "(has(each.data.chatTemplate) && has(each.data.chatTemplate.file) ? each.data.chatTemplate.file != '' : "
+        "has(self.data.chatTemplate) && has(self.data.chatTemplate.file)))",
     ),
     Rule(
         field="evaluation.sets",
@@ -362,12 +387,7 @@ SPEC: tuple[Rule, ...] = (
     ),
     Rule(
         field="data.applyChatTemplate",
-        holds=lambda job: (
-            not job.data.apply_chat_template
-            or job.model.path is not None
-            or job.model.tokenizer_path is not None
-            or (job.data.chat_template is not None and job.data.chat_template.file is not None)
-        ),
+        holds=lambda job: _has_template(job, job.data),
         sentence="true needs a tokenizer with a chat template, and that of model.config has none. Set it to false, or "
         "give model.tokenizerPath or data.chatTemplate.file.",
         cel="!self.data.applyChatTemplate || has(self.model.path) || has(self.model.tokenizerPath) || "

@@ -23,9 +23,9 @@ DATA: tuple[Rule, ...] = (
     ),
     Rule(
         field="sourceKey",
-        holds=lambda data: data.source_key is None or data.reasoning_gym is None,
+        holds=lambda data: not data.source_key or data.reasoning_gym is None,
         sentence="names a key of the lines of prompts, and tasks of reasoningGym have none. Remove sourceKey.",
-        cel="!has(self.sourceKey) || !has(self.reasoningGym)",
+        cel="!has(self.sourceKey) || self.sourceKey == '' || !has(self.reasoningGym)",
     ),
 )
 
@@ -85,23 +85,25 @@ _TEMPLATE_OWN = frozenset(
 """Of apply_chat_template, which the job or other fields give."""
 
 
+def _leaves_what_is_given(variables: dict[str, Any]) -> dict[str, Any]:
+    own = next((name for name in variables if name in _TEMPLATE_OWN), None)
+    if own is not None:
+        raise ValueError(f"{own} is no variable of a template, but given by the job. Remove it.")
+    return variables
+
+
+TemplateVariables = Annotated[dict[str, Any], AfterValidator(_leaves_what_is_given)]
+
+
 class ChatTemplateSpec(ApiModel):
     """What the chat template is given beside the messages, and which it is."""
 
-    kwargs: dict[str, Any] = {}
+    kwargs: TemplateVariables = {}
     """Variables of the template, in its own spelling, e.g. {enable_thinking: false}."""
     tools: list[dict[str, Any]] = Field(default=[], max_length=64)
     """Schemas of functions that the template describes to the model, as transformers takes them."""
     file: str | None = Field(default=None, min_length=1, max_length=4096)
     """A template (Jinja) instead of the tokenizer's own; relative to the manifest."""
-
-    @field_validator("kwargs")
-    @classmethod
-    def _leaves_what_is_given(cls, kwargs: dict[str, Any]) -> dict[str, Any]:
-        own = next((name for name in kwargs if name in _TEMPLATE_OWN), None)
-        if own is not None:
-            raise ValueError(f"{own} is no variable of a template, but given by the job. Remove it.")
-        return kwargs
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +117,8 @@ class PromptFile:
     label_key: str | None
 
 
-class DataSpec(RuledModel):
-    """Exactly one of `prompts`, `sources` and `reasoningGym`."""
+class PromptsSpec(RuledModel):
+    """Where prompts are: exactly one of `prompts`, `sources` and `reasoningGym`."""
 
     rules = DATA
 
@@ -126,23 +128,10 @@ class DataSpec(RuledModel):
     data set of the hub, which must be in the cache of huggingface_hub."""
     sources: Annotated[list[SourceSpec] | None, Field(min_length=1, max_length=64)] = None
     """Several files of prompts, mixed by weights: the n-th prompt is of the same source in every run."""
-    prompt_key: str = Field(default="prompt", min_length=1, max_length=256)
-    """Key of the prompt: a string, or a list of chat messages (needs a chat template)."""
-    label_key: Annotated[str | None, AfterValidator(lambda key: key or None)] = Field(default="label", max_length=256)
-    """Key of the label handed to the reward; empty or null: there is none. `kubectl apply` leaves null out."""
-    source_key: str | None = Field(default=None, min_length=1, max_length=256)
-    """Key of the name of where a line comes from, such as `algebra` in a mixture; it goes with every sample. Null: the
-    name of the file, or of the dataset."""
     reasoning_gym: ReasoningGymSpec | None = None
     """Tasks made by a procedure instead of a file."""
     shuffle_seed: Seed | None = 0
     """Seed of the order, new in every pass over the data; null keeps the order of the file."""
-    apply_chat_template: bool = False
-    """Wrap string prompts as one user message of the tokenizer's chat template."""
-    system_prompt: str | None = Field(default=None, min_length=1, max_length=65536)
-    """The system's message before every chat that does not begin with one. Null: none."""
-    chat_template: ChatTemplateSpec | None = None
-    """Null: the tokenizer's own template, with the messages alone."""
 
     @field_validator("sources")
     @classmethod
@@ -155,6 +144,24 @@ class DataSpec(RuledModel):
                 " source out."
             )
         return sources
+
+
+class DataSpec(PromptsSpec):
+    """Exactly one of `prompts`, `sources` and `reasoningGym`."""
+
+    prompt_key: str = Field(default="prompt", min_length=1, max_length=256)
+    """Key of the prompt: a string, or a list of chat messages (needs a chat template)."""
+    label_key: Annotated[str | None, AfterValidator(lambda key: key or None)] = Field(default="label", max_length=256)
+    """Key of the label handed to the reward; empty or null: there is none. `kubectl apply` leaves null out."""
+    source_key: str | None = Field(default=None, min_length=1, max_length=256)
+    """Key of the name of where a line comes from, such as `algebra` in a mixture; it goes with every sample. Null: the
+    name of the file, or of the dataset."""
+    apply_chat_template: bool = False
+    """Wrap string prompts as one user message of the tokenizer's chat template."""
+    system_prompt: str | None = Field(default=None, min_length=1, max_length=65536)
+    """The system's message before every chat that does not begin with one. Null: none."""
+    chat_template: ChatTemplateSpec | None = None
+    """Null: the tokenizer's own template, with the messages alone."""
 
     @property
     def files(self) -> tuple[PromptFile, ...]:

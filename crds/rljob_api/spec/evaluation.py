@@ -1,15 +1,17 @@
-"""Evaluation during training (`spec.evaluation`): fields and rules. Anyone may import it. Reads no file."""
+"""Evaluation during training (`spec.evaluation`): fields and rules. Anyone may import it. Reads no file.
+
+A field that a set does not say has no default here: `rljob_api.spec.set_defaults` takes it from training.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints
 
 from rljob_api.base import ApiModel
 from rljob_api.rule import Rule, RuledModel
-from rljob_api.spec.data import DataSpec
-from rljob_api.spec.rollout import SamplingSpec
+from rljob_api.spec.data import PromptsSpec, TemplateVariables
 
 EVALUATION: tuple[Rule, ...] = (
     Rule(
@@ -28,11 +30,49 @@ EVALUATION: tuple[Rule, ...] = (
 )
 
 
-class EvaluationSamplingSpec(SamplingSpec):
-    """As rollout.sampling, or greedily."""
+class EvaluationChatTemplateSpec(ApiModel):
+    """Each field that is not given is as in data.chatTemplate."""
 
-    temperature: float = Field(default=1.0, ge=0, le=100)
+    kwargs: TemplateVariables | None = None
+    """Variables of the template; {}: none."""
+    tools: list[dict[str, Any]] | None = Field(default=None, max_length=64)
+    """Schemas of functions that the template describes to the model; []: none."""
+    file: str | None = Field(default=None, max_length=4096)
+    """A template (Jinja), relative to the manifest; empty: the tokenizer's own."""
+
+
+class EvaluationDataSpec(PromptsSpec):
+    """`prompts` or `reasoningGym`. Keys and template that are not given are as in data."""
+
+    prompt_key: str | None = Field(default=None, min_length=1, max_length=256)
+    """Key of the prompt. Null: data.promptKey."""
+    label_key: str | None = Field(default=None, max_length=256)
+    """Key of the label; empty: there is none. Null: data.labelKey."""
+    source_key: str | None = Field(default=None, max_length=256)
+    """Key of the name of where a line comes from; empty: the name of the file. Null: data.sourceKey."""
+    apply_chat_template: bool | None = None
+    """Wrap string prompts as one user message. Null: data.applyChatTemplate."""
+    system_prompt: str | None = Field(default=None, max_length=65536)
+    """The system's message before every chat that does not begin with one; empty: none. Null: data.systemPrompt."""
+    chat_template: EvaluationChatTemplateSpec | None = None
+    """Null: data.chatTemplate."""
+
+
+class EvaluationSamplingSpec(ApiModel):
+    """How tokens are drawn. Each field that is not given is as in rollout.sampling."""
+
+    temperature: float | None = Field(default=None, ge=0, le=100)
     """Logits are divided by it before a token is drawn. 0: the likeliest token each time."""
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    """Draw from the smallest set of tokens with at least this probability; 1 means all."""
+    top_k: int | None = Field(default=None, ge=0, le=1048576)
+    """Draw from this many most likely tokens; 0 means all."""
+    max_new_tokens: int | None = Field(default=None, ge=1, le=1048576)
+    """Longest answer, in tokens, its end-of-sequence token included."""
+    stop_token_ids: list[Annotated[int, Field(ge=0, le=1048576)]] | None = Field(default=None, max_length=64)
+    """Tokens that end an answer, beside the tokenizer's end-of-sequence token; []: none."""
+    stop: list[Annotated[str, Field(min_length=1, max_length=256)]] | None = Field(default=None, max_length=16)
+    """Texts that end an answer, which has the tokens of the text as well; []: none. For engines of kind SGLang."""
 
 
 class EvaluationSetSpec(ApiModel):
@@ -40,10 +80,10 @@ class EvaluationSetSpec(ApiModel):
 
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]+$", max_length=64)]
     """Its metrics are `eval/NAME/...`."""
-    data: DataSpec
+    data: EvaluationDataSpec
     """The prompts: all of them, each once. The job's reward scores the answers."""
     sampling: EvaluationSamplingSpec | None = None
-    """How tokens are drawn. Null: as rollout.sampling says."""
+    """Null: as rollout.sampling says."""
     samples_per_prompt: int = Field(default=1, ge=1, le=4096)
     """k of mean@k, and the largest k of pass@k."""
     pass_reward: float = Field(default=1.0, ge=-1e9, le=1e9)

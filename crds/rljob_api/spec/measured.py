@@ -30,6 +30,7 @@ from rljob_api.metric_names import (
 from rljob_api.roles import LEADING_ROLE, field_name
 from rljob_api.rule import Rule, RuledModel
 from rljob_api.spec.advantages import ADVANTAGES
+from rljob_api.spec.set_defaults import data_of
 from rljob_api.spec.trained_roles import ENGINE_IS_SIM
 
 if TYPE_CHECKING:
@@ -88,7 +89,10 @@ _SAMPLES = "(has(each.samplesPerPrompt) ? each.samplesPerPrompt : 1)"
 _K = "int(METRIC.substring(METRIC.lastIndexOf('@') + 1))"
 """What stands behind the @. The API server takes string(k) for a text of any length, and refuses the rule."""
 _NUMBER = "@[1-9][0-9]{0,3}$"
-_OF_SET = f"(has(each.data.sourceKey) || METRIC.lastIndexOf('/') == each.name.size() + {len(EVALUATION_PREFIX)})"
+_HAS_SOURCES = (
+    "(has(each.data.sourceKey) ? each.data.sourceKey != '' : has(self.data.sourceKey) && !has(each.data.reasoningGym))"
+)
+_OF_SET = f"({_HAS_SOURCES} || METRIC.lastIndexOf('/') == each.name.size() + {len(EVALUATION_PREFIX)})"
 """A set whose prompts name no sources has its own metrics alone."""
 _NAMES_OF_SET = " || ".join(
     (
@@ -250,7 +254,12 @@ _REWARDS_MAY_NAME = (
 def _is_evaluated(job: RLJobSpec, name: str) -> bool:
     sets = () if job.evaluation is None else job.evaluation.sets
     return any(
-        is_of_set(name, each.name, each.samples_per_prompt, has_sources=each.data.source_key is not None)
+        is_of_set(
+            name,
+            each.name,
+            each.samples_per_prompt,
+            has_sources=data_of(each.data, job.data).source_key is not None,
+        )
         for each in sets
     )
 

@@ -139,6 +139,7 @@ def recorded_defaults(spec: RLJobSpec) -> DefaultsStatus:
         engine=defaults.engine.value,
         head_dtype=head_dtype,
         iters_per_train_update=defaults.iters_per_train_update,
+        sets_inherit=defaults.sets_inherit,
     )
 
 
@@ -157,6 +158,7 @@ def _resolved(job: RLJob, status: RLJobStatus | Unreadable) -> RLJob:
             has_advantages_role=recorded.advantages,
             head_dtype=head_dtype,
             iters_per_train_update=recorded.iters_per_train_update,
+            sets_inherit=recorded.sets_inherit,
         )
     else:  # an engine that only another version of the operator knows
         return as_stored(job)

@@ -9,8 +9,7 @@ from pydantic import ValidationError
 
 from rljob_api.metric_names import OF_GREEDY_ANSWERS, OF_STEPS, is_of_set, is_of_steps
 from rljob_api.spec import RLJob
-from rljob_api.spec.data import DataSpec
-from rljob_api.spec.evaluation import EvaluationSetSpec
+from rljob_api.spec.evaluation import EvaluationDataSpec, EvaluationSetSpec
 from rljob_workers.algorithms.aggregation import token_mean
 from rljob_workers.algorithms.value import ValueObjective
 from rljob_workers.evaluation import SampleResult, metrics_of
@@ -31,7 +30,7 @@ def test_all_metrics_of_steps_are_known() -> None:
 
 @pytest.mark.parametrize("samples", [1, 2, 3, 8])
 def test_all_metrics_of_an_evaluation_are_known(samples: int) -> None:
-    of_set = EvaluationSetSpec(name="a", data=DataSpec(prompts="a.jsonl"), samples_per_prompt=samples)
+    of_set = EvaluationSetSpec(name="a", data=EvaluationDataSpec(prompts="a.jsonl"), samples_per_prompt=samples)
     results = [
         SampleResult("a", prompt, "xy"[prompt % 2], float(sample % 2), 3, truncated=False)
         for prompt in range(4)

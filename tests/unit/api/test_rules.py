@@ -67,7 +67,12 @@ EVALUATION_DATA = st.sampled_from(
     [
         {"prompts": "a"},
         {"prompts": "a", "labelKey": "", "sourceKey": "b"},
-        {"reasoningGym": {"dataset": "d"}, "labelKey": ""},
+        {"prompts": "a", "labelKey": "c", "sourceKey": ""},
+        {"prompts": "a", "applyChatTemplate": True, "systemPrompt": ""},
+        {"prompts": "a", "applyChatTemplate": False, "chatTemplate": {"kwargs": {}}},
+        {"prompts": "a", "chatTemplate": {"file": ""}},
+        {"prompts": "a", "applyChatTemplate": True, "chatTemplate": {"file": "t"}},
+        {"reasoningGym": {"dataset": "d"}, "labelKey": "", "sourceKey": ""},
     ]
 )
 EVALUATION_SETS = st.lists(

@@ -73,3 +73,35 @@ def test_what_stays_as_a_run_began_is_named_where_a_new_one_would_get_something_
         "spec.roles.rollout.gpus: 0, as the job began; a new job would have to say it. Give roles.rollout.gpus to say"
         " which is meant."
     )
+
+
+def test_sets_of_a_run_that_began_before_they_took_anything_from_training_go_on_so(folder: Path) -> None:
+    (folder / "chat.jinja").write_text("{% for message in messages %}{{ message.content }}{% endfor %}")
+    template = {"spec.data.applyChatTemplate": True, "spec.data.chatTemplate": {"file": "chat.jinja"}}
+    sets = [{"name": "a", "data": {"prompts": "prompts.jsonl"}, "sampling": {"temperature": 0}}]
+    evaluation = {"spec.evaluation": {"sets": sets, "everySteps": 1}, "spec.rollout.sampling.maxNewTokens": 9}
+    manifest = changed({**template, **evaluation, "spec.model.config.tokenizer": {"kind": "Byte"}})
+    (folder / "job.yaml").write_text(yaml.safe_dump(manifest, sort_keys=False))
+    command = ["run", str(folder / "job.yaml"), "--out", str(folder / "out"), "--dry-run"]
+
+    def warned() -> list[str]:
+        done = CliRunner().invoke(cli, command)
+        assert done.exit_code == 0, done.output
+        return [line.partition(": spec.")[2] for line in done.stderr.splitlines() if "evaluation.sets" in line]
+
+    assert warned() == []
+    (folder / "out").mkdir()
+    (folder / "out/job.json").write_text(json.dumps(manifest))
+    assert warned() == [
+        "evaluation.sets[0].data.applyChatTemplate: false, as the job began; a new job would get true, as"
+        " spec.data.applyChatTemplate has it. Give evaluation.sets[0].data.applyChatTemplate to say which is meant.",
+        "evaluation.sets[0].data.chatTemplate: null, as the job began; a new job would get"
+        ' {"kwargs": {}, "tools": [], "file": "chat.jinja"}, as spec.data.chatTemplate has it. Give'
+        " evaluation.sets[0].data.chatTemplate to say which is meant.",
+        "evaluation.sets[0].sampling.maxNewTokens: 64, as the job began; a new job would get 9, as"
+        " spec.rollout.sampling.maxNewTokens has it. Give evaluation.sets[0].sampling.maxNewTokens to say which is"
+        " meant.",
+    ]
+    resolved = CliRunner().invoke(cli, ["render", str(folder / "job.yaml")])
+    (folder / "out/job.json").write_text(json.dumps(yaml.safe_load(resolved.stdout)))
+    assert warned() == []

@@ -7,6 +7,7 @@ import pytest
 
 from rljob_api.cluster import config_name
 from rljob_api.spec import RLJob
+from rljob_api.spec.set_defaults import stated_data
 from rljob_api.status import AcceptedStatus, DefaultsStatus, RestartStatus, RLJobStatus
 from rljob_operator.build import JOB_KEY, job_file
 from rljob_operator.kube.accepted_spec import AcceptedSpec, InvalidManifest
@@ -57,7 +58,9 @@ def accepted(status: RLJobStatus, roles: dict[str, Any] = GPUS, **changes: Any) 
         pytest.param(
             RLJobStatus(
                 restart=BEGUN,
-                accepted=AcceptedStatus(defaults=DefaultsStatus(actor_fwd=False, advantages=False, engine="SGLang")),
+                accepted=AcceptedStatus(
+                    defaults=DefaultsStatus(actor_fwd=False, advantages=False, engine="SGLang", sets_inherit=True)
+                ),
             ),
             False,
             False,
@@ -104,13 +107,37 @@ def test_what_was_chosen_is_retained_over_an_edit_by_the_next_operator() -> None
     """Several optimizer steps would be another default for a new job."""
     spec = AcceptedSpec(cast(Api, ApiOfAnswers({})), KEY)
     retained = spec.note(accepted(RLJobStatus()), 1)
-    assert retained.defaults == DefaultsStatus(actor_fwd=False, advantages=False, engine="SGLang")
+    assert retained.defaults == DefaultsStatus(actor_fwd=False, advantages=False, engine="SGLang", sets_inherit=True)
     status = RLJobStatus.model_validate_json(
         RLJobStatus(restart=BEGUN, accepted=retained).model_dump_json(by_alias=True)
     )
     several: dict[str, Any] = {"spec.training.globalBatchSize": 256, "spec.training.microBatchSize": 8}
     job = accepted(status, **several)
     assert (job.spec.roles.actor_fwd, job.spec.roles.advantages) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("begun_by", "system_prompt"),
+    [
+        pytest.param(DefaultsStatus(engine="SGLang"), None, id="before sets took anything from training"),
+        pytest.param(DefaultsStatus(engine="SGLang", sets_inherit=True), "s", id="since they take it"),
+    ],
+)
+def test_sets_of_a_job_go_on_as_it_began(begun_by: DefaultsStatus, system_prompt: str | None) -> None:
+    evaluation = {"sets": [{"name": "a", "data": {"prompts": "a.jsonl"}}], "everySteps": 2}
+    changes: dict[str, Any] = {"spec.evaluation": evaluation, "spec.data.systemPrompt": "s"}
+    status = RLJobStatus(restart=BEGUN, accepted=AcceptedStatus(defaults=begun_by))
+    job = accepted(status, **changes)
+    note = AcceptedSpec(cast(Api, ApiOfAnswers({})), KEY).note(job, 2)
+    assert note.defaults is not None
+    assert note.defaults.sets_inherit == begun_by.sets_inherit
+    path = CONFIG_MAPS.path("ns", config_name("job"))
+    api = ApiOfAnswers({path: {"data": {JOB_KEY: job_file(job, KEY.namespace)}}})
+    found = asyncio.run(AcceptedSpec(cast(Api, api), KEY).last(RLJobStatus(accepted=note)))
+    assert found is not None
+    for each in (job, found[0]):
+        assert each.spec.evaluation is not None
+        assert stated_data(each.spec.evaluation.sets[0].data).system_prompt == system_prompt
 
 
 def test_the_type_of_logits_is_retained_over_gpus_that_come_later() -> None:

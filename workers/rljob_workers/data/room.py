@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from rljob_api.rule import WITHOUT_RULES
 from rljob_api.spec import RLJobSpec
+from rljob_api.spec.set_defaults import stated_data
 from rljob_workers.data import build_prompt_source
 from rljob_workers.data.rows import place_of_prompt
 
@@ -48,7 +49,7 @@ def _problems(asked: Mapping[str, Any]) -> Iterator[str]:
     assert spec.evaluation is not None, "who asks has found sets"
     tokenizer = build_tokenizer(spec.model)
     for place in asked["sets"]:
-        data, field = spec.evaluation.sets[place].data, f"evaluation.sets[{place}]"
+        data, field = stated_data(spec.evaluation.sets[place].data), f"evaluation.sets[{place}]"
         try:
             need_room(data, build_prompt_source(data, tokenizer), f"{field}.data", asked["positions"])
         except ValueError as error:

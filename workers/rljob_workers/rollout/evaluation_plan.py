@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 import xxhash
 
 from rljob_api.spec import RLJobSpec
+from rljob_api.spec.data import DataSpec
 from rljob_api.spec.evaluation import EvaluationSetSpec, EvaluationSpec
+from rljob_api.spec.set_defaults import stated_data, stated_sampling
 from rljob_workers.data import build_prompt_source
 from rljob_workers.data.prompts import PromptSource
 from rljob_workers.data.room import need_room
@@ -34,6 +36,7 @@ class EvaluationSet:
     """Prompts, how they are answered, and who scores the answers."""
 
     spec: EvaluationSetSpec
+    data: DataSpec
     source: PromptSource
     params: SamplingParams
     """Of any sample but its seed, with as many new tokens as the longest may have."""
@@ -106,26 +109,27 @@ def build_plan(
         _build_set(job, each, f"evaluation.sets[{place}]", tokenizer, counts) for place, each in enumerate(spec.sets)
     ]
     for place, each in enumerate(sets):
-        need_room(each.spec.data, each.source, f"evaluation.sets[{place}].data", max_tokens)
+        need_room(each.data, each.source, f"evaluation.sets[{place}].data", max_tokens)
     return EvaluationPlan(spec, sets, seed=job.seed, num_rollouts=job.rollout.num_rollouts)
 
 
 def _build_set(
     job: RLJobSpec, spec: EvaluationSetSpec, field: str, tokenizer: PreTrainedTokenizerBase, counts: ScoringCounts
 ) -> EvaluationSet:
+    data = stated_data(spec.data)
     try:
-        source = build_prompt_source(spec.data, tokenizer)
-        reward = build_reward(job.rollout.reward, spec.data, source)
+        source = build_prompt_source(data, tokenizer)
+        reward = build_reward(job.rollout.reward, data, source)
     except ValueError as error:
         raise ValueError(f"{field}: {error}") from error
     share = FailedShare.over(len(source) * spec.samples_per_prompt, job.rollout.reward.max_failed_share)
     scoring = Scoring(reward, FailurePolicy.of(job.rollout.reward), share, counts)
-    return EvaluationSet(spec, source, _sampling_of(spec, job), scoring)
+    return EvaluationSet(spec, data, source, _params_of(spec, job), scoring)
 
 
-def _sampling_of(spec: EvaluationSetSpec, job: RLJobSpec) -> SamplingParams:
+def _params_of(spec: EvaluationSetSpec, job: RLJobSpec) -> SamplingParams:
     """How a set is sampled; the seed is each sample's own."""
-    sampling = spec.sampling or job.rollout.sampling
+    sampling = stated_sampling(spec.sampling, job.rollout.sampling)
     return SamplingParams(
         temperature=sampling.temperature,
         top_p=sampling.top_p,

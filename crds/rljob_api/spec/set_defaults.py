@@ -1,0 +1,156 @@
+"""What a set of an evaluation does not say: as training has it, in `spec.data` and `rollout.sampling`.
+
+`open_defaults` fills it in when a job is resolved, for every door. Checks and workers read sets of resolved jobs
+(`stated_data`, `stated_sampling`), which say all. An empty text, list or object says none. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from rljob_api.base import ApiModel
+from rljob_api.spec.data import ChatTemplateSpec, DataSpec, PromptsSpec
+from rljob_api.spec.evaluation import (
+    EvaluationChatTemplateSpec,
+    EvaluationDataSpec,
+    EvaluationSamplingSpec,
+    EvaluationSetSpec,
+    EvaluationSpec,
+)
+from rljob_api.spec.rollout import SamplingSpec
+
+_PLAIN = ("prompt_key", "label_key", "apply_chat_template", "system_prompt")
+
+_INHERITED = frozenset({*_PLAIN, "source_key", "chat_template"})
+
+_WITHOUT_TRAINING = DataSpec.model_construct()
+"""What sets took instead in releases in which they took nothing from training but `sampling` as a whole."""
+
+
+def data_of(own: EvaluationDataSpec, training: DataSpec) -> DataSpec:
+    """The prompts of a set. Given are the fields that the set gives, and of those that it takes the given ones."""
+    values = {name: getattr(own, name) for name in PromptsSpec.model_fields}
+    values |= {name: _said(own, name, getattr(training, name)) for name in _PLAIN}
+    if own.reasoning_gym is None:  # whose tasks have no lines with keys
+        values["source_key"] = _said(own, "source_key", training.source_key)
+    values["chat_template"] = _template_of(own, training)
+    given = own.model_fields_set | (training.model_fields_set & _INHERITED)
+    return DataSpec.model_construct(given, **values)
+
+
+def sampling_of(own: EvaluationSamplingSpec | None, training: SamplingSpec) -> SamplingSpec:
+    """How the tokens of a set are drawn; the temperature may be 0."""
+    if own is None:
+        return training
+    said = {name: value for name, value in _values(EvaluationSamplingSpec, own).items() if value is not None}
+    return training.model_copy(update=said)
+
+
+def stated_data(own: EvaluationDataSpec) -> DataSpec:
+    """The prompts of a set of a resolved job."""
+    return data_of(own, _WITHOUT_TRAINING)
+
+
+def stated_sampling(own: EvaluationSamplingSpec | None, training: SamplingSpec) -> SamplingSpec:
+    """How the tokens of a set of a resolved job are drawn."""
+    return training if own is None else sampling_of(own, SamplingSpec())
+
+
+def filled(each: EvaluationSetSpec, data: DataSpec, sampling: SamplingSpec) -> EvaluationSetSpec:
+    """The set with all that it takes from training written out, none as what says none."""
+    found = data_of(each.data, data)
+    template = found.chat_template or ChatTemplateSpec()
+    nones = {
+        "label_key": found.label_key or "",
+        "source_key": None if found.reasoning_gym is not None else found.source_key or "",
+        "system_prompt": found.system_prompt or "",
+        "chat_template": EvaluationChatTemplateSpec.model_construct(
+            kwargs=template.kwargs, tools=template.tools, file=template.file or ""
+        ),
+    }
+    values = _values(EvaluationDataSpec, found) | nones
+    filled_data = EvaluationDataSpec.model_construct(found.model_fields_set, **values)
+    drawn = EvaluationSamplingSpec.model_construct(
+        **_values(EvaluationSamplingSpec, sampling_of(each.sampling, sampling))
+    )
+    return each.model_copy(update={"data": filled_data, "sampling": drawn})
+
+
+def filled_alone(each: EvaluationSetSpec) -> EvaluationSetSpec:
+    """The set as releases filled it in which it took nothing from training: its job keeps its revision."""
+    values = _values(EvaluationDataSpec, stated_data(each.data))
+    if values["chat_template"] is not None:
+        template = _values(EvaluationChatTemplateSpec, values["chat_template"])
+        values["chat_template"] = EvaluationChatTemplateSpec.model_construct(**template)
+    update: dict[str, Any] = {"data": EvaluationDataSpec.model_construct(**values)}
+    if each.sampling is not None:
+        drawn = _values(EvaluationSamplingSpec, sampling_of(each.sampling, SamplingSpec()))
+        update["sampling"] = EvaluationSamplingSpec.model_construct(**drawn)
+    return each.model_copy(update=update)
+
+
+def are_filled(evaluation: EvaluationSpec | None) -> bool:
+    """Whether the sets of a stored job were written by `filled`, to whose sets no field is null."""
+    sets = () if evaluation is None else evaluation.sets
+    return all(
+        None not in (each.sampling, each.data.label_key, each.data.system_prompt, each.data.chat_template)
+        and (each.data.source_key is not None or each.data.reasoning_gym is not None)
+        for each in sets
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TakenField:
+    """A field that a set takes from training, where that makes a difference."""
+
+    field: str
+    """Below the set, in the manifest's spelling."""
+    source: str
+    """Below `spec`, likewise."""
+    value: Any
+    alone: Any
+    """The value without training."""
+
+
+def taken_fields(each: EvaluationSetSpec, data: DataSpec, sampling: SamplingSpec) -> Iterator[TakenField]:
+    """All of a set that was not filled yet."""
+    yield from _differences("data", "data", data_of(each.data, data), stated_data(each.data))
+    if each.sampling is not None:
+        alone = sampling_of(each.sampling, SamplingSpec())
+        yield from _differences("sampling", "rollout.sampling", sampling_of(each.sampling, sampling), alone)
+
+
+def _differences(field: str, source: str, taken: ApiModel, alone: ApiModel) -> Iterator[TakenField]:
+    values, others = taken.model_dump(mode="json"), alone.model_dump(mode="json")
+    yield from (
+        TakenField(f"{field}.{name}", f"{source}.{name}", value, others[name])
+        for name, value in values.items()
+        if value != others[name]
+    )
+
+
+def _values(model: type[ApiModel], source: ApiModel) -> dict[str, Any]:
+    """What `source`, which has fields of the same names, has for the fields of a model."""
+    return {name: getattr(source, name) for name in model.model_fields}
+
+
+def _is_said(own: ApiModel, name: str) -> bool:
+    """A null that is written stands in stored jobs alone, and says none."""
+    return name in own.model_fields_set or getattr(own, name) is not None
+
+
+def _said(own: ApiModel, name: str, otherwise: Any) -> Any:  # noqa: ANN401 - of any field
+    """None where an empty text says none."""
+    value = getattr(own, name) if _is_said(own, name) else otherwise
+    return None if value == "" else value
+
+
+def _template_of(own: EvaluationDataSpec, training: DataSpec) -> ChatTemplateSpec | None:
+    """None where the tokenizer's own template gets the messages alone."""
+    if own.chat_template is None and _is_said(own, "chat_template"):
+        return None
+    said, otherwise = own.chat_template or EvaluationChatTemplateSpec(), training.chat_template or ChatTemplateSpec()
+    values = {name: _said(said, name, getattr(otherwise, name)) for name in ChatTemplateSpec.model_fields}
+    return ChatTemplateSpec.model_construct(**values) if any(values.values()) else None
