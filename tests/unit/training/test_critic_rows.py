@@ -47,7 +47,8 @@ def learnt_value(rows: TrainRows, of_place: int) -> float:
     return float((table - slope / bend).detach()[of_place])  # a parabola: one step of Newton
 
 
-SURVIVORS = {"lengths": [1, 3, 3, 3], "finish_reasons": ["stop", "length", "length", "length"]}
+def one_of_four_ends(rewards: list[float]) -> Batch:
+    return make_batch([0] * 4, rewards, [1, 3, 3, 3], finish_reasons=["stop", "length", "length", "length"])
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,7 @@ SURVIVORS = {"lengths": [1, 3, 3, 3], "finish_reasons": ["stop", "length", "leng
 def test_the_value_of_a_beginning_is_that_of_all_answers_that_began_so(truncated: Truncated, policy: float) -> None:
     """One answer in four ends, and is right; the others are cut off, with a reward of 0: returns 1, 0, 0, 0."""
     algorithm = AlgorithmSpec(advantage="Gae", truncated=truncated)
-    batch = scored(make_batch([0] * 4, [1.0, 0.0, 0.0, 0.0], **SURVIVORS), algorithm)
+    batch = scored(one_of_four_ends([1.0, 0.0, 0.0, 0.0]), algorithm)
     assert learnt_value(critic_rows(batch), 0) == pytest.approx(0.25, abs=1e-15)
     of_policy = train_rows(batch, LearntTokens(truncated, None))
     assert learnt_value(of_policy, 0) == pytest.approx(policy, abs=1e-15), "what the policy learns from alone"
@@ -68,7 +69,7 @@ def test_the_value_of_a_beginning_is_that_of_all_answers_that_began_so(truncated
 
 def test_a_reward_of_an_answer_that_was_cut_off_is_its_return() -> None:
     algorithm = AlgorithmSpec(advantage="Gae", truncated=Truncated.MASK)
-    batch = scored(make_batch([0] * 4, [1.0, -0.5, -0.5, 0.0], **SURVIVORS), algorithm)
+    batch = scored(one_of_four_ends([1.0, -0.5, -0.5, 0.0]), algorithm)
     assert learnt_value(critic_rows(batch), 0) == pytest.approx(0.0, abs=1e-15)
     assert learnt_value(critic_rows(batch), 2) == pytest.approx(-1 / 3, abs=1e-7), "of the three that came so far"
 
