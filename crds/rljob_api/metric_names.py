@@ -136,10 +136,10 @@ def names_that_need(need: Needs) -> tuple[str, ...]:
     return tuple(chain.from_iterable(names for needs, names in _OF_STEPS.items() if need in needs))
 
 
-OF_REWARDS, OF_ROLLOUT_FUNCTIONS = "reward/", "rollout/"
+OF_REWARDS, OF_ROLLOUT_FUNCTIONS, OF_LOSSES = "reward/", "rollout/", "loss/"
 
-OF_USERS = (OF_REWARDS, OF_ROLLOUT_FUNCTIONS)
-"""Rewards and rollout functions name metrics of their own below these."""
+OF_USERS = (OF_REWARDS, OF_ROLLOUT_FUNCTIONS, OF_LOSSES)
+"""Rewards, rollout functions and losses of users name metrics of their own below these."""
 
 OF_GREEDY_ANSWERS = "rollout/greedy_reward"
 """Of jobs whose prompts have a greedy answer each."""

@@ -20,7 +20,8 @@ from rljob_workers.algorithms.advantages.group import group_centred, group_norma
 from rljob_workers.algorithms.advantages.reinforce import reinforce_plus_plus, reinforce_plus_plus_baseline
 from rljob_workers.algorithms.advantages.remax import remax
 from rljob_workers.algorithms.kl import KL_ESTIMATES
-from rljob_workers.user_functions import Signature, load
+from rljob_workers.user_algorithms import OwnAdvantage
+from rljob_workers.user_functions import Signature
 
 if TYPE_CHECKING:
     from rljob_api.spec.algorithm import AlgorithmSpec, KlSpec
@@ -81,14 +82,14 @@ class JobEstimator:
         """An advantage for each row, all [rows], of an estimator that gives such: float32.
 
         Rows are sorted by group, and groups of `samples` are whole, unless the estimator is one of baselines.
-        Raises ValueError where a user's function does not give [groups, samples] finite numbers.
+        Raises ValueError where a user's function does not give one finite number for each valid sample.
         """
         if self.of_baselines is not None:
             assert baselines is not None, "the rollout writes them for such an estimator"
             return self.of_baselines(rewards, valid, baselines).float()
         assert self.of_rows is not None, "the job's estimator is one of tokens"
         of_groups = rewards.view(-1, samples)
-        return _checked(self.of_rows(of_groups, valid.view(-1, samples)), of_groups)
+        return self.of_rows(of_groups, valid.view(-1, samples)).float().flatten()
 
 
 def estimator_of(algorithm: AlgorithmSpec) -> JobEstimator:
@@ -108,7 +109,7 @@ def _row_estimator(algorithm: AlgorithmSpec) -> RowEstimator:
     name = algorithm.advantage
     if name in ROW_ESTIMATORS:
         return ROW_ESTIMATORS[name]
-    return load("algorithm.advantage", name, "algorithm.path", algorithm.path, _OWN)  # type: ignore[no-any-return]
+    return OwnAdvantage.load(algorithm, "advantage", name, _OWN)  # type: ignore[no-any-return]
 
 
 def _penalty(kl: KlSpec) -> KlPenalty | None:
@@ -130,13 +131,3 @@ def has_variance(
         of_groups = baselines.view(-1, samples)[:, 0]
         lowest, highest = torch.minimum(lowest, of_groups), torch.maximum(highest, of_groups)
     return (lowest < highest).to(torch.uint8).repeat_interleave(samples)
-
-
-def _checked(found: torch.Tensor, rewards: torch.Tensor) -> torch.Tensor:
-    """[groups, samples] -> [rows] float32."""
-    if found.shape != rewards.shape or not bool(found.isfinite().all()):
-        raise ValueError(
-            f"algorithm.advantage: the function gave {list(found.shape)} for rewards {list(rewards.shape)}, or what is"
-            " not finite. Return one finite number for each reward."
-        )
-    return found.float().flatten()

@@ -383,8 +383,8 @@ class AlgorithmSpec(RuledModel):
     """A folder that is searched first for the modules of functions of yours; relative to the manifest."""
     truncated: Truncated = Truncated.KEEP
     """Samples that were cut off at maxNewTokens or at the model's last position. Keep: they are trained on like others.
-    Mask: the loss leaves them out (overlong filtering, DAPO), while their rewards still count in mean and standard
-    deviation of their group."""
+    Mask: the policy's loss leaves them out (overlong filtering, DAPO), while their rewards still count in mean and
+    standard deviation of their group, and a critic learns from them."""
     no_variance: NoVariance = NoVariance.KEEP
     """Groups whose valid samples all have one reward, so that Grpo gives them no advantage. Keep: they count in the
     loss like others, and make it smaller where it is a mean. LeaveOut: they are masked, so that neither the loss's

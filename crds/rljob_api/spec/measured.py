@@ -16,6 +16,7 @@ from rljob_api.metric_names import (
     EVALUATION_PREFIX,
     OF_EVALUATIONS,
     OF_GREEDY_ANSWERS,
+    OF_LOSSES,
     OF_REPORTS,
     OF_REWARDS,
     OF_ROLLOUT_FUNCTIONS,
@@ -301,8 +302,8 @@ def _known(path: str, field: str) -> Iterator[Rule]:
     yield rule(
         lambda _, name: is_of_evaluations(name) or is_of_steps(name),
         f"METRIC.startsWith('{EVALUATION_PREFIX}') || METRIC in {[*OF_REPORTS, *OF_STEPS]} || {of_users}",
-        f"is no metric of a step. Known are {', '.join((*OF_REPORTS, *OF_STEPS))}, what rewards and rollout functions "
-        "name below reward/ and rollout/, and eval/SET/NAME of an evaluation.",
+        f"is no metric of a step. Known are {', '.join((*OF_REPORTS, *OF_STEPS))}, what rewards, rollout functions "
+        "and losses name below reward/, rollout/ and loss/, and eval/SET/NAME of an evaluation.",
     )
     yield rule(
         lambda job, name: not is_of_evaluations(name) or _is_evaluated(job, name),
@@ -324,6 +325,11 @@ def _known(path: str, field: str) -> Iterator[Rule]:
         f"!METRIC.startsWith('{OF_ROLLOUT_FUNCTIONS}') || has(self.rollout.function) || "
         f"(METRIC == '{OF_GREEDY_ANSWERS}' && self.algorithm.advantage in {_WITH_GREEDY})",
         f"is named by a rollout function, which is absent. Add rollout.function, {_OTHER}",
+    )
+    yield rule(
+        lambda job, name: not name.startswith(OF_LOSSES) or ":" in (job.algorithm.loss or ""),
+        f"!METRIC.startsWith('{OF_LOSSES}') || (has(self.algorithm.loss) && self.algorithm.loss.contains(':'))",
+        f"is named by a loss of yours, and algorithm.loss has none. Give it as package.module:function, {_OTHER}",
     )
     for need, given in _NEEDS.items():
         names = names_that_need(need)

@@ -73,7 +73,9 @@ class OptimizerSpec(RuledModel):
     """After the warm-up."""
     schedule: Schedule = Schedule.CONSTANT
     """Constant: learningRate from then on. Linear, Cosine: down to minLearningRate, which the step after the job's last
-    one would have: another rollout.numRollouts changes the course."""
+    one would have. The course is over the optimizer steps that the model takes: the actor takes none on the rollouts of
+    criticOnlySteps, and after one that is skipped as not finite the next has its rate. A field that changes their
+    number (rollout.numRollouts, globalBatchSize ...) changes the course of a job that exists."""
     min_learning_rate: float = Field(default=0.0, ge=0, le=1)
     """Where Linear and Cosine end."""
     beta1: float = Field(default=0.9, ge=0, lt=1)

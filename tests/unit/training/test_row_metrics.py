@@ -12,6 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rljob_workers.algorithms.metric_totals import Total
+from rljob_workers.algorithms.objective import Reduction
 from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.packed import RowExtra, pack_rows
 from rljob_workers.trainers.data_parallel import SingleRank
@@ -99,13 +101,23 @@ def test_rows_without_the_column_have_no_metrics() -> None:
 
 
 def test_a_report_has_so_many_names_whichever_rank_made_them_up() -> None:
-    names = [f"n{number:04}" for number in range(MAX_NAMES + 50)]
+    names = [f"rollout/n{number:04}" for number in range(MAX_NAMES + 50)]
     one, other = ({name: RowSum(1.0, 1) for name in part} for part in (names[:-10], names[10:]))
     found = on_all_ranks([RowMetricTotals(dict(one)), RowMetricTotals(dict(other))])[0]
-    assert list(found.means()) == [f"rollout/{name}" for name in names[:MAX_NAMES]]
-    assert all(found.sums[name].rows == 2 for name in names[10:MAX_NAMES])
+    assert list(found.means()) == names[:MAX_NAMES]
+    assert all(found.sums[name].count == 2 for name in names[10:MAX_NAMES])
 
 
 def test_a_figure_of_the_step_itself_is_not_replaced() -> None:
     of_rows = RowMetricTotals({"reward/mean": RowSum(9.0, 1), "reward/a": RowSum(3.0, 2)})
     assert beside({"reward/mean": 0.5}, of_rows) == {"reward/mean": 0.5, "reward/a": 1.5}
+
+
+def test_what_a_loss_names_is_a_mean_over_the_tokens_of_all_ranks_and_steps() -> None:
+    """(2 + 4) / (4 + 1) of two steps and a rank, and (1 + 3) / 8 of one step of each; no rank must know all names."""
+    one, other = RowMetricTotals(), RowMetricTotals()
+    one.add_loss({"large": Total(Reduction.TOKEN_MEAN, (2.0, 3.0)), "kept": Total(Reduction.TOKEN_MEAN, (0.0, 0.0))})
+    one.add_loss({"large": Total(Reduction.TOKEN_MEAN, (4.0, 2.0)), "small/x": Total(Reduction.TOKEN_MEAN, (1.0, 6.0))})
+    other.add_loss({"small/x": Total(Reduction.TOKEN_MEAN, (3.0, 2.0))})
+    for found in on_all_ranks([one, other]):
+        assert found.means() == {"loss/large": 1.2, "loss/small/x": 0.5}

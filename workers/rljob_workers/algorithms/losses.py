@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import torch
@@ -21,6 +21,9 @@ class TokenLosses:
     is_clipped: torch.Tensor
     """1.0 where a bound decides the loss. With `ppo_clip` and `gspo` the token has no gradient then, with `cispo` the
     largest that the bound leaves it."""
+    metrics: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """Figures that a user's loss adds, by name: each [tokens], reported as `loss/NAME`, the mean over the tokens of the
+    step that count."""
 
 
 PolicyLoss: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, MaskedRows], TokenLosses]

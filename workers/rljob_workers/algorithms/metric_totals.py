@@ -90,6 +90,28 @@ def values_of(totals: Totals) -> dict[str, float]:
     return {name: value for name, total in totals.items() if (value := total.value) is not None}
 
 
+class OwnTotals:
+    """Means over tokens of what a user's loss has named itself, of this rank's rows of one optimizer step."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, torch.Tensor] = {}
+
+    def add(self, own: Mapping[str, torch.Tensor], rows: MaskedRows) -> None:
+        """Adds one micro-batch; what is computed on a device stays there until it is read."""
+        for name, values in own.items():
+            total = torch.stack([torch.where(rows.masks > 0, values, 0.0).sum(), rows.masks.sum()]).double()
+            self._sums[name] = self._sums[name] + total if name in self._sums else total
+
+    def read(self) -> dict[str, Total]:
+        """Over all that was added. One that is not finite is left out: it would be all of the mean."""
+        found = {name: Total(Reduction.TOKEN_MEAN, tuple(sums.tolist())) for name, sums in self._sums.items()}
+        return {name: total for name, total in found.items() if math.isfinite(total.sums[0])}
+
+    def clear(self) -> None:
+        """The step is over."""
+        self._sums.clear()
+
+
 _LOSS, _NORMALISER, _TOKENS, _ROWS, _FIRST = range(5)
 
 

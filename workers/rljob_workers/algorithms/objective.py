@@ -162,6 +162,8 @@ class LossSums:
     """[tokens], without their weights; 0 where the weight is 0."""
     metrics: Mapping[str, MetricValues] = field(default_factory=dict)
     """By name, for each of the objective's metrics."""
+    own: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """What a user's loss adds to them: names that are not known before it is called, [tokens], without a gradient."""
 
 
 class Objective(ABC):

@@ -187,7 +187,7 @@ class PolicyObjective(Objective):
         if self._entropy_bonus:
             loss = loss - self._entropy_bonus * unmasked(outputs.of(Output.ENTROPY))
         loss = unmasked(loss)  # a user's loss may be anything where all that it was given is 0
-        return LossSums(loss @ weights.to(loss.dtype), loss.detach(), metrics)
+        return LossSums(loss @ weights.to(loss.dtype), loss.detach(), metrics, losses.metrics)
 
 
 def _of_engine(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from rljob_workers.algorithms.metric_totals import StepTotals, Totals
+from rljob_workers.algorithms.metric_totals import OwnTotals, StepTotals, Totals
 from rljob_workers.algorithms.objective import MaskedRows, Output, Outputs
 from rljob_workers.models.weight_source import full_folder
 from rljob_workers.tensors.columns import Column
@@ -223,6 +223,7 @@ class ModelTrainer(ModelForward, Trainer):
         self._skipping = Skipping(config.max_skipped_steps)
         self._norms = NormWatch(config.norm_multiple)
         self._suspects = Suspects()
+        self._own = OwnTotals()
 
     def load(self, source: WeightSource) -> None:
         """Replaces all weights, or none; the optimizer's state stays."""
@@ -270,13 +271,13 @@ class ModelTrainer(ModelForward, Trainer):
         skipped = self._skipping.judge(number, mean, norm, self._suspects)
         optimizer = self._config.optimizer
         rate = optimizer.learning_rate.of(number - 1)
-        warning = None
+        own, warning = self._own.read(), None
         if skipped is None:
             warning = self._norms.judge(number, norm, self._suspects)
             self._staging.settle()
             self._model.step(optimizer.clipping(norm))
         self._clear()
-        return OptimizerStepResult(mean, norm, rate, totals, skipped, warning)
+        return OptimizerStepResult(mean, norm, rate, totals, skipped, own, warning)
 
     def export(self) -> Iterator[Bucket]:
         """This rank's tensors."""
@@ -300,6 +301,7 @@ class ModelTrainer(ModelForward, Trainer):
         self._model.clear_gradient()
         self._sums.clear(self._model.totals)
         self._suspects.clear()
+        self._own.clear()
 
     def _loss_of(self, rows: TrainRows, weights: torch.Tensor, part: RowRange, outputs: Outputs) -> torch.Tensor:
         columns = rows.between(part, self._model.device)
@@ -307,6 +309,7 @@ class ModelTrainer(ModelForward, Trainer):
         own = weights[part.first_token : part.last_token].to(self._model.device)
         sums = self._objective.loss(outputs, columns, masked, own)
         self._sums.add(self._model.totals, sums, masked)
+        self._own.add(sums.own, masked)
         self._suspects.add(rows, part, sums.token_losses)
         return sums.loss
 

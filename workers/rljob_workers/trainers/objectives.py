@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rljob_api.spec.algorithm import DEFAULT_LOSS, Correction, Loss, LossAggregation, RatioLevel
 from rljob_workers.algorithms.aggregation import constant, sequence_mean, sequence_sum, token_mean
@@ -22,7 +22,8 @@ from rljob_workers.algorithms.corrections import (
 from rljob_workers.algorithms.kl import KL_ESTIMATES
 from rljob_workers.algorithms.losses import ClipBounds, Temperatures, cispo, gspo, ppo_clip, reinforce, sapo
 from rljob_workers.algorithms.policy import KlTerm, PolicyObjective
-from rljob_workers.user_functions import Signature, load
+from rljob_workers.user_algorithms import OwnAggregation, OwnCorrection, OwnLoss
+from rljob_workers.user_functions import Signature
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -124,14 +125,14 @@ def _loss(algorithm: AlgorithmSpec) -> PolicyLoss:
     name = algorithm.loss or DEFAULT_LOSS
     if name in LOSSES:
         return LOSSES[name](algorithm.clip)
-    return _loaded(algorithm, "loss", name, _OWN_LOSS)  # type: ignore[no-any-return]  # a user's
+    return OwnLoss.load(algorithm, "loss", name, _OWN_LOSS)  # type: ignore[no-any-return]
 
 
 def _aggregation(algorithm: AlgorithmSpec, max_new_tokens: int) -> Aggregation:
     name = algorithm.loss_aggregation
     if name in AGGREGATIONS:
         return AGGREGATIONS[name](algorithm.constant_length or max_new_tokens)
-    return _loaded(algorithm, "lossAggregation", name, _OWN_AGGREGATION)  # type: ignore[no-any-return]  # a user's
+    return OwnAggregation.load(algorithm, "lossAggregation", name, _OWN_AGGREGATION)  # type: ignore[no-any-return]
 
 
 def correction_of(algorithm: AlgorithmSpec) -> Correct | None:
@@ -147,8 +148,4 @@ def _weights(algorithm: AlgorithmSpec) -> Correct | None:
     correction = algorithm.correction
     if correction.kind in CORRECTIONS:
         return CORRECTIONS[correction.kind](correction)
-    return _loaded(algorithm, "correction.kind", correction.kind, _OWN_CORRECTION)  # type: ignore[no-any-return]
-
-
-def _loaded(algorithm: AlgorithmSpec, field: str, name: str, wanted: Signature) -> Any:  # noqa: ANN401 - a user's
-    return load(f"algorithm.{field}", name, "algorithm.path", algorithm.path, wanted)
+    return OwnCorrection.load(algorithm, "correction.kind", correction.kind, _OWN_CORRECTION)  # type: ignore[no-any-return]

@@ -54,7 +54,7 @@ def some_initial_weights(
 def trainer_config(spec: RLJobSpec) -> TrainerConfig:
     """The actor's slice of the job."""
     objective = policy_objective(spec.algorithm, spec.rollout.sampling.max_new_tokens)
-    optimizer = optimizer_config(spec.training.optimizer, total_steps(spec))
+    optimizer = optimizer_config(spec.training.optimizer, actor_steps(spec))
     return _trainer_config(spec, objective, optimizer, LEADING_ROLE.value)
 
 
@@ -117,10 +117,18 @@ def micro_batch_limits(training: TrainingSpec) -> MicroBatchLimits:
 
 
 def total_steps(spec: RLJobSpec) -> int:
-    """Optimizer steps of the whole job."""
+    """Optimizer steps on all rollouts of the job."""
+    return spec.rollout.num_rollouts * _steps_of_rollout(spec)
+
+
+def actor_steps(spec: RLJobSpec) -> int:
+    """Those of the actor: it takes none on the rollouts of training.criticOnlySteps."""
+    return max(0, spec.rollout.num_rollouts - (spec.training.critic_only_steps or 0)) * _steps_of_rollout(spec)
+
+
+def _steps_of_rollout(spec: RLJobSpec) -> int:
     rollout, training = spec.rollout, spec.training
-    steps = rollout.batch_size * rollout.samples_per_prompt // training.global_batch_size
-    return rollout.num_rollouts * steps * training.epochs_per_rollout
+    return rollout.batch_size * rollout.samples_per_prompt // training.global_batch_size * training.epochs_per_rollout
 
 
 def optimizer_config(optimizer: OptimizerSpec, steps: int) -> AdamWConfig:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
-
 from rljob_api.names import WeightVersion
 from rljob_api.spec import RLJobSpec
 from rljob_workers import pipeline
@@ -31,7 +29,7 @@ from rljob_workers.trainers.mesh import Mesh
 from rljob_workers.trainers.row_shares import score_shared
 from rljob_workers.trainers.settings import CriticSettings
 from rljob_workers.training.gang_loop import GangLoop, GangParts, slicing_of
-from rljob_workers.training.learnt_tokens import LearntTokens
+from rljob_workers.training.learnt_tokens import LearntTokens, critic_rows
 from rljob_workers.training.reporting import CriticReports
 from rljob_workers.training.saving import SaveConfig, Saves
 from rljob_workers.training.turns import Turns
@@ -87,11 +85,8 @@ class CriticLoop(GangLoop):
         self._values.serve_again(range(self.rollout_id, self.rollout_id + 1))
 
     def rows_of(self, part: TrainingSlice) -> TrainRows:
-        """With masks that leave out what nothing may be learnt from."""
-        batch = part.batch
-        columns = {column: batch.columns[column] for column in Column if column in batch.columns}
-        columns[Column.LOSS_MASKS] = self.learnt.masks(batch)
-        return TrainRows(columns, torch.from_numpy(batch.rows.astype("int64")))
+        """With every sample that has a score, also those that the policy leaves out."""
+        return critic_rows(part.batch)
 
     def _leaves(self) -> bool:
         """False; where the roles that train leave at version r, Draining is raised. A collective."""

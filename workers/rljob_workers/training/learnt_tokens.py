@@ -1,4 +1,4 @@
-"""Which rows and tokens of a batch are learnt from, and the batch as a trainer takes it.
+"""Which rows and tokens of a batch are learnt from, and the batch as the trainers of policy and critic take it.
 
 For the loops that train. Pure. Rows that nothing is learnt from stay in the batch, masked: what ranks are dealt is
 fixed.
@@ -24,7 +24,7 @@ from rljob_workers.transfer_queue.types import Batch
 
 @dataclass(frozen=True, slots=True)
 class LearntTokens:
-    """What of its rows a job learns from."""
+    """What of its rows the policy of a job learns from."""
 
     truncated: Truncated
     """Whether anything is learnt from samples that were cut off."""
@@ -80,6 +80,19 @@ def train_rows(
     columns[Column.LOSS_MASKS] = learnt.masks(batch, passed)
     # No version is newer than that of the rollout.
     columns[Column.IS_CURRENT] = made_since(batch, batch.rollout_id)
+    return TrainRows(columns, torch.from_numpy(batch.rows.astype(np.int64)))
+
+
+def critic_rows(batch: Batch) -> TrainRows:
+    """The batch as a critic takes it: it learns from every token that the model drew in a sample with a score.
+
+    What the policy leaves out (answers that were cut off, groups without variance, tokens that are too old) has returns
+    all the same. Left out here, the value of a beginning would be expected of those answers alone that the policy
+    learns from: of a beginning that mostly runs to the limit, what the few that ended have got.
+    """
+    columns = {column: batch.columns[column] for column in Column if column in batch.columns}
+    masks, valid = batch.columns[Column.LOSS_MASKS], batch.columns[Column.VALID].values.bool()
+    columns[Column.LOSS_MASKS] = Jagged(masks_of_rows(masks.values, masks.offsets.diff(), valid), masks.offsets)
     return TrainRows(columns, torch.from_numpy(batch.rows.astype(np.int64)))
 
 

@@ -1,7 +1,7 @@
-"""The metrics that rows carry, of rewards and of rollout functions: their means over a rollout, over all ranks.
+"""Metrics that users' functions name: what rows carry of rewards and rollout functions, and what a loss has counted.
 
 Their names are known only once rows have come, and may differ by rank: ranks add them up once a rollout, as bytes.
-Those of a rollout function, and the reward of a greedy answer, are reported as `rollout/NAME`.
+Those of a rollout function, and the reward of a greedy answer, are reported as `rollout/NAME`, a loss's as `loss/NAME`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 import orjson
 import torch
 
+from rljob_workers.algorithms.metric_totals import Totals
 from rljob_workers.rewards.metrics import PREFIX
 from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.packed import unpack_rows
@@ -28,22 +29,26 @@ MAX_NAMES = 400
 OF_ROLLOUT = "rollout/"
 
 
+OF_LOSS = "loss/"
+
+
 _NUMBER_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class RowSum:
-    """One metric over the rows that have it."""
+    """One metric over the rows, or tokens, that have it."""
 
     total: float
-    rows: int
+    count: float
 
 
 @dataclass(slots=True)
 class RowMetricTotals:
-    """The metrics of a rollout's rows, added up: of a slice, of a rank, of all ranks."""
+    """Metrics of a rollout, added up: of a slice, of a rank, of all ranks."""
 
     sums: dict[str, RowSum] = field(default_factory=dict)
+    """By the name in the report."""
 
     def add_batch(self, batch: Batch) -> None:
         """Adds the rows of a slice. Raises CorruptPack. What is not finite is left out: it would be all of the mean."""
@@ -52,7 +57,12 @@ class RowMetricTotals:
         for row in unpack_rows(batch.columns[Column.EXTRA]):
             for name, value in row.metrics.items():
                 if math.isfinite(value):
-                    self._add(name, RowSum(value, 1))
+                    self._add(_reported(name), RowSum(value, 1))
+
+    def add_loss(self, own: Totals) -> None:
+        """Adds what a user's loss has named in an optimizer step."""
+        for name, total in own.items():
+            self._add(f"{OF_LOSS}{name}", RowSum(*total.sums))
 
     def add(self, other: RowMetricTotals) -> None:
         """Adds those of other rows."""
@@ -60,8 +70,8 @@ class RowMetricTotals:
             self._add(name, one)
 
     def means(self) -> dict[str, float]:
-        """Over the rows that have each, by the name in the report; at most `MAX_NAMES`."""
-        return {_reported(name): self.sums[name].total / self.sums[name].rows for name in self._first()}
+        """Over the rows or tokens that have each; at most `MAX_NAMES`."""
+        return {name: self.sums[name].total / self.sums[name].count for name in self._first()}
 
     def to_bytes(self) -> bytes:
         """For other ranks: JSON, whose floats are exact; no bytes where there is nothing."""
@@ -73,8 +83,10 @@ class RowMetricTotals:
         return cls({name: RowSum(*one) for name, one in orjson.loads(data).items()} if data else {})
 
     def _add(self, name: str, one: RowSum) -> None:
+        if not one.count:
+            return  # all tokens of the step were masked
         before = self.sums.get(name, RowSum(0.0, 0))
-        self.sums[name] = RowSum(before.total + one.total, before.rows + one.rows)
+        self.sums[name] = RowSum(before.total + one.total, before.count + one.count)
 
     def _first(self) -> list[str]:
         """What is first over all ranks is first on each that has it, so that no rank's part of it is missing."""

@@ -227,7 +227,8 @@ class RolloutTally:
     totals: list[Totals] = field(default_factory=list)
     """The objective's metrics of each step."""
     carried: RowMetricTotals = field(default_factory=RowMetricTotals)
-    """The metrics of the rows of every first-pass slice: of this rank, and for the report of all ranks."""
+    """The metrics of the rows of every first-pass slice, and of a user's loss: of this rank, and for the report of all
+    ranks."""
     learning_rate: float = 0.0
     """Of the last step."""
     skipped_steps: int = 0
@@ -240,6 +241,7 @@ class RolloutTally:
         self.losses.append(result.loss)
         self.grad_norms.append(result.grad_norm)
         self.totals.append(result.totals)
+        self.carried.add_loss(result.own)
         self.learning_rate = result.learning_rate
 
     def report(
