@@ -184,12 +184,13 @@ def _metrics(results: Sequence[SampleResult], spec: EvaluationSetSpec) -> dict[s
 def _of_rewards(rewards: Sequence[Sequence[float]], spec: EvaluationSetSpec) -> dict[str, float]:
     k = spec.samples_per_prompt
     means = [fmean(of_prompt) for of_prompt in rewards]
-    found = {f"mean@{k}": fmean(means)}
+    mean_of_all = fmean(means)
+    found = {f"mean@{k}": mean_of_all}
     if k > 1:
         found[f"std@{k}"] = fmean(map(pstdev, rewards))
     if len(means) > 1:
         found["mean_error"] = math.sqrt(
-            math.fsum((mean - fmean(means)) ** 2 for mean in means) / (len(means) - 1) / len(means)
+            math.fsum((mean - mean_of_all) ** 2 for mean in means) / (len(means) - 1) / len(means)
         )
     for size in sorted({*(1 << power for power in range(k.bit_length())), k}):
         of_prompts = [
