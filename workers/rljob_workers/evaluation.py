@@ -6,7 +6,7 @@ Rollouts make results, the coordinator the metrics. Pure, and without torch.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean, pstdev
@@ -40,12 +40,15 @@ def is_of(digest: str, spec: EvaluationSpec, seed: int) -> bool:
 
 def prompt_of(number: int, digest: str, sets: Sequence[EvaluationSetSpec]) -> tuple[str, int]:
     """The set of a sample, and its prompt's place in it."""
-    sizes = [int(part.partition("/")[0]) for part in digest.partition(":")[2].split(",")]
-    for size, each in zip(sizes, sets, strict=True):
+    for size, each in zip(_sizes(digest), sets, strict=True):
         if number < size:
             return each.name, number // each.samples_per_prompt
         number -= size
     raise ValueError(f"sample {number} is of none of the sets")
+
+
+def _sizes(digest: str) -> list[int]:
+    return [int(part.partition("/")[0]) for part in digest.partition(":")[2].split(",")]
 
 
 def _spec_digest(spec: EvaluationSpec, seed: int) -> str:
@@ -143,6 +146,28 @@ def sentence_of(metrics: Mapping[str, float], sets: Sequence[EvaluationSetSpec])
         shown = [f"{name} {metrics[key]:.4f}" for name in names if (key := f"{PREFIX}{each.name}/{name}") in metrics]
         parts.append(f"{each.name} {', '.join(shown) if shown else 'has no sample with a score'}")
     return "; ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """Samples of an evaluation that were scored or set aside."""
+
+    digest: str
+    numbers: Sequence[int]
+
+
+def sentence_of_unfinished(version: int, scored: Scored | None, sets: Sequence[EvaluationSetSpec]) -> str:
+    """How far the evaluation of a version has come, and what becomes of it, for an event; None: it has not begun."""
+    if scored is None:
+        names = ", ".join(each.name for each in sets)
+        return f"Version {version} is not evaluated yet ({names}). Its evaluation begins when the job goes on."
+    done = Counter(prompt_of(number, scored.digest, sets)[0] for number in scored.numbers)
+    sizes = zip(_sizes(scored.digest), sets, strict=True)
+    shown = ", ".join(f"{each.name} {done[each.name]} of {size} samples" for size, each in sizes)
+    return (
+        f"The evaluation of version {version} is not finished: {shown} are scored. They stand, and the others are"
+        " scored when the job goes on, before its next optimizer step."
+    )
 
 
 def main_figures(metrics: Mapping[str, float], sets: Sequence[EvaluationSetSpec]) -> list[SetFigure]:
