@@ -6,7 +6,7 @@ Rollouts make results, the coordinator the metrics. Pure, and without torch.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean, pstdev
@@ -40,12 +40,15 @@ def is_of(digest: str, spec: EvaluationSpec, seed: int) -> bool:
 
 def prompt_of(number: int, digest: str, sets: Sequence[EvaluationSetSpec]) -> tuple[str, int]:
     """The set of a sample, and its prompt's place in it."""
-    sizes = [int(part.partition("/")[0]) for part in digest.partition(":")[2].split(",")]
-    for size, each in zip(sizes, sets, strict=True):
+    for size, each in zip(_sizes(digest), sets, strict=True):
         if number < size:
             return each.name, number // each.samples_per_prompt
         number -= size
     raise ValueError(f"sample {number} is of none of the sets")
+
+
+def _sizes(digest: str) -> list[int]:
+    return [int(part.partition("/")[0]) for part in digest.partition(":")[2].split(",")]
 
 
 def _spec_digest(spec: EvaluationSpec, seed: int) -> str:
@@ -145,6 +148,28 @@ def sentence_of(metrics: Mapping[str, float], sets: Sequence[EvaluationSetSpec])
     return "; ".join(parts)
 
 
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """Samples of an evaluation that were scored or set aside."""
+
+    digest: str
+    numbers: Sequence[int]
+
+
+def sentence_of_unfinished(version: int, scored: Scored | None, sets: Sequence[EvaluationSetSpec]) -> str:
+    """How far the evaluation of a version has come, and what becomes of it, for an event; None: it has not begun."""
+    if scored is None:
+        names = ", ".join(each.name for each in sets)
+        return f"Version {version} is not evaluated yet ({names}). Its evaluation begins when the job goes on."
+    done = Counter(prompt_of(number, scored.digest, sets)[0] for number in scored.numbers)
+    sizes = zip(_sizes(scored.digest), sets, strict=True)
+    shown = ", ".join(f"{each.name} {done[each.name]} of {size} samples" for size, each in sizes)
+    return (
+        f"The evaluation of version {version} is not finished: {shown} are scored. They stand, and the others are"
+        " scored when the job goes on, before its next optimizer step."
+    )
+
+
 def main_figures(metrics: Mapping[str, float], sets: Sequence[EvaluationSetSpec]) -> list[SetFigure]:
     """mean@k of each set that has one."""
     names = [(each.name, f"mean@{each.samples_per_prompt}") for each in sets]
@@ -184,12 +209,13 @@ def _metrics(results: Sequence[SampleResult], spec: EvaluationSetSpec) -> dict[s
 def _of_rewards(rewards: Sequence[Sequence[float]], spec: EvaluationSetSpec) -> dict[str, float]:
     k = spec.samples_per_prompt
     means = [fmean(of_prompt) for of_prompt in rewards]
-    found = {f"mean@{k}": fmean(means)}
+    mean_of_all = fmean(means)
+    found = {f"mean@{k}": mean_of_all}
     if k > 1:
         found[f"std@{k}"] = fmean(map(pstdev, rewards))
     if len(means) > 1:
         found["mean_error"] = math.sqrt(
-            math.fsum((mean - fmean(means)) ** 2 for mean in means) / (len(means) - 1) / len(means)
+            math.fsum((mean - mean_of_all) ** 2 for mean in means) / (len(means) - 1) / len(means)
         )
     for size in sorted({*(1 << power for power in range(k.bit_length())), k}):
         of_prompts = [

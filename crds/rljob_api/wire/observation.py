@@ -145,6 +145,8 @@ class CoordinatorStatus(WireModel):
     """Last step reported in the current epoch's history."""
     last_step: StepReport | None
     evaluation: EvaluationObservation | None = None
+    is_evaluating_last: bool = False
+    """The last version is recorded, and its evaluation is not over: the job is complete once it is."""
     pods: Annotated[list[PodObservation], ONE_PROBLEM]
     failures: Annotated[list[Failure], ONE_PROBLEM]
     """Not yet acknowledged, oldest first."""
@@ -174,6 +176,8 @@ class EventKind(StrEnum):
     PUBLISHED = "Published"
     EVALUATED = "Evaluated"
     """All samples of an evaluation of a version are scored."""
+    EVALUATION_UNFINISHED = "EvaluationUnfinished"
+    """The job was saved while a version was being evaluated: that goes on with the job."""
     RECORDED = "CheckpointRecorded"
     CHECKPOINT_GIVEN_UP = "CheckpointGivenUp"
     """A rank's part of it did not come in time; the record before stands."""

@@ -118,6 +118,7 @@ class NoticeKind(StrEnum):
     STEP_SKIPPED = "StepSkipped"
     GRADIENT_SPIKE = "GradientSpike"
     ENGINE_STALLED = "EngineStandsStill"
+    EVALUATION_UNFINISHED = "EvaluationUnfinished"
 
 
 class Notice(WireModel):

@@ -43,13 +43,13 @@ def ends_at(observed: Observed, status: RLJobStatus, now: float) -> list[float]:
 def _finished(observed: Observed, status: RLJobStatus) -> Succeed | None:
     """The last version is recorded, not only published: a success that a crash could take back is none.
 
-    The last one is numRollouts, or the one at which stopWhen holds.
+    The last one is numRollouts, which is evaluated first where the job has sets, or the one at which stopWhen holds.
     """
     coordinator = observed.coordinator
     if coordinator is None or coordinator.recorded is None:
         return None
     if coordinator.recorded >= observed.num_rollouts:
-        return Succeed()
+        return None if coordinator.is_evaluating_last else Succeed()
     stop = coordinator.stop
     if stop is None or coordinator.recorded < stop.version:
         return None

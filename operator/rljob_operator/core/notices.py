@@ -98,6 +98,7 @@ def _with_drain(status: RLJobStatus, reason: Reason, message: str, now: float) -
 
 REPORTED: Mapping[str, Reason] = {
     EventKind.EVALUATED: Reason.EVALUATED,
+    EventKind.EVALUATION_UNFINISHED: Reason.EVALUATION_UNFINISHED,
     EventKind.UNIT_LOST: Reason.STORAGE_UNIT_LOST,
     EventKind.ROWS_LOST: Reason.ROWS_LOST,
     EventKind.COLUMNS_CHANGED: Reason.COLUMNS_CHANGED,

@@ -134,6 +134,8 @@ class Reason(StrEnum):
     """Fewer rollout replicas are wanted: the highest ones drain, then go."""
     EVALUATED = "Evaluated"
     """A version was evaluated (spec.evaluation); the message has the means."""
+    EVALUATION_UNFINISHED = "EvaluationUnfinished"
+    """The job was saved while a version was being evaluated: that goes on with the job."""
     ACTOR_STARVED = "ActorStarved"
     """Autoscaling: the actor waited for rows for longer than rollouts were idle."""
     ROLLOUTS_IDLE = "RolloutsIdle"

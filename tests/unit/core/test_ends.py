@@ -73,6 +73,18 @@ def test_a_trained_last_step_without_its_record_is_no_success() -> None:
     assert decide(with_coordinator(make_running(), recorded=99, step=99), NOW).status.phase is Phase.RUNNING
 
 
+def test_a_last_version_that_is_being_evaluated_is_no_success_yet() -> None:
+    recorded = with_coordinator(make_running(), recorded=100, step=99, is_evaluating_last=True)
+    assert decide(recorded, NOW).status.phase is Phase.RUNNING
+    assert decide(with_coordinator(recorded, is_evaluating_last=False), NOW).status.phase is Phase.SUCCEEDED
+
+
+def test_a_drain_that_finds_the_last_version_recorded_and_not_evaluated_is_an_interruption() -> None:
+    recorded = with_coordinator(make_running(), recorded=100, step=99, is_evaluating_last=True)
+    over = decide(replace(all_exited(recorded), interrupted_at=NOW), NOW + DRAIN_LIMIT_SECONDS)
+    assert over.status.phase is Phase.INTERRUPTED
+
+
 STOP = StopReached(version=WeightVersion(40), message="stopWhen holds: reward of step 39 is 1, above 0.9")
 
 

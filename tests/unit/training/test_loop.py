@@ -19,6 +19,10 @@ from hypothesis import strategies as st
 
 from rljob_api.names import RolloutId
 from rljob_api.spec.algorithm import Truncated
+from rljob_api.spec.data import DataSpec
+from rljob_api.spec.evaluation import EvaluationSetSpec, EvaluationSpec
+from rljob_api.wire.ranks import NoticeKind
+from rljob_workers.evaluation import Scored
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
@@ -92,6 +96,10 @@ class Rank:
     pulses: int = 0
     version: int = 0
     stops: bool = False
+    evaluation_takes: int = 0
+    """So many looks at an evaluation until it is over."""
+    scored_at_end: Scored | None = None
+    notices: list[tuple[NoticeKind, str]] = field(default_factory=list)
     counters: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     welcome: Any = field(default_factory=lambda: SimpleNamespace(restore=SimpleNamespace(version=0)))
 
@@ -116,6 +124,23 @@ class Rank:
             self.late[rollout_id, index] -= 1
             return NotReady(f"batch {index} of train_{rollout_id}")
         return make_batch([0, 0], [0.0, 1.0], [1, 2])
+
+    @property
+    def evaluation(self) -> Rank:
+        return self
+
+    def is_over(self, version: int, timeout: float) -> bool:
+        del timeout
+        self.did.append(f"asks for evaluation {version}")
+        self.evaluation_takes -= 1
+        return self.evaluation_takes < 0
+
+    def scored(self, version: int) -> Scored | None:
+        del version
+        return self.scored_at_end
+
+    def notify(self, kind: NoticeKind, message: str) -> None:
+        self.notices.append((kind, message))
 
     def num_micro_batches(self, rows: object) -> int:
         del rows
@@ -168,6 +193,7 @@ def run(
     monkeypatch: pytest.MonkeyPatch,
     critic_only: int = 0,
     sample_filter: SampleFilter | None = None,
+    evaluation: EvaluationSpec | None = None,
 ) -> None:
     """All ranks to their ends, each in a thread."""
     monkeypatch.setattr("rljob_workers.training.loop.train_rows", lambda batch, *_: SLICE)
@@ -176,7 +202,7 @@ def run(
 
     def live(number: int, rank: Any) -> None:
         slicing = Slicing("actor_train", 12 * SLICES, 12 * SLICES_PER_STEP, SLICES_PER_STEP, number, len(ranks))
-        config = ActorConfig(ROLLOUTS, PASSES, critic_only, proximal, 1.0, LearntTokens(Truncated.KEEP, None), None)
+        config = ActorConfig(ROLLOUTS, PASSES, critic_only, proximal, 1.0, LearntTokens(Truncated.KEEP, None), evaluation)
         group = Threads(number, meeting)
         rank.mesh = data_parallel(group)
         try:
@@ -231,6 +257,67 @@ def test_ranks_go_on_together_and_leave_together_where_no_weights_have_moved(
         trained = ROLLOUTS - critic_only
         assert first.count("step") == trained * PASSES * SLICES // SLICES_PER_STEP
         assert first.count("log-probs") == (trained * SLICES if proximal is Proximal.ROLLOUT else 0)
+
+
+SETS = EvaluationSpec(
+    sets=[
+        EvaluationSetSpec(name="long", data=DataSpec(prompts="p.jsonl"), samples_per_prompt=2),
+        EvaluationSetSpec(name="greedy", data=DataSpec(prompts="p.jsonl")),
+    ],
+    every_steps=2,
+    at_start=True,
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    world=st.integers(1, 3),
+    takes=st.lists(st.integers(0, 4), min_size=3, max_size=3),
+    reported=st.tuples(drains, drains, drains),
+)
+def test_no_weights_leave_a_version_that_is_evaluated_and_a_drain_ends_the_wait(
+    world: int, takes: list[int], reported: tuple[int | None, ...]
+) -> None:
+    ranks = [Rank({}, drains_after) for drains_after in reported[:world]]
+    for rank, looks in zip(ranks, takes, strict=False):
+        rank.evaluation_takes = looks
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        run(ranks, Proximal.QUEUE, monkeypatch, evaluation=SETS)
+    for rank in ranks:
+        before = rank.did.index("step") if "step" in rank.did else len(rank.did)
+        asked = rank.did[:before].count("asks for evaluation 0")
+        assert before == len(rank.did) or asked > takes[ranks.index(rank)], "a step came before the evaluation was over"
+        assert "accumulate" in rank.did[:before] or asked <= 1, "gradients wait for no evaluation"
+        assert rank.did.count("finish") == 1
+
+
+@pytest.mark.parametrize(
+    ("scored", "message"),
+    [
+        pytest.param(
+            Scored("d:8/2,4/1", [0, 1, 2, 8]),
+            "The evaluation of version 0 is not finished: long 3 of 8 samples, greedy 1 of 4 samples are scored. They "
+            "stand, and the others are scored when the job goes on, before its next optimizer step.",
+            id="some samples are scored",
+        ),
+        pytest.param(
+            None,
+            "Version 0 is not evaluated yet (long, greedy). Its evaluation begins when the job goes on.",
+            id="none was begun",
+        ),
+    ],
+)
+def test_a_rank_that_leaves_reports_the_evaluation_that_is_not_finished(
+    scored: Scored | None, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks = [
+        Rank({}, drains_after=20, evaluation_takes=1000, scored_at_end=scored),
+        Rank({}, None, evaluation_takes=1000),
+    ]
+    run(ranks, Proximal.QUEUE, monkeypatch, evaluation=SETS)
+    assert [rank.did.count("step") for rank in ranks] == [0, 0]
+    assert ranks[0].notices == [(NoticeKind.EVALUATION_UNFINISHED, message)]
+    assert ranks[1].notices == []
 
 
 def test_what_is_agreed_is_what_all_can_and_any_must() -> None:

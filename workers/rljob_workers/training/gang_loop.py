@@ -152,6 +152,16 @@ class GangLoop(ABC):
             pass  # all ranks alike, at the same agreement
         self.saves.finish()
         idle_until_ordered(session)
+        self.end()
+
+    def end(self) -> None:  # noqa: B027 -- most roles have nothing to report
+        """This rank leaves, with the version reached recorded."""
+
+    def await_leave(self) -> None:  # noqa: B027 -- most roles wait for nothing but their turn
+        """Until the weights may leave version r; called by all ranks of the gang in step, before their turn.
+
+        Raises Draining where the roles leave at version r instead.
+        """
 
     def account(self, pass_index: int, part: TrainingSlice) -> None:
         """A slice was trained on; a collective. Audit first, then the commit: what is consumed has its lines."""
@@ -241,20 +251,26 @@ class GangLoop(ABC):
                 self.account(pass_index, part)
 
     def train_slice(self, part: TrainingSlice) -> None:
-        """One slice, and the optimizer step that it ends."""
+        """One slice, and the optimizer step that it ends.
+
+        Gradients change no weights: what the first step of a rollout has to wait for goes on beside them.
+        """
         rows, gang = self.rows_of(part), self.gang
         count = self.await_others(f"slice {part.index} of train_{self._rollout_id}", rows)
-        if part.ends_step:
-            self.leave_version()
-        if not self.computes:
+        if self.computes:
+            with gang.timeline.span("train", r=self._rollout_id, rows=len(part.batch.rows)):
+                gang.trainer.accumulate(rows, self.pulse, num_micro_batches=count, ends_step=part.ends_step)
+        if not part.ends_step:
             return
-        with gang.timeline.span("train", r=self._rollout_id, rows=len(part.batch.rows)):
-            gang.trainer.accumulate(rows, self.pulse, num_micro_batches=count, ends_step=part.ends_step)
-            if part.ends_step:
+        self.leave_version()
+        if self.computes:
+            with gang.timeline.span("train", r=self._rollout_id, rows=0):
                 self._take_step()
 
     def leave_version(self) -> None:
         """Takes the gang's turn, once for each rollout. Raises Draining where the roles leave at version r instead."""
+        if not self._moved:
+            self.await_leave()
         while not self._moved:
             match self.gang.turns.take(self._rollout_id, drains=False):
                 case Turn.GO:

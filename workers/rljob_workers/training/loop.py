@@ -16,10 +16,12 @@ from rljob_api.names import WeightVersion
 from rljob_api.spec import RLJobSpec
 from rljob_api.spec.algorithm import ProximalPolicy
 from rljob_api.spec.evaluation import EvaluationSpec
+from rljob_api.wire.ranks import NoticeKind
 from rljob_workers import pipeline
 from rljob_workers.algorithms.objective import Output
 from rljob_workers.dcs.checkpoints.store import build_checkpoint_store
 from rljob_workers.dcs.weights import build_publisher
+from rljob_workers.evaluation import sentence_of_unfinished
 from rljob_workers.gangs.leading import leader_of_checkpoints
 from rljob_workers.gangs.rendezvous import form_group
 from rljob_workers.models.building import policy_files
@@ -141,10 +143,7 @@ class ActorLoop(GangLoop):
         self.saves.reach(WeightVersion(rollout_id + 1))
         if self.computes:
             self.saves.stage()
-        self._await_evaluation(WeightVersion(rollout_id))
         self._exports.publish()
-        if rollout_id + 1 == self._config.num_rollouts:
-            self._await_evaluation(WeightVersion(rollout_id + 1))
         # Nothing is reported, or recorded, of a version that is not visible: a rank may still be announcing its part.
         agree(mesh.gang, RankVote(False, False, 0), f"the parts of version {rollout_id + 1}")
         self.starved.count(0.0)
@@ -153,19 +152,37 @@ class ActorLoop(GangLoop):
             reports.report(rollout_id, self.tally)
         self.saves.save_if_due()
 
-    def _await_evaluation(self, version: WeightVersion) -> None:
-        """Until a version that is evaluated is: it is the newest for so long, and what is found is of it alone.
+    def await_leave(self) -> None:
+        """Until version r is evaluated, where it is to be: no optimizer step takes it away before.
 
-        Each rank asks by itself. An order to drain does not end the wait: the version that follows would be published,
-        and the evaluation never end.
+        So a drain, and any restart, finds it as the newest version, and the evaluation goes on with its weights. The
+        last version is waited for by the supervisor.
         """
-        evaluation, gang = self._config.evaluation, self.gang
-        if evaluation is None or not evaluation.is_due(version, self._config.num_rollouts):
+        version, gang = WeightVersion(self.rollout_id), self.gang
+        if not self._is_evaluated_at(version):
             return
+        waiting = f"the evaluation of version {version}"
         with gang.timeline.span("await_evaluation", version=version):
-            while not gang.queue.evaluation.is_over(version, timeout=TURN_SECONDS):
+            while True:
+                is_over = gang.queue.evaluation.is_over(version, timeout=TURN_SECONDS)
+                if self.agree(waiting, has_rows=is_over).all_have_rows:
+                    return
                 self.starved.count(0.0)  # more rollouts would not help
-                gang.session.pulse(waiting=f"the evaluation of version {version}")
+                gang.session.pulse(waiting=waiting)
+
+    def end(self) -> None:
+        """Reports an evaluation that this version's weights are needed for yet."""
+        version, evaluation = self.saves.version, self._config.evaluation
+        if evaluation is None or not self.gang.leads or not self._is_evaluated_at(version):
+            return
+        samples = self.gang.queue.evaluation
+        if not samples.is_over(version, timeout=0):
+            message = sentence_of_unfinished(version, samples.scored(version), evaluation.sets)
+            self.gang.session.notify(NoticeKind.EVALUATION_UNFINISHED, message)
+
+    def _is_evaluated_at(self, version: WeightVersion) -> bool:
+        evaluation = self._config.evaluation
+        return evaluation is not None and evaluation.is_due(version, self._config.num_rollouts)
 
     def _proximal_log_probs(self, loader: StreamingDataLoader) -> dict[int, Jagged]:
         """Of each slice, under version r; all of the rollout is waited for."""

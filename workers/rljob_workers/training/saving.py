@@ -112,9 +112,13 @@ class Saves:
         return is_due or is_candidate or self.version == count
 
     def save_if_due(self) -> None:
-        """Begins to save the version reached, whose weights are staged; returns before it is recorded."""
+        """Begins to save the version reached, whose weights are staged; returns before it is recorded.
+
+        Announced, since the checkpoint before it is waited for: a drain gives up who has not saved and announces nothing.
+        """
         if self.is_due:
-            self._save()
+            with self._session.busy(f"saving version {self.version}", self._saving_seconds()):
+                self._save()
 
     def finish(self) -> None:
         """Saves the version reached if it is not saved yet, and waits until it is recorded."""

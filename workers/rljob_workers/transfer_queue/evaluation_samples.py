@@ -12,6 +12,7 @@ from itertools import chain
 
 from rljob_api.names import WeightVersion
 from rljob_api.wire.identity import WeightId
+from rljob_workers.evaluation import Scored
 from rljob_workers.transfer_queue.control.connection import Argument, Wait
 from rljob_workers.transfer_queue.errors import ControlUnreachable, NotOpen
 from rljob_workers.transfer_queue.rank_calls import RankCalls
@@ -63,6 +64,16 @@ class EvaluationSamples:
             self.calls.change(
                 "return_evaluation", int(killed), *samples, waiting=f"{self.calls} returns {len(samples)} samples"
             )
+
+    def scored(self, version: WeightVersion) -> Scored | None:
+        """How far the evaluation of `version` has come; None where none of it was begun."""
+        waiting = f"{self.calls} looks at an evaluation"
+        deadline = self.calls.soon()
+        state = EvaluationState.parse(self.calls.read("evaluation", deadline=deadline, waiting=waiting))
+        if state.version != version:
+            return None
+        numbers = self.calls.read("evaluation_scored", deadline=deadline, waiting=waiting)
+        return Scored(state.digest, [int(number) for number in numbers])
 
     def is_over(self, version: WeightVersion, timeout: float) -> bool:
         """Whether the evaluation of `version` is over, at the latest after `timeout`.

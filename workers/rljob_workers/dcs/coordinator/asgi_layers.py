@@ -142,12 +142,12 @@ async def send_json(send: Send, status: int, body: bytes) -> None:
 
 async def _body(receive: Receive) -> bytes:
     """Of a request, whole; of one that was cut off, what came."""
-    body, more = b"", True
+    parts, more = list[bytes](), True
     while more:
         message = await receive()
-        body += message.get("body", b"")
+        parts.append(message.get("body", b""))
         more = message["type"] == "http.request" and message.get("more_body", False)
-    return body
+    return b"".join(parts)
 
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})

@@ -7,7 +7,7 @@ decides about restarts.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -88,7 +88,7 @@ class HeldWork:
         now = self._context.clock()
         received = [one for one in self._ranks.beats.values() if one.beat.incarnation.key.role is TICKET_ROLE]
         replicas = [replica_of(one.beat, now - max(one.at, silence_counts_from)) for one in received]
-        self._forget_all_but([one.incarnation for one in replicas])
+        self._forget_all_but(frozenset(one.incarnation for one in replicas))
         for incarnation in to_take_back(replicas, limit):
             if self._taken_from.get(incarnation, -1) != published:
                 self._taken_from[incarnation] = published
@@ -96,7 +96,7 @@ class HeldWork:
                 if num_tickets:
                     _LOG.info("%d tickets of %s, which does nothing, go to others", num_tickets, incarnation)
 
-    def _forget_all_but(self, living: Collection[str]) -> None:
+    def _forget_all_but(self, living: frozenset[str]) -> None:
         self._taken_from = {name: version for name, version in self._taken_from.items() if name in living}
 
 

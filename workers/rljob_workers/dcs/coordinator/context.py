@@ -116,7 +116,9 @@ class Notifier:
         self._loop = loop
         self._counts = dict.fromkeys(Topic, 0)
         self._counts_by_key: Counter[tuple[Topic, str]] = Counter()
-        self._waited_for: defaultdict[Topic, dict[str, asyncio.Future[None]]] = defaultdict(dict)
+        self._waited_for: defaultdict[Topic, defaultdict[str, set[asyncio.Future[None]]]] = defaultdict(
+            lambda: defaultdict(set)
+        )
 
     def notify(self, topic: Topic, keys: Collection[str] | None = None) -> None:
         """Wakes those who wait for the topic under one of the keys, without keys everyone; callable from any thread."""
@@ -130,20 +132,23 @@ class Notifier:
         """Returns when the topic was notified since `count` was read, or after `seconds`."""
         if self.count(topic, key) != count or seconds <= 0:
             return
-        waited_for = self._waited_for[topic].get(key)
-        if waited_for is None:
-            waited_for = self._waited_for[topic][key] = self._loop.create_future()
-        await asyncio.wait([waited_for], timeout=seconds)
+        # A future of its own: one that all wait for is searched for each of them whose wait ends without news.
+        woken, others = self._loop.create_future(), self._waited_for[topic][key]
+        others.add(woken)
+        try:
+            await asyncio.wait([woken], timeout=seconds)
+        finally:
+            others.discard(woken)
 
     def _count_up(self, topic: Topic, keys: Collection[str] | None) -> None:
         waited_for = self._waited_for[topic]
         if keys is None:
             self._counts[topic] += 1
-            woken = list(waited_for.values())
+            woken = [one for waiting in waited_for.values() for one in waiting]
             waited_for.clear()
         else:
             self._counts_by_key.update((topic, key) for key in keys)
-            woken = [waited_for.pop(key) for key in keys if key in waited_for]
+            woken = [one for key in keys for one in waited_for.pop(key, ())]
         for one in woken:
             one.set_result(None)
 

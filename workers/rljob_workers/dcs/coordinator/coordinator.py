@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rljob_api.names import Epoch
+from rljob_api.names import Epoch, WeightVersion
 from rljob_api.roles import TICKET_ROLE, TRAITS
 from rljob_api.spec import RLJobSpec
 from rljob_api.wire.checkpoints import CheckpointRecord, CheckpointRequest
@@ -148,6 +148,7 @@ class Coordinator:
             step=last.step if last is not None else _restored_step(restore),
             last_step=last,
             evaluation=None if self.evaluated is None else _observed(self.evaluated, self._context.job.spec),
+            is_evaluating_last=self._is_evaluating_last(None if recorded is None else recorded[0]),
             pods=[self._pod(hello, silent_since) for _, hello in sorted(self.launchers.by_pod().items())],
             failures=self.progress.failures(),
             queue=self.queue.observed_counts().model_copy(update={"room": self.storage.room()}),
@@ -163,6 +164,13 @@ class Coordinator:
     def evaluated(self) -> EvaluationReport | None:
         """The last evaluation of a version that is still part of the job's history."""
         return self._context.store.value(EVALUATION)
+
+    def _is_evaluating_last(self, recorded: WeightVersion | None) -> bool:
+        spec = self._context.job.spec
+        last, known = spec.rollout.num_rollouts, self.evaluated
+        if spec.evaluation is None or recorded is None or recorded < last:
+            return False
+        return known is None or known.version < last
 
     def _pod(self, hello: LauncherHello, silent_since: float) -> PodObservation:
         """As observed; no silence is counted from before `silent_since`."""

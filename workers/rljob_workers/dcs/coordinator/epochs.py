@@ -111,6 +111,9 @@ class Epochs:
     def __init__(self, context: CoordinatorContext) -> None:
         self._context = context
         self._orders = Derived(context.store, [DESIRED], lambda: {order.pod: order for order in self.desired.pods})
+        self._replicas = Derived(
+            context.store, [DESIRED], lambda: {order.pod_uid: order.pod for order in reversed(self.desired.pods)}
+        )
 
     @property
     def current(self) -> OpenEpoch:
@@ -147,7 +150,7 @@ class Epochs:
 
     def replica_of(self, pod_uid: str) -> PodKey | None:
         """Which replica a platform's pod is; None: it was not ordered (yet)."""
-        return next((order.pod for order in self.desired.pods if pod_uid and order.pod_uid == pod_uid), None)
+        return self._replicas().get(pod_uid) if pod_uid else None
 
     def drains(self, pod: PodKey) -> bool:
         """Whether a pod shall drain."""

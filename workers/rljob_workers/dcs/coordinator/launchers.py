@@ -6,6 +6,7 @@ restart of the coordinator, and ages count from its start.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ from rljob_api.wire.observation import EventKind
 from rljob_workers.dcs.coordinator.context import CoordinatorContext, Topic, fenced, not_found
 from rljob_workers.dcs.coordinator.epochs import Epochs, job_in_force
 from rljob_workers.dcs.coordinator.rank_incarnations import RankIncarnations
-from rljob_workers.dcs.coordinator.records import ENDED_LAUNCHERS, PODS, Change, Derived
+from rljob_workers.dcs.coordinator.records import ENDED_LAUNCHERS, PODS, Change, Index
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +34,12 @@ class UnorderedLaunchers:
 
     def __init__(self) -> None:
         self._hellos: dict[str, LauncherHello] = {}
+        self._of_pod: defaultdict[PodKey, dict[str, None]] = defaultdict(dict)
 
     def add(self, hello: LauncherHello) -> None:
         """It waits; twice is once."""
         self._hellos[hello.launcher] = hello
+        self._of_pod[hello.pod][hello.launcher] = None
 
     def find(self, launcher: str) -> LauncherHello | None:
         """What it reported of itself; None: it does not wait."""
@@ -44,7 +47,7 @@ class UnorderedLaunchers:
 
     def remove(self, pod: PodKey) -> list[str]:
         """The launchers that waited to carry `pod`, which do no more."""
-        gone = [launcher for launcher, hello in self._hellos.items() if hello.pod == pod]
+        gone = list(self._of_pod.pop(pod, ()))
         for launcher in gone:
             del self._hellos[launcher]
         return gone
@@ -76,9 +79,7 @@ class Launchers:
         self._answered: dict[str, float] = {}
         """Launcher -> when it was let in, or answered last."""
         self._unordered = UnorderedLaunchers()
-        self._by_launcher = Derived(
-            context.store, [PODS], lambda: {hello.launcher: hello for hello in self.by_pod().values()}
-        )
+        self._by_launcher = Index(context.store, PODS, lambda hello: hello.launcher)
         self.seen_seq = 0
         """Highest seq of the control Redis that one of them has reported."""
 
@@ -226,7 +227,7 @@ class Launchers:
             )
 
     def _registered(self, launcher: str) -> LauncherHello | None:
-        return self._by_launcher().get(launcher)
+        return next(iter(self._by_launcher.of(launcher)), None)
 
     def _hello_of(self, launcher: str) -> LauncherHello:
         hello = self._registered(launcher)

@@ -31,6 +31,7 @@ NOTICED = {
     NoticeKind.STEP_SKIPPED: EventKind.STEP_SKIPPED,
     NoticeKind.GRADIENT_SPIKE: EventKind.GRADIENT_SPIKE,
     NoticeKind.ENGINE_STALLED: EventKind.ENGINE_STALLED,
+    NoticeKind.EVALUATION_UNFINISHED: EventKind.EVALUATION_UNFINISHED,
 }
 """The event that each kind of notice becomes."""
 

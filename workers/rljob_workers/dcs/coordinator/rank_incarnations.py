@@ -6,8 +6,7 @@ restart of the coordinator, and ages count from its start.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rljob_api.names import Role
@@ -29,7 +28,7 @@ from rljob_workers.dcs.coordinator.context import (
 )
 from rljob_workers.dcs.coordinator.demand import Advance, Demand
 from rljob_workers.dcs.coordinator.epochs import Epochs
-from rljob_workers.dcs.coordinator.records import PODS, RANKS, Change, Derived, RankEntry
+from rljob_workers.dcs.coordinator.records import PODS, RANKS, Change, Index, RankEntry
 from rljob_workers.transfer_queue.admin import InWork
 
 
@@ -116,10 +115,9 @@ class RankIncarnations:
         self._began: dict[str, float] = {}
         """Incarnation -> when it registered."""
         store = context.store
-        self._by_pod = Derived(store, [RANKS], self._grouped_by_pod)
-        self._living = Derived(
-            store, [RANKS], lambda: frozenset(entry.hello.incarnation.id for entry in self.by_rank().values())
-        )
+        self._by_pod = Index(store, RANKS, lambda entry: entry.hello.incarnation.key.pod)
+        self._by_id = Index(store, RANKS, lambda entry: entry.hello.incarnation.id)
+        self._ready = Index(store, RANKS, lambda entry: (entry.hello.incarnation.key.role, entry.ready))
         self.seen_seq = 0
         """Highest seq of the control Redis that one of them has reported."""
 
@@ -129,7 +127,11 @@ class RankIncarnations:
 
     def living(self) -> Collection[str]:
         """The ids of all current incarnations."""
-        return self._living()
+        return self._by_id.keys()
+
+    def find(self, id_: str) -> Incarnation | None:
+        """A current incarnation; None where it is over."""
+        return next((entry.hello.incarnation for entry in self._by_id.of(id_)), None)
 
     def register(self, hello: RankHello) -> None:
         """Takes an incarnation in and ends the earlier one of the same rank."""
@@ -190,14 +192,17 @@ class RankIncarnations:
         for beat in beats:
             self.advance.receive(beat)
             self.demand.receive(beat)
-            self._notice_ready(beat)
+        self._notice_ready([beat.incarnation.key for beat in beats if beat.state is RankState.READY])
 
-    def _notice_ready(self, beat: Beat) -> None:
-        entry = self._context.store.get(RANKS, str(beat.incarnation.key))
-        if beat.state is RankState.READY and entry is not None and not entry.ready:
-            ready = entry.model_copy(update={"ready": True})
-            self._context.store.commit([RANKS.put(str(beat.incarnation.key), ready)])
-            self.emit_readiness(beat.incarnation.key.role)
+    def _notice_ready(self, keys: Iterable[RankKey]) -> None:
+        entries = {str(key): self._context.store.get(RANKS, str(key)) for key in keys}
+        became = {name: entry for name, entry in entries.items() if entry is not None and not entry.ready}
+        if not became:
+            return
+        ready = [RANKS.put(name, entry.model_copy(update={"ready": True})) for name, entry in became.items()]
+        self._context.store.commit(ready)
+        for role in dict.fromkeys(entry.hello.incarnation.key.role for entry in became.values()):
+            self.emit_readiness(role)
 
     def check_incarnation(self, incarnation: Incarnation) -> RankEntry:
         """The entry of a current incarnation; raises for one that is over."""
@@ -256,9 +261,11 @@ class RankIncarnations:
 
     def emit_readiness(self, role: Role) -> None:
         """Emits RoleReady once for every set of incarnations that made the role Ready."""
-        desired = self._epochs.desired
+        desired, topology = self._epochs.desired, self._epochs.topology(role)
+        if self._ready.count((role, True)) < topology.num_ranks:
+            return
         # As the job has it: a launcher registers before it knows the job of its first order.
-        ranks_per_pod = dict.fromkeys(self._context.store.rows(PODS), self._epochs.topology(role).ranks_per_pod)
+        ranks_per_pod = dict.fromkeys(self._context.store.rows(PODS), topology.ranks_per_pod)
         standings = {rank: RankStanding(entry.hello.incarnation, entry.ready) for rank, entry in self.by_rank().items()}
         mark = readiness_mark(role, desired, ranks_per_pod, standings)
         if mark is None:
@@ -270,13 +277,7 @@ class RankIncarnations:
 
     def of_pod(self, pod: PodKey) -> Sequence[RankEntry]:
         """The current incarnations of a pod."""
-        return self._by_pod().get(pod, ())
-
-    def _grouped_by_pod(self) -> dict[PodKey, list[RankEntry]]:
-        grouped: defaultdict[PodKey, list[RankEntry]] = defaultdict(list)
-        for entry in self.by_rank().values():
-            grouped[entry.hello.incarnation.key.pod].append(entry)
-        return dict(grouped)
+        return self._by_pod.of(pod)
 
     def _launcher_in_place(self, hello: RankHello) -> LauncherHello:
         """A rank may begin only in the open epoch, in the ordered generation, under the pod's current launcher."""

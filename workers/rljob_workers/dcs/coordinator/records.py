@@ -8,10 +8,11 @@ nothing.
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from bisect import bisect_right
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, takewhile
+from itertools import islice
 from typing import Any, Generic, TypeVar
 
 import redis
@@ -364,7 +365,10 @@ class Store:
         """Held where memory changes, never while Redis is asked. Who holds it sees all of a request or nothing."""
         self._texts: dict[str, dict[str, str]] = {name: {} for name in _names()}
         self._values: dict[str, dict[str, Any]] = {name: {} for name in _names()}
+        self._indexes: defaultdict[str, list[Index[Any]]] = defaultdict(list)
         self._events: deque[CoordinatorEvent] = deque(maxlen=MAX_EVENTS)
+        self._newest: dict[str, int] = {}
+        """Kind -> id of the newest event of it."""
         self.last_event = 0
         """Id of the newest event."""
         self._revision = 0
@@ -386,7 +390,10 @@ class Store:
         with self.lock:
             self._texts, self._values = texts, values
             self._events = deque(events, maxlen=MAX_EVENTS)
+            self._newest = {event.kind: event.id for event in events}
             self.last_event = max(self.last_event, events[-1].id if events else 0)
+            for index in [one for of_table in self._indexes.values() for one in of_table]:
+                index.read_again()
             self._note_changed(*_names())
 
     def rewrite(self) -> None:
@@ -434,6 +441,7 @@ class Store:
             for change in changes:
                 self._remember(change)
             self._events.extend(numbered)
+            self._newest |= {event.kind: event.id for event in numbered}
             self.last_event += len(numbered)
             self._note_changed(*{change.table for change in changes})
 
@@ -448,23 +456,28 @@ class Store:
     def events_after(self, after: int) -> EventPage:
         """Events with an id above `after`, oldest first; `oldest` is the next id where none is retained."""
         oldest = self._events[0].id if self._events else self.last_event + 1
-        events = islice((event for event in self._events if event.id > after), EVENT_PAGE)
-        return EventPage(events=list(events), oldest=oldest)
+        first = bisect_right(self._events, after, key=lambda event: event.id)
+        return EventPage(events=list(islice(self._events, first, first + EVENT_PAGE)), oldest=oldest)
 
     def news(self, after: int, quiet: Collection[str]) -> EventPage | None:
-        """As `events_after`; None where each of them is of a `quiet` kind.
-
-        Newest first: a reader who is up to date pays for what is new only.
-        """
-        new = takewhile(lambda event: event.id > after, reversed(self._events))
-        return self.events_after(after) if any(event.kind not in quiet for event in new) else None
+        """As `events_after`; None where each of them is of a `quiet` kind."""
+        is_news = any(newest > after and kind not in quiet for kind, newest in self._newest.items())
+        return self.events_after(after) if is_news else None
 
     def raise_event_id(self, seen: int) -> None:
         """A reader has seen event `seen`: after a lost tail, no id is given twice."""
         self.last_event = max(self.last_event, seen)
 
+    def add_index(self, table: Table[Any], index: Index[Any]) -> None:
+        """The index follows every change of the table from here on."""
+        with self.lock:
+            self._indexes[table.name].append(index)
+            index.read_again()
+
     def _remember(self, change: Change) -> None:
         texts, values = self._texts[change.table], self._values[change.table]
+        for index in self._indexes[change.table]:
+            index.follow(change.field, values.get(change.field), change.value)
         if change.text is None:
             texts.pop(change.field, None)
             values.pop(change.field, None)
@@ -492,6 +505,51 @@ class Derived(Generic[V]):
             if self._computed is None or self._computed[0] != revision:
                 self._computed = revision, self._compute()
             return self._computed[1]
+
+
+class Index(Generic[V]):
+    """The rows of a table by another key than their field.
+
+    Unlike what is `Derived`, a change costs no more in a large table than in a small one: for what is looked up between
+    the changes that hundreds of pods make.
+    """
+
+    def __init__(self, store: Store, table: Table[V], key_of: Callable[[V], Hashable]) -> None:
+        self._store = store
+        self._table = table
+        self._key_of = key_of
+        self._rows: defaultdict[Hashable, dict[str, V]] = defaultdict(dict)
+        store.add_index(table, self)
+
+    def of(self, key: Hashable) -> Sequence[V]:
+        """The rows with this key."""
+        found = self._rows.get(key)
+        return () if found is None else tuple(found.values())
+
+    def count(self, key: Hashable) -> int:
+        """How many rows have this key."""
+        return len(self._rows.get(key, ()))
+
+    def keys(self) -> Collection[Any]:
+        """Those that some row has; do not keep it over a commit."""
+        return self._rows.keys()
+
+    def follow(self, field: str, before: V | None, after: V | None) -> None:
+        """A row is changed; None where there is none. Called by the store."""
+        if before is not None:
+            key = self._key_of(before)
+            of_key = self._rows[key]
+            of_key.pop(field, None)
+            if not of_key:
+                del self._rows[key]
+        if after is not None:
+            self._rows[self._key_of(after)][field] = after
+
+    def read_again(self) -> None:
+        """Reads the whole table. Called by the store."""
+        self._rows.clear()
+        for field, value in self._store.rows(self._table).items():
+            self._rows[self._key_of(value)][field] = value
 
 
 def _names() -> list[str]:

@@ -8,6 +8,7 @@ again; that all had is durable, since some of them may not ask again.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 from rljob_api.wire.identity import Incarnation, RankKey
 from rljob_api.wire.ranks import Rendezvous
@@ -37,10 +38,13 @@ class RendezvousTable:
     def come(self, group: str, id_: str) -> None:
         """A rank is there. With the last one the rendezvous is complete, whatever becomes of this coordinator."""
         incarnation = self._incarnation(group, id_)
-        self._come[group] &= set(self._ranks.living())
         self._come[group].add(id_)
         found = self._offered(group, incarnation.epoch, incarnation.generation)
-        if found is None or found.complete or self._missing(group, incarnation):
+        if found is None or found.complete or len(self._come[group]) < len(self._gang(incarnation)):
+            return
+        living = self._ranks.living()
+        self._come[group] = {one for one in self._come[group] if one in living}
+        if self._missing(group, incarnation):
             return
         self._context.store.commit([RENDEZVOUS.put(group, found.model_copy(update={"complete": True}))])
         self._context.notify(Topic.RENDEZVOUS)
@@ -75,12 +79,16 @@ class RendezvousTable:
 
     def _missing(self, group: str, incarnation: Incarnation) -> list[RankKey]:
         """Ranks of the gang of `incarnation` that have not come; each must be of its epoch and generation."""
+        per_pod = self._epochs.topology(incarnation.key.role).ranks_per_pod
+        places = (divmod(rank, per_pod) for rank in self._gang(incarnation))
+        wanted = [RankKey(role=incarnation.key.role, replica=replica, rank=rank) for replica, rank in places]
+        return [key for key in wanted if not self._has_come(group, key, incarnation)]
+
+    def _gang(self, incarnation: Incarnation) -> Sequence[int]:
+        """The global ranks of its gang."""
         own = incarnation.key
         topology = self._epochs.topology(own.role)
-        gang = topology.gang_of(topology.ranks_of(own.replica).start + own.rank)
-        places = (divmod(rank, topology.ranks_per_pod) for rank in gang)
-        wanted = [RankKey(role=own.role, replica=replica, rank=rank) for replica, rank in places]
-        return [key for key in wanted if not self._has_come(group, key, incarnation)]
+        return topology.gang_of(topology.ranks_of(own.replica).start + own.rank)
 
     def _has_come(self, group: str, key: RankKey, like: Incarnation) -> bool:
         entry = self._ranks.by_rank().get(str(key))
@@ -93,8 +101,7 @@ class RendezvousTable:
         ) and incarnation.id in self._come[group]
 
     def _incarnation(self, group: str, id_: str) -> Incarnation:
-        incarnations = (entry.hello.incarnation for entry in self._ranks.by_rank().values())
-        found = next((incarnation for incarnation in incarnations if incarnation.id == id_), None)
+        found = self._ranks.find(id_)
         if found is None:
             raise incarnation_over(f"rendezvous {group}: {id_}")
         return found

@@ -215,6 +215,9 @@ end)
 -- Sample, result, sample, result ...
 read_call('evaluation_results', function() return redis.call('HGETALL', evaluation.RESULTS) end)
 
+-- The samples that have a result.
+read_call('evaluation_scored', function() return redis.call('HKEYS', evaluation.RESULTS) end)
+
 -- Version. Its results were read, and reported durably.
 admin_call('end_evaluation', function(args)
   if not evaluation.is_of(tonumber(args[1])) or evaluation.is_over() then return {} end
