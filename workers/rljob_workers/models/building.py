@@ -91,9 +91,6 @@ def _drawn_twice(
 CONFIG_FILE = "config.json"
 
 
-GENERATION_FILE = "generation_config.json"
-
-
 _CLASSES = {Architecture.LLAMA: "LlamaForCausalLM", Architecture.QWEN3: "Qwen3ForCausalLM"}
 """transformers' class of each, as config.json names it."""
 
@@ -212,18 +209,12 @@ def describing_files(config: DecoderConfig, dtype: torch.dtype, tokenizer: PreTr
     return saved_files({**config.described, "architectures": [_CLASSES[config.architecture]]}, dtype, tokenizer)
 
 
-def policy_files(model: ModelSpec, tokenizer: PreTrainedTokenizerBase) -> dict[str, bytes]:
-    """What is saved beside the weights of a job's policy, so that transformers and engines load the folder.
-
-    config.json with the dtype that the job trains in, the tokenizer's files with the chat template, and, where there is
-    one in `path`, generation_config.json.
-    """
+def model_files(model: ModelSpec, tokenizer: PreTrainedTokenizerBase) -> dict[str, bytes]:
+    """The same of `model`, of whatever family; config.json has the dtype that the job trains in."""
     described = described_config(model, tokenizer)
     if model.config is not None:
         return describing_files(read_config(described), torch_dtype(model.dtype), tokenizer)
-    files = saved_files(described, torch_dtype(model.dtype), tokenizer)
-    generation = _path_of(model) / GENERATION_FILE
-    return {**files, GENERATION_FILE: generation.read_bytes()} if generation.is_file() else files
+    return saved_files(described, torch_dtype(model.dtype), tokenizer)
 
 
 def saved_files(

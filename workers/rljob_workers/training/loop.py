@@ -22,7 +22,7 @@ from rljob_workers.dcs.checkpoints.store import build_checkpoint_store
 from rljob_workers.dcs.weights import build_publisher
 from rljob_workers.gangs.leading import leader_of_checkpoints
 from rljob_workers.gangs.rendezvous import form_group
-from rljob_workers.models.building import policy_files
+from rljob_workers.models.policy_files import policy_files
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.rank_loop import TURN_SECONDS, RankParts
 from rljob_workers.tensors.columns import Column
@@ -228,7 +228,7 @@ def run_actor(rank: RankParts) -> None:
         store = build_checkpoint_store(
             context,
             session,
-            policy_files(spec.model, tokenizer),
+            policy_files(spec, tokenizer),
             leader=leader_of_checkpoints(context, session, group),
             share=trainer.weight_share,
         )

@@ -19,6 +19,7 @@ from rljob_workers.engines.torch_engine.dialect import ServedModel
 from rljob_workers.engines.torch_engine.scheduler import Limits
 from rljob_workers.engines.torch_engine.server import serve_scheduler
 from rljob_workers.models.building import described_config
+from rljob_workers.models.ends import ends_of_model
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.simulation.pace import SimulatedPace
 from rljob_workers.simulation.policy import (
@@ -118,7 +119,7 @@ def serve(listener: socket.socket, model: ModelSpec, simulation: SimulationSpec 
         max_positions=described["max_position_embeddings"],
         dtype=model.dtype.value,
         tokenizer=tokenizer,
-        eos_token_ids=frozenset({tokenizer.eos_token_id}),
+        eos_token_ids=ends_of_model(model, tokenizer),
     )
     settings = simulation or SimulationSpec()
     slots = settings.slots or Limits().max_running_samples
