@@ -118,6 +118,7 @@ class NoticeKind(StrEnum):
     STEP_SKIPPED = "StepSkipped"
     GRADIENT_SPIKE = "GradientSpike"
     ENGINE_STALLED = "EngineStandsStill"
+    TEMPLATE_NOT_SAVED = "ChatTemplateNotSaved"
 
 
 class Notice(WireModel):

@@ -13,6 +13,7 @@ from rljob_workers.engines.sglang.model_folder import write_model_folder
 from rljob_workers.models.building import build_config, initial_state, save_folder
 from rljob_workers.models.ends import ends_of_model
 from rljob_workers.models.policy_files import policy_files
+from rljob_workers.models.saved_templates import saved_template
 from rljob_workers.models.tokenizers import build_tokenizer
 from tests.unit.api.manifests import changed
 
@@ -38,7 +39,8 @@ def job_of(folder: Path, **sampling: Any) -> RLJobSpec:
 
 def saved(spec: RLJobSpec, to: Path) -> Path:
     to.mkdir()
-    for name, content in policy_files(spec, build_tokenizer(spec.model)).items():
+    tokenizer = build_tokenizer(spec.model)
+    for name, content in policy_files(spec, tokenizer, saved_template(spec.data, tokenizer)).items():
         (to / name).write_bytes(content)
     return to
 

@@ -223,8 +223,9 @@ def saved_files(
     """A config.json that says `described` and the type of the weights, and the tokenizer's files."""
     others = {name: value for name, value in described.items() if name != "torch_dtype"}
     described = {**others, "dtype": str(dtype).removeprefix("torch.")}
+    has_one_template = not isinstance(tokenizer.chat_template, dict)  # several would get a folder of their own
     with tempfile.TemporaryDirectory() as folder:
-        tokenizer.save_pretrained(folder)
+        tokenizer.save_pretrained(folder, save_jinja_files=has_one_template)
         files = {path.name: path.read_bytes() for path in Path(folder).iterdir() if path.is_file()}
     return {CONFIG_FILE: (json.dumps(described, indent=2) + "\n").encode(), **files}
 

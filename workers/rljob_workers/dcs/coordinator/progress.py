@@ -30,6 +30,7 @@ NOTICED = {
     NoticeKind.WRONG_WEIGHTS: EventKind.WRONG_WEIGHTS,
     NoticeKind.STEP_SKIPPED: EventKind.STEP_SKIPPED,
     NoticeKind.GRADIENT_SPIKE: EventKind.GRADIENT_SPIKE,
+    NoticeKind.TEMPLATE_NOT_SAVED: EventKind.TEMPLATE_NOT_SAVED,
     NoticeKind.ENGINE_STALLED: EventKind.ENGINE_STALLED,
 }
 """The event that each kind of notice becomes."""
