@@ -97,9 +97,11 @@ class SimScheduler(ContinuousBatching[Uints]):
         positions = self._slots.length[start:] + num_drawn - 1
         before = self._slots.last_token[start:]
         at = places(fingerprint(self._weights), before, positions, self._room.vocab_size)
-        temperature, top_p = columns.temperature.astype(np.float64), columns.top_p.astype(np.float64)
+        temperature, top_p, min_p = (
+            column.astype(np.float64) for column in (columns.temperature, columns.top_p, columns.min_p)
+        )
         chance = seeded_chance(columns.seed, num_drawn)
-        tokens = drawn(at, SamplingChoice(temperature, top_p, columns.top_k, chance))
+        tokens = drawn(at, SamplingChoice(temperature, top_p, columns.top_k, min_p, chance))
         if self._ends is not None:
             tokens = self._ends.of(tokens, columns.seed, num_drawn)
         found = log_probs(at, tokens, np.where(temperature == 0, 1.0, temperature))
