@@ -134,6 +134,7 @@ def test_the_engine_stays_on_its_device(fake: FakeTensorMode, head_dtype: torch.
         temperature=np.array([0.7, 0.0], np.float32),
         top_p=np.array([0.9, 1.0], np.float32),
         top_k=np.array([0, 0]),
+        min_p=np.array([0.1, 0.0], np.float32),
         seed=np.array([1, 2], np.uint64),
     )
     runs = plan_runs(lengths)

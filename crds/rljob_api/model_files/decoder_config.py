@@ -148,7 +148,6 @@ _DEFAULTS: dict[Architecture, dict[str, Any]] = {
         "intermediate_size": 11008,
         "max_position_embeddings": 2048,
         "mlp_bias": False,
-        "eos_token_id": 2,
     },
     Architecture.QWEN3: {
         "vocab_size": 151936,
@@ -206,7 +205,6 @@ class DecoderConfig:
     tie_word_embeddings: bool
     rope_parameters: Mapping[str, Any]
     """`rope_type`, `rope_theta` and the parameters that this type needs."""
-    eos_token_ids: frozenset[int]
     described: Mapping[str, Any]
     """The whole config.json, for a checkpoint's own."""
 
@@ -231,7 +229,6 @@ def read_config(described: Mapping[str, Any]) -> DecoderConfig:
         mlp_bias=architecture is Architecture.LLAMA and flag(fields, "mlp_bias"),
         tie_word_embeddings=flag(fields, "tie_word_embeddings"),
         rope_parameters=read_rope(fields),
-        eos_token_ids=_token_ids(fields.get("eos_token_id")),
         described=described,
     )
     _check_heads(config)
@@ -294,11 +291,3 @@ def _check_heads(config: DecoderConfig) -> None:
             f"model.path: its config.json has head_dim {config.head_dim}, but rotary embeddings turn pairs."
             " Use a model whose heads have an even width."
         )
-
-
-def _token_ids(given: object) -> frozenset[int]:
-    """A checkpoint may name several tokens that end a sequence."""
-    ids = given if isinstance(given, list) else [] if given is None else [given]
-    if any(type(token) is not int for token in ids):
-        raise misfit("eos_token_id", given, "the number of a token, a list of such or null")
-    return frozenset(ids)

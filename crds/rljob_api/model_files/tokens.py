@@ -61,10 +61,15 @@ def tokens_in(folder: Path) -> Mapping[int, str] | None:
     described = _json_object(folder / "tokenizer.json")
     inner = None if described is None else described.get("model")
     vocabulary = inner.get("vocab") if isinstance(inner, dict) else None
-    if described is None or not isinstance(vocabulary, dict | list):
+    if not isinstance(vocabulary, dict | list):
         return None
-    found = dict(_entries(vocabulary))
-    added = described.get("added_tokens")
+    return {**dict(_entries(vocabulary)), **added_in(folder)}
+
+
+def added_in(folder: Path) -> Mapping[int, str]:
+    """Id -> token of those that were added to the vocabulary of a folder's tokenizer, such as `<|im_end|>`."""
+    found: dict[int, str] = {}
+    added = (_json_object(folder / "tokenizer.json") or {}).get("added_tokens")
     for entry in added if isinstance(added, list) else ():
         if isinstance(entry, dict) and type(entry.get("id")) is int:
             found[entry["id"]] = str(entry.get("content"))

@@ -6,6 +6,7 @@ here only when its behaviour is built. Anyone may import it. Reads no file.
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -42,7 +43,6 @@ from rljob_api.spec.roles import (
     ModelRoleSpec,
     RolesSpec,
     TrainerBackend,
-    engine_kind,
 )
 from rljob_api.spec.rollout import WITHOUT_LABELS, RolloutSpec
 from rljob_api.spec.scheduling import SchedulingSpec
@@ -137,9 +137,18 @@ def _sets_have_templates(job: RLJobSpec) -> bool:
     return all(_has_template(job, data_of(each.data, job.data)) for each in sets)
 
 
-def _sets_end_as_engines_can(job: RLJobSpec) -> bool:
+_SEEDED = "^--(enable-deterministic-inference|rl-on-policy-target)(=|$)"
+"""Flags of SGLang with which seeds fix samples."""
+
+
+def _draws_with_min_p(job: RLJobSpec) -> bool:
     sets = () if job.evaluation is None else job.evaluation.sets
-    return engine_kind(job.roles.rollout) == "SGLang" or not any(each.sampling and each.sampling.stop for each in sets)
+    given = (job.rollout.sampling, *(each.sampling for each in sets))
+    return any(sampling is not None and bool(sampling.min_p) for sampling in given)
+
+
+def _is_seeded(job: RLJobSpec) -> bool:
+    return any(re.search(_SEEDED, arg) for arg in job.roles.rollout.engine.args)
 
 
 def _answers_fit_positions(job: RLJobSpec) -> bool:
@@ -238,15 +247,15 @@ SPEC: tuple[Rule, ...] = (
         cel="self.rollout.batchSize * self.rollout.samplesPerPrompt % self.training.globalBatchSize == 0",
     ),
     Rule(
-        field="rollout.sampling.stop",
-        holds=lambda job: not job.rollout.sampling.stop or engine_kind(job.roles.rollout) == "SGLang",
-        sentence="are texts, at which only engines of kind SGLang end a sample. Set roles.rollout.engine.kind to "
-        "SGLang, or give tokens in stopTokenIds.",
-        cel="!has(self.rollout.sampling) || !has(self.rollout.sampling.stop) || "
-        "self.rollout.sampling.stop.size() == 0 || (has(self.roles) && has(self.roles.rollout) && "
-        "(has(self.roles.rollout.engine) && has(self.roles.rollout.engine.kind) ? "
-        "self.roles.rollout.engine.kind == 'SGLang' : "
-        f"{NO_GPUS.format('self.roles.rollout')} > 0))",
+        field="roles.rollout.engine.args",
+        holds=lambda job: not _draws_with_min_p(job) or not _is_seeded(job),
+        sentence="make samples a function of their seeds, and such a SGLang dies of a minP above 0 (rollout.sampling, "
+        "or that of a set of evaluation). Remove minP, or --enable-deterministic-inference and --rl-on-policy-target.",
+        cel="!(has(self.rollout.sampling) && has(self.rollout.sampling.minP) && self.rollout.sampling.minP > 0.0 || "
+        "has(self.evaluation) && self.evaluation.sets.exists(each, has(each.sampling) && has(each.sampling.minP) && "
+        "each.sampling.minP > 0.0)) || !has(self.roles) || !has(self.roles.rollout) || "
+        "!has(self.roles.rollout.engine) || !has(self.roles.rollout.engine.args) || "
+        f"!self.roles.rollout.engine.args.exists(arg, arg.matches('{_SEEDED}'))",
     ),
     Rule(
         field="roles.actor.backend",
@@ -318,17 +327,6 @@ SPEC: tuple[Rule, ...] = (
         "!(has(each.data.applyChatTemplate) ? each.data.applyChatTemplate : self.data.applyChatTemplate) || "
         "(has(each.data.chatTemplate) && has(each.data.chatTemplate.file) ? each.data.chatTemplate.file != '' : "
         "has(self.data.chatTemplate) && has(self.data.chatTemplate.file)))",
-    ),
-    Rule(
-        field="evaluation.sets",
-        holds=_sets_end_as_engines_can,
-        sentence="have one whose sampling.stop has texts, at which only engines of kind SGLang end a sample. Set "
-        "roles.rollout.engine.kind to SGLang, or give tokens in stopTokenIds.",
-        cel="!has(self.evaluation) || self.evaluation.sets.all(each, !has(each.sampling) || "
-        "!has(each.sampling.stop) || each.sampling.stop.size() == 0) || (has(self.roles) && has(self.roles.rollout) && "
-        "(has(self.roles.rollout.engine) && has(self.roles.rollout.engine.kind) ? "
-        "self.roles.rollout.engine.kind == 'SGLang' : "
-        f"{NO_GPUS.format('self.roles.rollout')} > 0))",
     ),
     Rule(
         field="training.recomputeModules",

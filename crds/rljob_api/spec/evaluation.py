@@ -67,12 +67,14 @@ class EvaluationSamplingSpec(ApiModel):
     """Draw from the smallest set of tokens with at least this probability; 1 means all."""
     top_k: int | None = Field(default=None, ge=0, le=1048576)
     """Draw from this many most likely tokens; 0 means all."""
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    """Draw from the tokens that have at least this share of the likeliest one's probability; 0 means all."""
     max_new_tokens: int | None = Field(default=None, ge=1, le=1048576)
     """Longest answer, in tokens, its end-of-sequence token included."""
     stop_token_ids: list[Annotated[int, Field(ge=0, le=1048576)]] | None = Field(default=None, max_length=64)
     """Tokens that end an answer, beside the tokenizer's end-of-sequence token; []: none."""
     stop: list[Annotated[str, Field(min_length=1, max_length=256)]] | None = Field(default=None, max_length=16)
-    """Texts that end an answer, which has the tokens of the text as well; []: none. For engines of kind SGLang."""
+    """Texts that end an answer, which has the tokens of the text as well; []: none."""
 
 
 class EvaluationSetSpec(ApiModel):

@@ -118,12 +118,15 @@ class SamplingSpec(ApiModel):
     """Draw from the smallest set of tokens with at least this probability; 1 means all."""
     top_k: int = Field(default=0, ge=0, le=1048576)
     """Draw from this many most likely tokens; 0 means all."""
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    """Draw from the tokens that have at least this share of the likeliest one's probability; null means all. Of topP,
+    topK and minP each bounds the whole distribution, and what none of them leaves out is drawn from."""
     max_new_tokens: int = Field(default=64, ge=1, le=1048576)
     """Longest response, in tokens, its end-of-sequence token included, and those that tools write between turns."""
     stop_token_ids: list[Annotated[int, Field(ge=0, le=1048576)]] = Field(default=[], max_length=64)
     """Tokens that end a sample, beside the tokenizer's end-of-sequence token."""
     stop: list[Annotated[str, Field(min_length=1, max_length=256)]] = Field(default=[], max_length=16)
-    """Texts that end a sample, which has the tokens of the text as well. For engines of kind SGLang."""
+    """Texts that end a sample, which has the tokens of the text as well."""
 
 
 class ExactMatchSpec(ApiModel):

@@ -190,6 +190,7 @@ class EventKind(StrEnum):
     STEP_SKIPPED = "StepSkipped"
     """An optimizer step whose loss or gradient was not finite."""
     GRADIENT_SPIKE = "GradientSpike"
+    TEMPLATE_NOT_SAVED = "ChatTemplateNotSaved"
     """An optimizer step whose gradient was far larger than those before it."""
     UNIT_LOST = "StorageUnitLost"
     ROWS_LOST = "RowsLost"

@@ -119,6 +119,7 @@ class NoticeKind(StrEnum):
     GRADIENT_SPIKE = "GradientSpike"
     ENGINE_STALLED = "EngineStandsStill"
     EVALUATION_UNFINISHED = "EvaluationUnfinished"
+    TEMPLATE_NOT_SAVED = "ChatTemplateNotSaved"
 
 
 class Notice(WireModel):

@@ -109,6 +109,7 @@ REPORTED: Mapping[str, Reason] = {
     EventKind.ENGINE_STALLED: Reason.ENGINE_STALLED,
     EventKind.STEP_SKIPPED: Reason.STEP_SKIPPED,
     EventKind.GRADIENT_SPIKE: Reason.GRADIENT_SPIKE,
+    EventKind.TEMPLATE_NOT_SAVED: Reason.TEMPLATE_NOT_SAVED,
 }
 """The others are progress, or something is decided on them, and that decision has an event."""
 

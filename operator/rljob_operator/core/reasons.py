@@ -92,6 +92,8 @@ class Reason(StrEnum):
     """An optimizer step whose loss or gradient was not finite was left out."""
     GRADIENT_SPIKE = "GradientSpike"
     """An optimizer step whose gradient was far larger than those before it was taken."""
+    TEMPLATE_NOT_SAVED = "ChatTemplateNotSaved"
+    """The actor cannot read data.chatTemplate.file, so that checkpoints have the tokenizer's own template."""
     CONTROL_STATE_LOST = "ControlStateLost"
     """The control state came back without its tail."""
     EPOCH_TAKEN = "EpochTaken"

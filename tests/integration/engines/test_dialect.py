@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Iterator
@@ -118,8 +119,8 @@ REFUSED = [
     ),
     pytest.param({"input_ids": [1], "sampling_params": {"n": 0}}, "sampling_params", id="no samples"),
     pytest.param(
-        {"input_ids": [1], "sampling_params": {"min_p": 0.1}},
-        "sampling_params.min_p: 0.1 is not supported by the torch engine. Leave the field out.",
+        {"input_ids": [1], "sampling_params": {"frequency_penalty": 0.1}},
+        "sampling_params.frequency_penalty: 0.1 is not supported by the torch engine. Leave the field out.",
         id="a parameter that is not honoured",
     ),
     pytest.param({"input_ids": [1], "stream": True}, "stream: True is not supported", id="streaming"),
@@ -140,7 +141,25 @@ def test_malformed_requests_get_a_sentence(http: httpx.Client, body: dict[str, A
 
 
 def test_neutral_values_of_fields_that_are_not_honoured_are_taken(http: httpx.Client) -> None:
-    generate(http, input_ids=[1], stream=False, sampling_params={"max_new_tokens": 1, "min_p": 0.0, "stop": None})
+    neutral = {"max_new_tokens": 1, "min_p": None, "stop": [], "frequency_penalty": 0}
+    generate(http, input_ids=[1], stream=False, sampling_params=neutral)
+
+
+def test_the_texts_that_ended_samples_are_named_and_left_out_of_their_texts(http: httpx.Client) -> None:
+    sampling = {"n": 16, "max_new_tokens": 64, "stop": ["1", "23"], "ignore_eos": True, "sampling_seed": 3}
+    found = generate(http, input_ids=[7], sampling_params=sampling)
+    assert "1" in {one["meta_info"]["finish_reason"].get("matched") for one in found}
+    for one in found:
+        assert "1" not in one["text"]
+        assert (2, 3) not in itertools.pairwise(one["output_ids"][:-1])
+        if one["meta_info"]["finish_reason"].get("matched") == "1":
+            assert one["output_ids"].index(1) == len(one["output_ids"]) - 1
+
+
+@pytest.mark.parametrize("stop", ["", [""], [1]], ids=["empty", "an empty one", "a number"])
+def test_a_stop_that_is_no_text_is_refused(http: httpx.Client, stop: object) -> None:
+    reply = http.post("/generate", json={"input_ids": [1], "sampling_params": {"stop": stop}})
+    assert (reply.status_code, "sampling_params" in reply.json()["error"]["message"]) == (400, True)
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,7 @@ def test_what_was_trained_is_shown_and_exported_by_the_commands_of_the_page(
         "def score(answers, /):\n    return [1 + len(one.response) for one in answers]\n"
     )
     manifest["spec"]["rollout"]["reward"] = {"custom": {"function": "lengths:score", "path": str(tmp_path)}}
+    manifest["spec"]["data"] |= {"applyChatTemplate": True, "systemPrompt": "0="}
     with RunningJob(tmp_path, manifest) as job:
         job.assert_succeeded()
     report = json.loads(run("show", job.out, "--output", "json"))
@@ -84,6 +85,13 @@ def test_what_was_trained_is_shown_and_exported_by_the_commands_of_the_page(
     assert "as they were published" in printed["policy"]
     assert AutoModelForCausalLM.from_pretrained("policy").dtype is torch.bfloat16
     text = torch.tensor([AutoTokenizer.from_pretrained("policy").encode("12=12")])
+    for folder in ("policy", "exact", "values"):
+        asked = AutoTokenizer.from_pretrained(folder).apply_chat_template(
+            [{"role": "user", "content": "1="}], tokenize=False, add_generation_prompt=True
+        )
+        assert asked == "0=<|eos|>1=", "the system's prompt of the job goes before"
+    [snippet] = re.findall(r"^```python\n(from transformers .*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    exec(snippet, {})
     made: dict[str, tuple[str, Any]] = {
         "actor": ("exact", AutoModelForCausalLM),
         "critic": ("values", AutoModelForSequenceClassification),

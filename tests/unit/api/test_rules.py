@@ -137,6 +137,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "spec.rollout.samplesPerPrompt": st.sampled_from([1, 2, 3, 16]),
     "spec.rollout.sampling.maxNewTokens": st.sampled_from([7, 8, 64]),
     "spec.rollout.sampling.stop": st.sampled_from([[], ["."], ["a", "b"]]),
+    "spec.rollout.sampling.minP": st.sampled_from([None, 0, 0.1]),
     "spec.rollout.function": st.none()
     | st.fixed_dictionaries({"function": st.just("a:b")}, optional={"timeoutSeconds": st.sampled_from([1, 30, None])}),
     "spec.rollout.reward.exactMatch": st.sampled_from([{}, None]),

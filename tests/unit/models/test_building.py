@@ -16,7 +16,6 @@ from rljob_workers.models.building import (
     check_fit,
     initial_state,
     initial_tensors,
-    policy_files,
     save_folder,
     stored_weights,
     tensor_shapes,
@@ -207,20 +206,6 @@ def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
     from_folder = ModelSpec(path=str(tmp_path))
     with pytest.raises(ValueError, match=r"model.path: .* has neither model.safetensors nor"):
         initial_state(from_folder, build_tokenizer(from_folder))
-
-
-def test_what_is_saved_beside_a_policy_is_what_its_folder_had_with_the_jobs_dtype(tmp_path: Path) -> None:
-    save(tmp_path, make_spec())
-    described = json.loads((tmp_path / "config.json").read_bytes())
-    foreign = {**described, "architectures": ["MistralForCausalLM"], "model_type": "mistral", "torch_dtype": "float16"}
-    (tmp_path / "config.json").write_text(json.dumps(foreign))
-    (tmp_path / "generation_config.json").write_bytes(b'{"top_p": 0.9}')
-    model = ModelSpec(path=str(tmp_path), dtype=Dtype.BFLOAT16)
-    files = policy_files(model, build_tokenizer(model))
-    del foreign["torch_dtype"]
-    assert json.loads(files["config.json"]) == {**foreign, "dtype": "bfloat16"}
-    assert files["generation_config.json"] == b'{"top_p": 0.9}'
-    assert {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"} <= files.keys()
 
 
 def test_tensors_of_version_0_are_read_by_name_in_the_jobs_dtype(tmp_path: Path) -> None:

@@ -10,8 +10,10 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig
 
 from rljob_api.model_files.decoder_config import read_config
+from rljob_api.model_files.ends import end_tokens
 from rljob_api.spec.model import Architecture, ModelConfig, ModelSpec
 from rljob_workers.models.building import build_config
+from rljob_workers.models.ends import ends_of_model
 from rljob_workers.models.tokenizers import build_tokenizer
 
 SMALL = {
@@ -90,7 +92,7 @@ def test_it_is_read_as_transformers_reads_it(described: dict[str, Any]) -> None:
     ours = read_config(described)
     assert {name: getattr(ours, name) for name in AS_NAMED} == {name: getattr(theirs, name) for name in AS_NAMED}
     assert ours.mlp_bias == getattr(theirs, "mlp_bias", False)
-    assert ours.eos_token_ids == ({theirs.eos_token_id} - {None})
+    assert end_tokens(described, None, frozenset()).all == ({theirs.eos_token_id} - {None})
     assert set(getattr(theirs, "layer_types", ["full_attention"])) == {"full_attention"}
     assert ours.rope_parameters == {name: value for name, value in theirs.rope_parameters.items() if name != "type"}
     assert read_config(theirs.to_dict()).rope_parameters == ours.rope_parameters
@@ -135,15 +137,8 @@ def test_transformers_reads_a_made_config_as_we_do(architecture: Architecture) -
     theirs = AutoConfig.for_model(**ours.described)
     assert {name: getattr(ours, name) for name in AS_NAMED} == {name: getattr(theirs, name) for name in AS_NAMED}
     assert ours.rope_parameters == theirs.rope_parameters
-    assert ours.eos_token_ids == {theirs.eos_token_id} == {tokenizer.eos_token_id}
+    assert ends_of_model(spec, tokenizer) == {theirs.eos_token_id} == {tokenizer.eos_token_id}
     assert (theirs.bos_token_id, theirs.pad_token_id) == (None, tokenizer.pad_token_id)
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"), [(None, set()), (7, {7}), ([7, 8], {7, 8})], ids=["none", "one", "several"]
-)
-def test_tokens_that_end_a_sequence(given: object, expected: set[int]) -> None:
-    assert read_config({**LLAMA, "eos_token_id": given}).eos_token_ids == expected
 
 
 @pytest.mark.parametrize(
@@ -173,9 +168,6 @@ def test_tokens_that_end_a_sequence(given: object, expected: set[int]) -> None:
         pytest.param({**LLAMA, "rms_norm_eps": True}, "has rms_norm_eps True, which must be", id="a flag as a number"),
         pytest.param({**LLAMA, "hidden_act": 1}, "has hidden_act 1, which must be a text", id="a numbered activation"),
         pytest.param({**LLAMA, "attention_bias": "x"}, "attention_bias 'x', which must be true or false", id="no flag"),
-        pytest.param(
-            {**LLAMA, "eos_token_id": ["x"]}, "eos_token_id ['x'], which must be the number of", id="no token"
-        ),
         pytest.param({**LLAMA, "hidden_size": None}, "has hidden_size None, which must be a whole", id="no size"),
         pytest.param({**LLAMA, "vocab_size": "13"}, "has vocab_size '13', which must be", id="a size as a text"),
         pytest.param({**LLAMA, "num_hidden_layers": 0}, "has num_hidden_layers 0, which must be", id="no layer"),

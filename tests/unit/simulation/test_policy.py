@@ -20,12 +20,13 @@ def some_places(count: int, fingerprint: int = 5) -> NextTokens:
 
 
 def choice(count: int, **changes: float) -> SamplingChoice:
-    given = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, **changes}
+    given = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, **changes}
     chance = (np.arange(count) + 0.5) / count
     return SamplingChoice(
         np.full(count, given["temperature"]),
         np.full(count, given["top_p"]),
         np.full(count, int(given["top_k"])),
+        np.full(count, given["min_p"]),
         chance,
     )
 

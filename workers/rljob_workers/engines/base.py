@@ -69,7 +69,7 @@ class SamplingParams:
     """
 
     temperature: float
-    """0: the likeliest token each time, whatever top_p and top_k are; log-probs are then of temperature 1."""
+    """0: the likeliest token each time, whatever top_p, top_k and min_p are; log-probs are then of temperature 1."""
     top_p: float
     top_k: int
     """0 means all tokens."""
@@ -78,7 +78,9 @@ class SamplingParams:
     num_samples: int
     seed: int
     stop: tuple[str, ...] = ()
-    """Texts that end a sample; an engine that cannot stop at texts refuses them."""
+    """Texts that end a sample, which has the tokens of the text as well."""
+    min_p: float = 0.0
+    """Tokens with at least this share of the likeliest one's chance are drawn; 0 means all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,7 @@ class Sample:
 
     output_ids: list[int]
     log_probs: list[float]
-    """Of the sampling distribution's logits at temperature (before top-p/top-k), one per output token."""
+    """Of the sampling distribution's logits at temperature (before top-p, top-k and min-p), one per output token."""
     finish_reason: FinishReason
     spans: tuple[VersionSpan, ...]
     """In order, without gaps."""
@@ -265,6 +267,7 @@ def sampling_fields(params: SamplingParams) -> dict[str, Any]:
         "temperature": params.temperature,
         "top_p": params.top_p,
         "top_k": params.top_k or -1,
+        "min_p": params.min_p,
         "stop_token_ids": list(params.stop_token_ids),
         "stop": list(params.stop),
     }

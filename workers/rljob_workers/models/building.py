@@ -91,9 +91,6 @@ def _drawn_twice(
 CONFIG_FILE = "config.json"
 
 
-GENERATION_FILE = "generation_config.json"
-
-
 _CLASSES = {Architecture.LLAMA: "LlamaForCausalLM", Architecture.QWEN3: "Qwen3ForCausalLM"}
 """transformers' class of each, as config.json names it."""
 
@@ -212,18 +209,12 @@ def describing_files(config: DecoderConfig, dtype: torch.dtype, tokenizer: PreTr
     return saved_files({**config.described, "architectures": [_CLASSES[config.architecture]]}, dtype, tokenizer)
 
 
-def policy_files(model: ModelSpec, tokenizer: PreTrainedTokenizerBase) -> dict[str, bytes]:
-    """What is saved beside the weights of a job's policy, so that transformers and engines load the folder.
-
-    config.json with the dtype that the job trains in, the tokenizer's files with the chat template, and, where there is
-    one in `path`, generation_config.json.
-    """
+def model_files(model: ModelSpec, tokenizer: PreTrainedTokenizerBase) -> dict[str, bytes]:
+    """The same of `model`, of whatever family; config.json has the dtype that the job trains in."""
     described = described_config(model, tokenizer)
     if model.config is not None:
         return describing_files(read_config(described), torch_dtype(model.dtype), tokenizer)
-    files = saved_files(described, torch_dtype(model.dtype), tokenizer)
-    generation = _path_of(model) / GENERATION_FILE
-    return {**files, GENERATION_FILE: generation.read_bytes()} if generation.is_file() else files
+    return saved_files(described, torch_dtype(model.dtype), tokenizer)
 
 
 def saved_files(
@@ -232,8 +223,9 @@ def saved_files(
     """A config.json that says `described` and the type of the weights, and the tokenizer's files."""
     others = {name: value for name, value in described.items() if name != "torch_dtype"}
     described = {**others, "dtype": str(dtype).removeprefix("torch.")}
+    has_one_template = not isinstance(tokenizer.chat_template, dict)  # several would get a folder of their own
     with tempfile.TemporaryDirectory() as folder:
-        tokenizer.save_pretrained(folder)
+        tokenizer.save_pretrained(folder, save_jinja_files=has_one_template)
         files = {path.name: path.read_bytes() for path in Path(folder).iterdir() if path.is_file()}
     return {CONFIG_FILE: (json.dumps(described, indent=2) + "\n").encode(), **files}
 

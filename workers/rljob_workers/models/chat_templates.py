@@ -69,6 +69,10 @@ class ChatTemplate:
             ) from error
 
 
+class TemplateUnreadable(ValueError):
+    """`chatTemplate.file` cannot be read here; with a sentence."""
+
+
 OWN_TEMPLATE = ChatTemplate()
 """The tokenizer's, and nothing but the messages."""
 
@@ -98,7 +102,7 @@ def _text_of(file: str | None) -> str | None:
         return Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no text"
-        raise ValueError(
+        raise TemplateUnreadable(
             f"data.chatTemplate.file: {file} cannot be read ({reason}). Relative paths are relative to the manifest."
         ) from error
 

@@ -41,7 +41,10 @@ def beginning(sample: Sample, num_tokens: int) -> Sample:
 
 def sampling_digest(prompt_ids: Sequence[int], params: SamplingParams) -> int:
     """Of what a sample's tokens are drawn for and by, but weights and seed: others are not carried on by it."""
-    by = (params.temperature, params.top_p, params.top_k, params.max_new_tokens, params.stop_token_ids, params.stop)
+    by = (
+        *(params.temperature, params.top_p, params.top_k, params.min_p),
+        *(params.max_new_tokens, params.stop_token_ids, params.stop),
+    )
     return xxhash.xxh3_64_intdigest(repr((list(prompt_ids), by, params.num_samples)).encode())
 
 

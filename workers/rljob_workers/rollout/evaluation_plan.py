@@ -139,4 +139,5 @@ def _params_of(spec: EvaluationSetSpec, job: RLJobSpec) -> SamplingParams:
         num_samples=1,
         seed=0,
         stop=tuple(sampling.stop),
+        min_p=sampling.min_p or 0.0,
     )

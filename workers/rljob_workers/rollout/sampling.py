@@ -29,6 +29,7 @@ class GenerateConfig:
     """Positions of the model: prompt and response together."""
     stop_token_ids: tuple[int, ...]
     stop: tuple[str, ...] = ()
+    min_p: float = 0.0
     draws_greedy: bool = False
     """Whether each ticket has a greedy answer beside its samples."""
 
@@ -46,6 +47,7 @@ class GenerateConfig:
             max_tokens=max_tokens,
             stop_token_ids=tuple(sampling.stop_token_ids),
             stop=tuple(sampling.stop),
+            min_p=sampling.min_p or 0.0,
             draws_greedy=spec.algorithm.advantage_traits.needs_greedy,
         )
 
@@ -62,11 +64,12 @@ class GenerateConfig:
             num_samples=self.samples_per_prompt,
             seed=sampling_seed(self.job_seed, each.ticket),
             stop=self.stop,
+            min_p=self.min_p,
         )
 
     def greedy_of(self, each: PromptedTicket) -> SamplingParams:
         """Of the greedy answer to a ticket's prompt: the likeliest token each time, and else as its samples."""
-        return replace(self.params_of(each), temperature=0.0, top_p=1.0, top_k=0, num_samples=1)
+        return replace(self.params_of(each), temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, num_samples=1)
 
 
 def sampling_seed(job_seed: int, ticket: Ticket) -> int:

@@ -107,6 +107,8 @@ class SamplingChoice:
     top_p: Floats
     top_k: Ints
     """0: all tokens."""
+    min_p: Floats
+    """0: all tokens."""
     chance: Floats
     """In [0, 1)."""
 
@@ -120,7 +122,7 @@ def drawn(at: NextTokens, choice: SamplingChoice) -> Ints:
     wanted = np.ceil(np.maximum(0.0, choice.top_p - liked_share) / np.maximum(other_share, 1e-300))
     others = np.minimum(wanted, at.vocab_size - 1).astype(np.int64)
     others = np.where(choice.top_k > 0, np.minimum(others, choice.top_k - 1), others)
-    others = np.where(greedy, 0, others)
+    others = np.where(greedy | (other_share < choice.min_p * liked_share), 0, others)
     chance = choice.chance * (liked_share + others * other_share)
     place = ((chance - liked_share) / np.maximum(other_share, 1e-300)).astype(np.int64)
     other = np.clip(place, 0, np.maximum(others - 1, 0))

@@ -17,6 +17,7 @@ from rljob_workers.dcs.checkpoints.store import build_checkpoint_store
 from rljob_workers.gangs.leading import leader_of_checkpoints
 from rljob_workers.gangs.rendezvous import form_group
 from rljob_workers.gangs.shared_claims import SharedClaims
+from rljob_workers.models.saved_templates import saved_template, with_template
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.models.value_head import critic_files
 from rljob_workers.rank_loop import RankParts, RowServer
@@ -115,7 +116,9 @@ def run_critic(rank: RankParts) -> None:
         store = build_checkpoint_store(
             context,
             session,
-            critic_files(settings.of_its_model(spec).model, tokenizer),
+            with_template(
+                critic_files(settings.of_its_model(spec).model, tokenizer), saved_template(spec.data, tokenizer)
+            ),
             leader=leader_of_checkpoints(context, session, group),
             share=trainer.weight_share,
         )

@@ -24,7 +24,8 @@ from rljob_workers.dcs.weights import build_publisher
 from rljob_workers.evaluation import sentence_of_unfinished
 from rljob_workers.gangs.leading import leader_of_checkpoints
 from rljob_workers.gangs.rendezvous import form_group
-from rljob_workers.models.building import policy_files
+from rljob_workers.models.policy_files import policy_files
+from rljob_workers.models.saved_templates import saved_template
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.rank_loop import TURN_SECONDS, RankParts
 from rljob_workers.tensors.columns import Column
@@ -242,10 +243,11 @@ def run_actor(rank: RankParts) -> None:
         group = form_group(context, session)
         trainer, named = build_trainer(spec, tokenizer, group), spec.algorithm.sample_filter
         sample_filter = None if named is None else SampleFilter.load(named, spec)
+        template = saved_template(spec.data, tokenizer)
         store = build_checkpoint_store(
             context,
             session,
-            policy_files(spec.model, tokenizer),
+            policy_files(spec, tokenizer, template),
             leader=leader_of_checkpoints(context, session, group),
             share=trainer.weight_share,
         )
@@ -257,6 +259,8 @@ def run_actor(rank: RankParts) -> None:
             # Each rank has verified its share of the files.
             agree(group, RankVote(False, False, 0), f"the files of {restore.folder}")
             trainer.restore(folder)
+    if template.problem is not None and group.rank == 0:
+        session.notify(NoticeKind.TEMPLATE_NOT_SAVED, template.problem)
     gang = GangParts(session, rank.queue, trainer, Turns.of(rank, group), rank.timeline)
     slicing = slicing_of(spec, pipeline.ACTOR_TRAIN, trainer.mesh)
     leader = Leader.of(rank, tokenizer, slicing.num_slices) if group.rank == 0 else None

@@ -21,7 +21,7 @@ import httpx
 import pytest
 from _pytest.mark import ParameterSet
 
-from rljob_api.spec.model import Dtype
+from rljob_api.spec.model import Dtype, ModelSpec
 from rljob_api.spec.simulation import SimulatedCost, SimulationSpec
 from rljob_workers.engines.backend import EngineSettings, EngineSite
 from rljob_workers.engines.base import Engine
@@ -105,8 +105,9 @@ class TorchContender(Contender):
     seeds = True
     crowd = 96
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, model: ModelSpec | None = None) -> None:
         del folder
+        self._model = model or talkative_model()
         self._listener = open_listener()
         self.url = url_of(self._listener)
         self._incarnations = contextlib.ExitStack()
@@ -120,7 +121,7 @@ class TorchContender(Contender):
         return int(info["num_running_reqs"]) + int(info.get("num_waiting_reqs", 0))
 
     def start(self) -> None:
-        incarnation = engine_process(self._listener, talkative_model(), secrets.token_hex(6))
+        incarnation = engine_process(self._listener, self._model, secrets.token_hex(6))
         self._process = self._incarnations.enter_context(incarnation)
         self.wait()
 
@@ -145,7 +146,7 @@ class SimContender(TorchContender):
     def start(self) -> None:
         simulation = SimulationSpec(generation=SimulatedCost(seconds_per_token=0.004))
         target = functools.partial(simulated.serve, simulation=simulation)
-        incarnation = process_of(target, self._listener, talkative_model(), incarnation=secrets.token_hex(6))
+        incarnation = process_of(target, self._listener, self._model, incarnation=secrets.token_hex(6))
         self._process = self._incarnations.enter_context(incarnation)
         self.wait()
 
@@ -155,8 +156,9 @@ class SglangContender(Contender):
 
     seeds = True
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, model: ModelSpec | None = None) -> None:
         self._folder = folder
+        self._model = model or talkative_model()
         self._listener = open_listener()
         self.url = url_of(self._listener)
         # Names of sockets are short, and folders of tests are not.
@@ -176,7 +178,7 @@ class SglangContender(Contender):
     def begin(self) -> None:
         """An incarnation, from its fork on."""
         site = EngineSite(self._listener.getsockname()[1], (), self._own)
-        settings = EngineSettings(talkative_model(), Dtype.FLOAT32, threads=1)
+        settings = EngineSettings(self._model, Dtype.FLOAT32, threads=1)
         incarnation = Start(settings, site, secrets.token_hex(6), self._identity, self.log)
         self.pid = sglang_forks().start(incarnation, self._listener)
 

@@ -30,6 +30,14 @@ class Weights:
         """[len(output)]: of each output token."""
         return _chosen(self._logits(prompt, output), output, temperature)
 
+    def left(self, prompt: Sequence[int], temperature: float, top_p: float, top_k: int, min_p: float) -> set[int]:
+        """Tokens that may be drawn first, as each of the three bounds leaves them."""
+        logits = self._logits(prompt, [0])[0].double() / temperature
+        probabilities, order = logits.softmax(-1).sort(descending=True, stable=True)
+        stays = probabilities.cumsum(-1) - probabilities < top_p
+        stays &= (torch.arange(len(order)) < top_k) & (probabilities >= min_p * probabilities[0])
+        return set(order[stays].tolist())
+
     def nucleus(self, prompt: Sequence[int], output: Sequence[int], top_p: float, top_k: int) -> torch.Tensor:
         """[len(output)] bool: whether each token is one that top-k and top-p leave."""
         probabilities, order = self._logits(prompt, output).softmax(-1).sort(descending=True, stable=True)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from transformers import AutoTokenizer
 
 from rljob_workers.engines.base import Engine, EngineRefused, FinishReason, VersionSpan
+from rljob_workers.models.tokenizers import build_tokenizer
 from tests.integration.engines.contract.calls import PROMPT, Running, draw, load, params, soon, until, version
 from tests.integration.engines.contract.contenders import Contender, TorchContender
 from tests.integration.engines.contract.reference import Weights
+from tests.integration.engines.engine_process import talkative_model
 from tests.near import assert_log_probs_near
 
 pytestmark = pytest.mark.anyio
@@ -86,23 +90,54 @@ async def test_a_stop_token_ends_a_sample_and_is_its_last(engine: Engine, versio
     assert len(sample.log_probs) == len(sample.output_ids)
 
 
+def end_by(texts: tuple[str, ...], tokens: list[int], tokenizer: Any) -> int:
+    """Tokens of a sample until one of the texts stands in its last ones; all of them where none does."""
+    window = 1 + max(len(tokenizer.encode(text, add_special_tokens=False)) for text in texts)
+    for count in range(1, len(tokens)):
+        if any(text in tokenizer.decode(tokens[max(0, count - window) : count]) for text in texts):
+            return count
+    return len(tokens)
+
+
 async def test_a_text_ends_a_sample_where_it_is_whole(
     server: Contender, engine: Engine, versions: list[Weights]
 ) -> None:
-    if isinstance(server, TorchContender):
-        with pytest.raises(EngineRefused):
-            await draw(engine, params(stop=("1",)))
-        return
+    """With the tokens and log-probs of the text, be it the sample's last that there is room for."""
     await load(engine, versions[1].folder, 1)
-    tokenizer = AutoTokenizer.from_pretrained(versions[1].folder)
-    [whole] = await draw(engine, params(32, seed=3))
-    stop = str(tokenizer.decode(whole.output_ids[8:10]))
-    [sample] = await draw(engine, params(32, seed=3, stop=(stop,)))
-    assert sample.finish_reason is FinishReason.STOP
-    assert sample.output_ids == whole.output_ids[: len(sample.output_ids)]
-    assert str(tokenizer.decode(sample.output_ids)).endswith(stop)
-    assert stop not in tokenizer.decode(sample.output_ids[:-1])
-    assert len(sample.log_probs) == len(sample.output_ids)
+    own = isinstance(server, TorchContender)
+    tokenizer = build_tokenizer(talkative_model()) if own else AutoTokenizer.from_pretrained(versions[1].folder)
+    wholes = await draw(engine, params(32, num_samples=4, seed=3))
+    texts = (str(tokenizer.decode(wholes[0].output_ids[8:11])), str(tokenizer.decode(wholes[1].output_ids[30:32])))
+    samples = await draw(engine, params(32, num_samples=4, seed=3, stop=texts))
+    for whole, sample in zip(wholes, samples, strict=True):
+        text = str(tokenizer.decode(sample.output_ids))
+        assert sample.output_ids == whole.output_ids[: end_by(texts, whole.output_ids, tokenizer)]
+        assert (sample.finish_reason is FinishReason.STOP) == text.endswith(texts) or whole.finish_reason == "stop"
+        assert_log_probs_near(torch.tensor(sample.log_probs), versions[1].log_probs(PROMPT, sample.output_ids))
+    assert {len(sample.output_ids) for sample in samples[:2]} <= {11, 32}
+    assert samples[0].finish_reason is samples[1].finish_reason is FinishReason.STOP
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        {"min_p": 0.5},
+        {"min_p": 0.3, "top_k": 4},
+        {"min_p": 0.1, "top_p": 0.5},
+        {"min_p": 0.5, "temperature": 2.0},
+        {"top_p": 0.5, "top_k": 5},
+    ],
+    ids=str,
+)
+async def test_top_p_top_k_and_min_p_leave_what_each_of_them_leaves(
+    engine: Engine, versions: list[Weights], cut: dict[str, float]
+) -> None:
+    await load(engine, versions[1].folder, 1)
+    given = {"temperature": 1.0, "top_p": 1.0, "top_k": 10**6, "min_p": 0.0, **cut}
+    expected = versions[1].left(PROMPT, **given)  # type: ignore[arg-type]
+    found = [sample.output_ids[0] for sample in await draw(engine, params(1, num_samples=64, **cut))]
+    assert set(found) <= expected
+    assert len(set(found)) > min(2, len(expected) - 1), "the test would not see bounds that leave too little"
 
 
 async def test_a_sample_ends_at_its_length(engine: Engine, versions: list[Weights]) -> None:

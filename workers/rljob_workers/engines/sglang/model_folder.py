@@ -13,8 +13,10 @@ from typing import TypeAlias
 
 from safetensors import SafetensorError, safe_open
 
+from rljob_api.model_files.ends import GENERATION_FILE
 from rljob_api.spec.model import ModelSpec
-from rljob_workers.models.building import build_config, policy_files, tensor_shapes
+from rljob_workers.models.building import build_config, model_files, tensor_shapes
+from rljob_workers.models.ends import engine_generation_config
 from rljob_workers.models.tokenizers import build_tokenizer
 
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
@@ -72,10 +74,14 @@ def _described(shape: tuple[int, ...] | None) -> str:
 
 
 def write_model_folder(folder: Path, model: ModelSpec) -> None:
-    """Writes config.json, the tokenizer's files and the list of tensors; ValueError where there is no such model."""
+    """Writes config.json, the tokenizer's files, which tokens end an answer, and the list of tensors.
+
+    ValueError where there is no such model.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = build_tokenizer(model)
-    for name, content in policy_files(model, tokenizer).items():
+    files = {**model_files(model, tokenizer), GENERATION_FILE: engine_generation_config(model, tokenizer)}
+    for name, content in files.items():
         (folder / name).write_bytes(content)
     if model.path is None:
         shapes = tensor_shapes(build_config(model, tokenizer))

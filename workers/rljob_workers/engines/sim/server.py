@@ -19,6 +19,7 @@ from rljob_workers.engines.torch_engine.dialect import ServedModel
 from rljob_workers.engines.torch_engine.scheduler import Limits
 from rljob_workers.engines.torch_engine.server import serve_scheduler
 from rljob_workers.models.building import described_config
+from rljob_workers.models.ends import ends_of_model
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.simulation.pace import SimulatedPace
 from rljob_workers.simulation.policy import (
@@ -96,9 +97,11 @@ class SimScheduler(ContinuousBatching[Uints]):
         positions = self._slots.length[start:] + num_drawn - 1
         before = self._slots.last_token[start:]
         at = places(fingerprint(self._weights), before, positions, self._room.vocab_size)
-        temperature, top_p = columns.temperature.astype(np.float64), columns.top_p.astype(np.float64)
+        temperature, top_p, min_p = (
+            column.astype(np.float64) for column in (columns.temperature, columns.top_p, columns.min_p)
+        )
         chance = seeded_chance(columns.seed, num_drawn)
-        tokens = drawn(at, SamplingChoice(temperature, top_p, columns.top_k, chance))
+        tokens = drawn(at, SamplingChoice(temperature, top_p, columns.top_k, min_p, chance))
         if self._ends is not None:
             tokens = self._ends.of(tokens, columns.seed, num_drawn)
         found = log_probs(at, tokens, np.where(temperature == 0, 1.0, temperature))
@@ -118,7 +121,7 @@ def serve(listener: socket.socket, model: ModelSpec, simulation: SimulationSpec 
         max_positions=described["max_position_embeddings"],
         dtype=model.dtype.value,
         tokenizer=tokenizer,
-        eos_token_ids=frozenset({tokenizer.eos_token_id}),
+        eos_token_ids=ends_of_model(model, tokenizer),
     )
     settings = simulation or SimulationSpec()
     slots = settings.slots or Limits().max_running_samples

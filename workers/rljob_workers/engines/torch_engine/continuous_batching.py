@@ -415,13 +415,26 @@ class ContinuousBatching(ABC, Generic[Weights]):
     def _record(self, start: int, tokens: IntArray, log_probs: npt.NDArray[np.float32]) -> None:
         """Takes over a token for every slot from `start` on and ends what is complete."""
         self._slots.record(start, tokens, log_probs)
-        is_stop = self._stops.contains(self._slots.stop_set[start:], tokens)
+        is_stop = self._stops.contains(self._slots.stop_set[start:], tokens) | self._end_with_text(start)
         is_full = self._slots.num_drawn[start:] >= self._slots.limit[start:]
         ended = np.zeros(self._slots.count, dtype=np.bool_)
         ended[start:] = is_stop | is_full
         reasons = np.zeros(self._slots.count, dtype=np.int64)
         reasons[start:] = np.where(is_stop, EndReason.STOP, EndReason.LENGTH)
         self._finish(ended, reasons)
+
+    def _end_with_text(self, start: int) -> npt.NDArray[np.bool_]:
+        """Whether a text that ends the sample stands in its last tokens, of every slot from `start` on."""
+        ended = np.zeros(self._slots.count - start, dtype=np.bool_)
+        slots = np.flatnonzero(self._slots.stop_window[start:]) + start
+        owners = list(zip(self._slots.batch[slots].tolist(), self._slots.group[slots].tolist(), strict=True))
+        for key, index in set(owners):
+            stop = self._batches[key].groups[index].stop
+            assert stop is not None, "a group without texts has no window"
+            own = slots[[owner == (key, index) for owner in owners]].tolist()
+            drawn = [self._slots.tokens[slot, : self._slots.num_drawn[slot]][-stop.window :].tolist() for slot in own]
+            ended[np.array(own) - start] = [text is not None for text in stop.found(drawn)]
+        return ended
 
     def _finish(self, ended: npt.NDArray[np.bool_], reasons: IntArray) -> None:
         """Hands ended samples to their batches and closes their gaps."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import numpy as np
 import orjson
@@ -28,18 +28,17 @@ from rljob_workers.engines.torch_engine.requests import (
     PauseMode,
     PromptGroup,
 )
+from rljob_workers.engines.torch_engine.stop_texts import StopTexts
 from rljob_workers.models.tokenizers import decode_tokens, encode_prompt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "min_p": (0, None),
     "frequency_penalty": (0, None),
     "presence_penalty": (0, None),
     "repetition_penalty": (1, None),
     "min_new_tokens": (0, None),
-    "stop": (None, []),
     "skip_special_tokens": (True, False, None),
     "spaces_between_special_tokens": (True, None),
     "no_stop_trim": (False, None),
@@ -79,6 +78,9 @@ class ControlBody(BaseModel):
 _BodyT = TypeVar("_BodyT", bound=ControlBody)
 
 
+StopText = Annotated[str, Field(min_length=1)]
+
+
 class SamplingBody(ControlBody):
     """`sampling_params` of one prompt."""
 
@@ -87,7 +89,9 @@ class SamplingBody(ControlBody):
     temperature: float = Field(default=1.0, ge=0, le=1000)
     top_p: float = Field(default=1.0, gt=0, le=1)
     top_k: int = Field(default=-1, ge=-1)
+    min_p: float | None = Field(default=None, ge=0, le=1)
     stop_token_ids: list[int] | None = None
+    stop: list[StopText] | StopText | None = Field(default=None)
     ignore_eos: bool = False
     sampling_seed: int | None = Field(default=None, ge=0, lt=2**64)
 
@@ -161,6 +165,8 @@ def parse_generate(raw: bytes, model: ServedModel) -> GenerateRequest:
                 top_k=max(given.top_k, 0),
                 stop_token_ids=frozenset(given.stop_token_ids or ())
                 | (frozenset() if given.ignore_eos else model.eos_token_ids),
+                min_p=given.min_p or 0.0,
+                stop=StopTexts.of([given.stop] if isinstance(given.stop, str) else given.stop or (), model.tokenizer),
             )
         )
     if isinstance(body.rid, str) and len(groups) > 1:
@@ -229,9 +235,10 @@ def _render_sample(
     tokenizer: PreTrainedTokenizerBase,
 ) -> dict[str, Any]:
     tokens = batch.tokens[row, :length].tolist()
+    text = None if group.stop is None else group.stop.found([tokens])[0]
     meta: dict[str, Any] = {
         "id": group.rid,
-        "finish_reason": _finish_reason(EndReason(int(batch.reasons[row])), group, tokens),
+        "finish_reason": _finish_reason(EndReason(int(batch.reasons[row])), group, tokens, text),
         "prompt_tokens": len(group.prompt),
         "completion_tokens": length,
         "cached_tokens": 0,
@@ -242,13 +249,14 @@ def _render_sample(
         # float32 goes out as its shortest decimal, so that the reader's float32 is the same number.
         log_probs = batch.log_probs[row, :length]
         meta["output_token_logprobs"] = [[value, token, None] for value, token in zip(log_probs, tokens, strict=True)]
-    return {"text": decode_tokens(tokenizer, tokens), "output_ids": tokens, "meta_info": meta}
+    shown = decode_tokens(tokenizer, tokens)
+    return {"text": shown if text is None else shown.partition(text)[0], "output_ids": tokens, "meta_info": meta}
 
 
-def _finish_reason(reason: EndReason, group: PromptGroup, tokens: list[int]) -> dict[str, Any]:
+def _finish_reason(reason: EndReason, group: PromptGroup, tokens: list[int], text: str | None) -> dict[str, Any]:
     match reason:
         case EndReason.STOP:
-            return {"type": "stop", "matched": tokens[-1]}
+            return {"type": "stop", "matched": tokens[-1] if text is None else text}
         case EndReason.LENGTH:
             return {"type": "length", "length": group.max_new_tokens}
         case EndReason.ABORT:

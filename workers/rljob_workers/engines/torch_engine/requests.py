@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rljob_api.wire.identity import WeightId
+    from rljob_workers.engines.torch_engine.stop_texts import StopTexts
 
 
 class EngineFault(Exception):
@@ -90,6 +91,9 @@ class PromptGroup:
     """0: all tokens."""
     stop_token_ids: frozenset[int]
     """End of sequence included, unless it is to be ignored."""
+    min_p: float = 0.0
+    """0: all tokens."""
+    stop: StopTexts | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

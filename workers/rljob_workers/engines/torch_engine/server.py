@@ -44,6 +44,7 @@ from rljob_workers.engines.torch_engine.dialect import (
 from rljob_workers.engines.torch_engine.requests import BadRequest, Batch, EngineFault, Growth, NotServing, StepFailed
 from rljob_workers.engines.torch_engine.scheduler import Limits, Scheduler
 from rljob_workers.models.building import build_config, torch_dtype
+from rljob_workers.models.ends import ends_of_model
 from rljob_workers.models.tokenizers import build_tokenizer
 
 if TYPE_CHECKING:
@@ -441,7 +442,7 @@ def serve(
         max_positions=geometry.max_positions,
         dtype=str(geometry.dtype).removeprefix("torch."),
         tokenizer=tokenizer,
-        eos_token_ids=config.eos_token_ids | {tokenizer.eos_token_id},
+        eos_token_ids=ends_of_model(model, tokenizer),
     )
     scheduler = Scheduler(geometry, limits or Limits.on(device))
     _log.info("engine %s computes on %s with %d threads", incarnation, device, threads)

@@ -132,6 +132,8 @@ class SamplingColumns:
     top_p: npt.NDArray[np.float32]
     top_k: npt.NDArray[np.int64]
     """0 means all tokens."""
+    min_p: npt.NDArray[np.float32]
+    """Share of the likeliest token's chance that others must have; 0 means all tokens."""
     seed: npt.NDArray[np.uint64]
 
 
@@ -178,15 +180,16 @@ def _draw(
 ) -> torch.Tensor:
     chances = _beside(weights, uniforms(columns.seed, positions))
     vocab_size = weights.shape[1]
-    is_cut = ~greedy & ((columns.top_p < 1) | ((columns.top_k > 0) & (columns.top_k < vocab_size)))
+    is_few = (columns.top_p < 1) | (columns.min_p > 0) | ((columns.top_k > 0) & (columns.top_k < vocab_size))
+    is_cut = ~greedy & is_few
     if not greedy.any() and not is_cut.any():
         return _invert(weights, chances)
     tokens = torch.empty(weights.shape[0], dtype=torch.int64, device=weights.device)
     rows = _beside(weights, np.flatnonzero(greedy))
     tokens[rows] = weights[rows].argmax(-1)
     rows = _beside(weights, np.flatnonzero(is_cut))
-    top_p, top_k = _beside(weights, columns.top_p[is_cut]), _beside(weights, columns.top_k[is_cut])
-    tokens[rows] = _draw_cut(weights[rows], chances[rows], top_p, top_k)
+    bounds = [_beside(weights, column[is_cut]) for column in (columns.top_p, columns.top_k, columns.min_p)]
+    tokens[rows] = _draw_cut(weights[rows], chances[rows], *bounds)
     rows = _beside(weights, np.flatnonzero(~greedy & ~is_cut))
     tokens[rows] = _invert(weights[rows], chances[rows])
     return tokens
@@ -204,15 +207,21 @@ def _invert(weights: torch.Tensor, chances: torch.Tensor) -> torch.Tensor:
     return found.clamp_(max=weights.shape[1] - 1)
 
 
-def _draw_cut(weights: torch.Tensor, chances: torch.Tensor, top_p: torch.Tensor, top_k: torch.Tensor) -> torch.Tensor:
-    """Keeps the top_k likeliest tokens, then of these the fewest whose share reaches top_p; the first always stays."""
+def _draw_cut(
+    weights: torch.Tensor, chances: torch.Tensor, top_p: torch.Tensor, top_k: torch.Tensor, min_p: torch.Tensor
+) -> torch.Tensor:
+    """Keeps tokens that are among the top_k likeliest, among the fewest whose share reaches top_p, and as min_p has it.
+
+    That is those with at least min_p times the chance of the likeliest one, which always stays. Each bound is on the
+    whole distribution, as SGLang has it.
+    """
     vocab_size = weights.shape[1]
     ordered, tokens = weights.sort(dim=-1, descending=True, stable=True)
     limit = torch.where(top_k > 0, top_k, vocab_size)[:, None]
-    ordered = ordered.masked_fill(torch.arange(vocab_size, device=limit.device) >= limit, 0.0)
     sums = ordered.cumsum(-1, dtype=torch.float64)
-    before = sums - ordered
-    is_out = before >= top_p.double()[:, None] * sums[:, -1:]
+    is_out = sums - ordered >= top_p.double()[:, None] * sums[:, -1:]
+    is_out |= torch.arange(vocab_size, device=limit.device) >= limit
+    is_out |= ordered < min_p[:, None] * ordered[:, :1]
     is_out[:, 0] = False
     chosen = _invert(ordered.masked_fill(is_out, 0.0), chances)
     return tokens.gather(-1, chosen[:, None])[:, 0]
@@ -263,8 +272,11 @@ class SlotTable:
     last_token: IntArray
     stop_set: IntArray
     top_k: IntArray
+    stop_window: IntArray
+    """Last tokens that are read for a text that ends the sample; 0: none does."""
     temperature: npt.NDArray[np.float32]
     top_p: npt.NDArray[np.float32]
+    min_p: npt.NDArray[np.float32]
     seed: npt.NDArray[np.uint64]
     tokens: npt.NDArray[np.int32]
     """[count, width]: drawn tokens; beyond `num_drawn` they mean nothing."""
@@ -276,11 +288,10 @@ class SlotTable:
         self.count = 0
         self.runs: list[Run] = []
         """All slots, in their order."""
-        ints = ("batch", "row", "group", "length", "num_drawn", "limit", "reserved", "last_token", "stop_set", "top_k")
+        ints = ("batch", "row", "group", "length", "num_drawn", "limit", "reserved", "last_token")
         self._columns: dict[str, npt.NDArray[Any]] = {
-            **{name: np.zeros(0, dtype=np.int64) for name in ints},
-            "temperature": np.zeros(0, dtype=np.float32),
-            "top_p": np.zeros(0, dtype=np.float32),
+            **{name: np.zeros(0, dtype=np.int64) for name in (*ints, "stop_set", "stop_window", "top_k")},
+            **{name: np.zeros(0, dtype=np.float32) for name in ("temperature", "top_p", "min_p")},
             "seed": np.zeros(0, dtype=np.uint64),
             "tokens": np.zeros((0, 0), dtype=np.int32),
             "log_probs": np.zeros((0, 0), dtype=np.float32),
@@ -304,9 +315,11 @@ class SlotTable:
             "reserved": [one.reserved for one in admitted],
             "last_token": [one.group.prompt[-1] for one in admitted],
             "stop_set": [one.stop_set for one in admitted],
+            "stop_window": [one.group.stop.window if one.group.stop else 0 for one in admitted],
             "top_k": [one.group.top_k for one in admitted],
             "temperature": [one.group.temperature for one in admitted],
             "top_p": [one.group.top_p for one in admitted],
+            "min_p": [one.group.min_p for one in admitted],
             "seed": [one.group.seed % 2**64 for one in admitted],
         }
         for name, value in values.items():
@@ -318,7 +331,8 @@ class SlotTable:
 
     def sampling(self, start: int) -> SamplingColumns:
         """Sampling parameters of slots from `start` on."""
-        return SamplingColumns(self.temperature[start:], self.top_p[start:], self.top_k[start:], self.seed[start:])
+        columns = (self.temperature, self.top_p, self.top_k, self.min_p, self.seed)
+        return SamplingColumns(*(column[start:] for column in columns))
 
     def draw(self, start: int, logits: torch.Tensor) -> Drawn:
         """Draws by `logits` [slots, V] the next token of every slot from `start` on; records nothing."""

@@ -15,8 +15,12 @@ import socket
 import sys
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
 
 _ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
@@ -63,10 +67,34 @@ def _allow_seeds() -> None:
     """
     from sglang.srt import batch_invariant_ops
     from sglang.srt.arg_groups import choices
+    from sglang.srt.layers import sampler
 
     choices.add_deterministic_attention_backend_choices(["torch_native"])
     choices.add_radix_supported_deterministic_attention_backend_choices(["torch_native"])
     batch_invariant_ops.enable_batch_invariant_mode = lambda *_, **__: None
+    sampler.top_k_top_p_min_p_sampling_from_probs_torch = functools.partial(
+        _draw_with_min_p, sampler.top_k_top_p_min_p_sampling_from_probs_torch
+    )
+
+
+def _draw_with_min_p(
+    draw: Callable[..., Any],
+    probs: torch.Tensor,
+    top_ks: torch.Tensor,
+    top_ps: torch.Tensor,
+    min_ps: torch.Tensor,
+    need_min_p_sampling: bool,
+    *rest: object,
+    **more: object,
+) -> Any:  # noqa: ANN401 - as SGLang has it
+    """SGLang's own `draw`, which dies of min_p beside a seed, of the tokens that min_p leaves.
+
+    They are the likeliest: what top_k and top_p take of them does not depend on the others.
+    """
+    if need_min_p_sampling:
+        least = probs.amax(-1, keepdim=True) * min_ps.view(-1, 1)
+        probs = probs.masked_fill(probs < least, 0.0)
+    return draw(probs, top_ks, top_ps, min_ps, False, *rest, **more)
 
 
 FLAGS = (
