@@ -33,8 +33,8 @@ class Table:
         return int(self._table.num_rows)
 
     def row(self, index: int) -> dict[str, Any]:
-        """Its columns as Python's own values; a null is None."""
-        (row,) = self._table.slice(index, 1).to_pylist()
+        """Its columns as Python's own values; a null is None, and a map is a dict."""
+        (row,) = self._table.slice(index, 1).to_pylist(maps_as_pydicts="lossy")
         return dict(row)
 
 

@@ -49,6 +49,16 @@ PROMPTS = [
         id="a line without a label",
     ),
     pytest.param(
+        GOOD_LINE + '\n{"prompt": "34=", "label": null}\n',
+        "line 3: the label under 'label' is null, and the reward compares with it. Write a label, or remove the row.",
+        id="a label that is null",
+    ),
+    pytest.param(
+        GOOD_LINE + '{"prompt": "", "label": "1"}\n',
+        "line 2: 'prompt' is empty. Write a prompt, or remove it.",
+        id="an empty prompt",
+    ),
+    pytest.param(
         '{"prompt": 5, "label": 1}\n',
         "line 1: 'prompt' is neither text nor a list of chat messages. Give one of them.",
         id="a number for a prompt",
@@ -59,12 +69,12 @@ PROMPTS = [
         id="messages without a role",
     ),
     pytest.param(
-        '{"prompt": [{"role": "user", "content": ["1"]}], "label": 1}\n',
-        "line 1: 'prompt' is no list of chat messages. Give each a role and content.",
+        '{"prompt": [{"role": "user", "content": 1}], "label": 1}\n',
+        "line 1: 'prompt' has a content of type int in message 1 (user). Give a text, or a list of parts of text.",
         id="messages whose content is no text",
     ),
     pytest.param(
-        GOOD_LINE + '{"prompt": "34=", "label": NaN}\n{"prompt": "12"\n',
+        GOOD_LINE + '{"prompt": "34=", "label": 1, "level": NaN}\n{"prompt": "12"\n',
         "line 3: is not JSON (Expecting ',' delimiter: line 1 column 16 (char 15)). Give a JSON object per line.",
         id="what Python takes for JSON is taken",
     ),
