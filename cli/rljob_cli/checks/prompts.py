@@ -23,8 +23,10 @@ from rljob_api.spec import RLJobSpec
 from rljob_api.spec.data import MAX_SOURCE_CHARACTERS, PromptFile
 from rljob_api.spec.model import ModelSpec, TokenizerKind, alphabet_of
 from rljob_api.spec.rollout import WITHOUT_LABELS, LongPrompts
+from rljob_api.text_encoding import is_utf_16
 from rljob_cli.checks.findings import Finding, independent, problem, unchecked, warning
 from rljob_cli.checks.models import has_chat_template, json_object, max_positions, parsed
+from rljob_cli.checks.named_folders import hub_hint
 
 CHARACTERS_PER_TOKEN = 3
 """Text has rarely more characters for a token than this, and mostly not fewer."""
@@ -153,7 +155,10 @@ def _file_findings(file: PromptFile, spec: RLJobSpec, *, is_elsewhere: bool, ref
         more = sum(1 for _ in found)
     except OSError as error:
         return [
-            problem(f"{field}: {path} cannot be read ({error.strerror}). Give the path of a JSONL or Parquet file.")
+            problem(
+                f"{field}: {path} cannot be read ({error.strerror}). Give the path of a JSONL or Parquet file."
+                + hub_hint(path, "/FILE")
+            )
         ]
     except NoReader as error:
         return [unchecked(str(error))]
@@ -171,6 +176,8 @@ def _file_findings(file: PromptFile, spec: RLJobSpec, *, is_elsewhere: bool, ref
 def _format_problem(path: Path) -> str | None:
     with path.open("rb") as file:
         beginning = file.read(8)
+    if is_utf_16(beginning):
+        return "is UTF-16 or UTF-32. Give it as UTF-8: iconv -f UTF-16 -t UTF-8 FILE."
     return next((cure for magic, cure in _FORMATS if beginning.startswith(magic)), None)
 
 

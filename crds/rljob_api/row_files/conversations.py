@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
+from rljob_api.other_names.absent import absent_sentence
+
 Message: TypeAlias = Mapping[str, Any]
 """With `role` and `content`, both texts, and whatever else it was given, such as `tool_calls`."""
 
 _ASKING = frozenset(("user", "system", "developer"))
 """Roles whose messages are nothing but their content."""
-
-_ABSENT_PARTS = "RLJob trains on text alone, without images and audio (docs/coming-from.md#what-there-is-not)"
 
 
 def read_prompt(prompt: Any) -> str | tuple[Message, ...]:  # noqa: ANN401 - judged here
@@ -66,7 +66,7 @@ def _text_of_part(part: object, where: str) -> str:
     fields = part if isinstance(part, dict) else {}
     kind, text = fields.get("type", "text"), fields.get("text")
     if kind != "text":
-        raise ValueError(f"has a part of type {kind} in {where}: {_ABSENT_PARTS}. Remove it, or write what it shows.")
+        raise ValueError(f"has a part of type {kind} in {where}, not text. Remove it. {absent_sentence('images')}")
     if not isinstance(text, str):
         raise ValueError(f'has a part without text in {where}. Write it as {{"type": "text", "text": "..."}}.')
     return _encodable(text)

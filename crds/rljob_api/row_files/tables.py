@@ -7,6 +7,7 @@ opened. A Parquet file is held in memory, since rows are read in any order; Arro
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +41,7 @@ class Table:
 
 def is_table(path: Path) -> bool:
     """Whether `open_table` is what opens it: a folder, a pattern, or a file that begins as Parquet does."""
-    if path.is_dir() or _is_pattern(path):
+    if os.path.isdir(path) or _is_pattern(path):  # noqa: PTH112 - of pathlib's some errors come out
         return True
     try:
         with path.open("rb") as file:

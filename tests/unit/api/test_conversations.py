@@ -90,8 +90,8 @@ def test_a_message_has_what_was_given_and_a_text(message: dict[str, Any], expect
         ),
         pytest.param(
             [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {}}]}],
-            "has a part of type image_url in message 1 (user): RLJob trains on text alone, without images and audio"
-            " (docs/coming-from.md#what-there-is-not). Remove it, or write what it shows.",
+            "has a part of type image_url in message 1 (user), not text. Remove it. RLJob does not have images, audio,"
+            " video: prompts and answers are texts (docs/coming-from.md#what-there-is-not).",
             id="an image",
         ),
         pytest.param(

@@ -52,7 +52,7 @@ def prompts(path: Path, own: str) -> list[str]:
     tokenizer = make_tokenizer(TokenizerConfig(kind=TokenizerKind.BYTE))
     tokenizer.chat_template = own
     source = build_prompt_source(DataSpec(prompts=str(path), shuffle_seed=None), tokenizer)
-    return [tokenizer.decode(list(source.at(index).token_ids)) for index in range(len(source))]
+    return [str(tokenizer.decode(list(source.at(index).token_ids))) for index in range(len(source))]
 
 
 def of_both(folder: Path, rows: list[dict[str, Any]], own: str) -> tuple[list[str], list[str]]:

@@ -17,6 +17,7 @@ from jinja2 import meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 
+from rljob_api.text_encoding import decoded
 from rljob_workers.models.template_forms import Messages, TemplateForms, forms_of
 
 if TYPE_CHECKING:
@@ -109,12 +110,14 @@ def _text_of(file: str | None) -> str | None:
     if file is None:
         return None
     try:
-        return Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
+        return decoded(Path(file).read_bytes())
+    except OSError as error:
         raise ValueError(
-            f"data.chatTemplate.file: {file} cannot be read ({reason}). Relative paths are relative to the manifest."
+            f"data.chatTemplate.file: {file} cannot be read ({error.strerror}). Relative paths are relative to the"
+            " manifest."
         ) from error
+    except ValueError as error:
+        raise ValueError(f"data.chatTemplate.file: {file} {error}") from error
 
 
 def _variables(template: ChatTemplate, tokenizer: PreTrainedTokenizerBase) -> set[str]:
