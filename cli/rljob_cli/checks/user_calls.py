@@ -89,7 +89,7 @@ def called_by(body: Sequence[ast.stmt], name: str) -> Called | None:
     match bound[0]:
         case ast.FunctionDef(decorator_list=[]) | ast.AsyncFunctionDef(decorator_list=[]) as definition:
             return _of_function(definition)
-        case ast.ClassDef(decorator_list=[], keywords=[]) as definition if _method(definition, "__new__") is None:
+        case ast.ClassDef(bases=[], decorator_list=[], keywords=[]) as definition if not _is_a_result(definition):
             return Called(inspect.Signature(), is_class=True)
         case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value):
             return _of_value(body, value, name)
@@ -157,6 +157,11 @@ def _without_first(called: Called | None) -> Called | None:
         return None
     rest = list(called.signature.parameters.values())[1:]
     return Called(called.signature.replace(parameters=rest), called.is_async, called.is_generator)
+
+
+def _is_a_result(definition: ast.ClassDef) -> bool:
+    """Whether its objects may be what a call of a function would give: a list, or a number."""
+    return any(_method(definition, name) for name in ("__new__", "__iter__", "__getitem__", "__float__"))
 
 
 def _method(definition: ast.ClassDef, name: str) -> ast.FunctionDef | ast.AsyncFunctionDef | None:

@@ -326,7 +326,8 @@ def test_a_filter_of_samples_that_is_not_there_is_named(rewards: Path) -> None:
 FOUND = [
     ("def points(a): ...", "points"),
     ("async def points(a): ...", "points"),
-    ("class Points: ...", "Points"),
+    ("class Points(list): ...", "Points"),
+    ("class Points:\n    def __iter__(self): ...", "Points"),
     ("points = len", "points"),
     ("points: object = len", "points"),
     ("from math import fsum as points", "points"),
