@@ -29,6 +29,7 @@ from rljob_api.spec.data import DataSpec
 from rljob_api.spec.evaluation import EvaluationDataSpec
 from rljob_api.spec.rollout import RewardSpec, SummedRewardSpec
 from rljob_api.spec.set_defaults import stated_data
+from rljob_api.text_encoding import decoded
 
 _EXACT = 1 << 53
 """Whole numbers below it are exact as a double."""
@@ -93,12 +94,12 @@ STANDARD_INPUT = Path("-")
 def read_manifest(path: Path) -> str:
     """The text of the file `path`; ManifestError where there is none."""
     try:
-        return (sys.stdin.buffer.read() if path == STANDARD_INPUT else path.read_bytes()).decode()
+        return decoded(sys.stdin.buffer.read() if path == STANDARD_INPUT else path.read_bytes())
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise ManifestError([f"{path}: cannot be read ({reason}). Give the path of a manifest."]) from error
-    except UnicodeDecodeError as error:
-        raise ManifestError([f"{path}: byte {error.start} is not UTF-8. Save the manifest as UTF-8 text."]) from error
+    except ValueError as error:
+        raise ManifestError([f"{path}: {error}"]) from error
 
 
 def parse_manifest(text: str, source: str) -> RLJob:

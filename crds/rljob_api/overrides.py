@@ -7,7 +7,6 @@ schema of the CRD. A document that was given is not changed.
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,7 @@ from typing import Any
 
 from rljob_api.generate.crd import Schema, spec_schema
 from rljob_api.manifest import ManifestError, yaml_value
+from rljob_api.other_names.hints import field_hint, nearest
 
 Step = str | int
 """A name, or the index of an item."""
@@ -34,8 +34,6 @@ _METADATA: Schema = {
         "annotations": _NAMES,
     },
 }
-_CLOSE_ENOUGH = 0.7
-"""Ratio of difflib from which a name is worth suggesting."""
 _MOST_SUGGESTED = 3
 
 
@@ -112,14 +110,14 @@ def _quoted(name: str) -> str:
 
 def _schema_at(place: tuple[Step, ...]) -> Schema:
     schema = _root()
-    for number, step in enumerate(place):
-        schema = _below(schema, place[: number + 1], step)
+    for number in range(len(place)):
+        schema = _below(schema, place, number)
     return schema
 
 
-def _below(schema: Schema, place: tuple[Step, ...], step: Step) -> Schema:
-    """The schema of what `step`, the last of `place`, names."""
-    above = _written(place[:-1])
+def _below(schema: Schema, place: tuple[Step, ...], number: int) -> Schema:
+    """The schema of what the step of this number names, below that of the steps before it."""
+    step, above = place[number], _written(place[:number])
     if not schema or schema.get(_OPEN):
         return {}  # anything may be there, as in a pod template
     if isinstance(step, int):
@@ -136,26 +134,32 @@ def _below(schema: Schema, place: tuple[Step, ...], step: Step) -> Schema:
         )
     fields: dict[str, Schema] = schema.get("properties", {})
     if step not in fields:
-        raise _Misplaced(f"{_written(place)}: there is no such field. {_suggestion(place, step, fields)}")
+        cure = _suggestion(place, number, fields)
+        raise _Misplaced(f"{_written(place[: number + 1])}: there is no such field. {cure}")
     return fields[step]
 
 
-def _suggestion(place: tuple[Step, ...], step: str, beside: dict[str, Schema]) -> str:
-    """The nearest names beside it and fields of this name elsewhere; where nothing is near, all that are beside it."""
+def _suggestion(place: tuple[Step, ...], number: int, beside: dict[str, Schema]) -> str:
+    """The nearest name beside it and fields of this name elsewhere, another trainer's name, or all beside it."""
+    step = str(place[number])
     if not beside:
-        return f"{_written(place[:-1]).removeprefix('spec.')} has none in it: it is a value."
+        return f"{_written(place[:number]).removeprefix('spec.')} has none in it: it is a value."
     wanted = step.replace("_", "").lower()
-    near = difflib.get_close_matches(wanted, [name.lower() for name in beside], n=1, cutoff=_CLOSE_ENOUGH)
-    found = [_written((*place[:-1], name)) for name in beside if name.lower() in near]
-    everywhere = {path: path.rpartition(".")[2].lower() for path, _ in _fields("spec", _root()["properties"]["spec"])}
-    found += [path for path, name in everywhere.items() if name == wanted]
+    near = nearest(step, beside)
+    found = [] if near is None else [_written((*place[:number], near))]
+    everywhere = {path: path.rpartition(".")[2] for path, _ in _fields("spec", _root()["properties"]["spec"])}
+    found += [path for path, name in everywhere.items() if name.lower() == wanted]
+    hint = field_hint([each for each in place[1:] if isinstance(each, str)])
+    if not found and hint is not None:
+        return hint
     if not found:
-        names = difflib.get_close_matches(wanted, set(everywhere.values()), n=1, cutoff=_CLOSE_ENOUGH)
-        found = [path for path, name in everywhere.items() if name in names]
+        near = nearest(step, set(everywhere.values()))
+        found = [path for path, name in everywhere.items() if name == near]
     if not found:
         return f"Known here: {', '.join(beside)}."
     shown = [path.removeprefix("spec.") for path in dict.fromkeys(found)][:_MOST_SUGGESTED]
-    return f"Did you mean {' or '.join(shown)}?"
+    other = "" if hint is None or any(path in hint for path in shown) else f" {hint}"
+    return f"Did you mean {' or '.join(shown)}?{other}"
 
 
 def _fields(path: str, schema: Schema) -> Iterator[tuple[str, Schema]]:

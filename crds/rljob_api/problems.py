@@ -3,7 +3,6 @@
 Pure. Called by readers of manifests, statuses and messages of other processes.
 """
 
-import difflib
 import json
 import re
 import types
@@ -17,14 +16,12 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from rljob_api.base import ApiModel
+from rljob_api.other_names.hints import field_hint, nearest, value_hint
 from rljob_api.quantity import QUANTITY
 from rljob_api.rule import BROKEN_RULE
 from rljob_api.spec import FORM_OF_NAME, JOB_NAME, LONGEST_JOB_NAME, RLJob
 
 _LONGEST_VALUE = 60
-_CLOSE_ENOUGH = 0.7
-"""Ratio of difflib from which a name is worth suggesting."""
-
 _TYPES = {
     "int_type": "an integer",
     "int_from_float": "an integer",
@@ -51,6 +48,10 @@ _FORMS = {
     "key": "Give a label of nodes, such as topology.kubernetes.io/zone.",
     "gpuResource": "Give a resource of Kubernetes with its domain, such as nvidia.com/gpu or amd.com/gpu.",
 }
+
+
+_WITH_NAMES = re.compile(r"\^\((\w+(?:\|\w+)*)\|\[")
+"""The pattern of a field that takes a name of ours or an import path."""
 
 
 def sentences(error: ValidationError) -> list[str]:
@@ -113,23 +114,38 @@ def may_be_meant(loc: tuple[int | str, ...], given: Iterable[str]) -> list[str]:
     """Fields that an unknown one beside the `given` ones may stand for: the nearest, else all that are not given."""
     known = _fields(_type_at(loc[:-1]))
     open_fields = [name for name in known if name not in set(given)]
-    near = _near(str(loc[-1]), list(known))
-    return near if near and near[0] in open_fields else open_fields
+    near = nearest(str(loc[-1]), known)
+    return [near] if near in open_fields else open_fields
 
 
 def _unknown_field(details: ErrorDetails) -> str:
-    name = str(details["loc"][-1])
+    names = [part for part in details["loc"] if isinstance(part, str)]
     known = list(_fields(_type_at(details["loc"][:-1])))
-    return f"there is no such field. {_suggestion(name, known)}"
+    return f"there is no such field. {_field_cure(names, known)}"
+
+
+def _field_cure(names: list[str], known: list[str]) -> str:
+    """Another trainer's name, else the nearest one, else all that are known."""
+    if near := nearest(names[-1], known):
+        return f"Did you mean {near}?"
+    return field_hint(names[1:]) or (f"Known here: {', '.join(known)}." if known else "Remove it.")
 
 
 def _not_in_enum(details: ErrorDetails) -> str:
-    values = _enum_values(details["loc"])
-    return f"{_shown(details['input'])} is not a known value. {_suggestion(str(details['input']), values)}"
+    return _not_known(details["input"], _enum_values(details["loc"]))
+
+
+def _not_known(given: object, values: list[str], or_else: str = "") -> str:
+    hint = value_hint(str(given), values) or f"Known here: {', '.join(values)}{or_else}."
+    return f"{_shown(given)} is not a known value. {hint}"
 
 
 def _wrong_form(details: ErrorDetails) -> str:
     pattern = details["ctx"].get("pattern")
+    named = _WITH_NAMES.match(pattern or "")
+    if named is not None and details["loc"][-1] not in _FORMS:
+        own = "; or an import path of the form package.module:function"
+        return _not_known(details["input"], named[1].split("|"), own)
     cure = _FORMS.get(str(details["loc"][-1]), f"It must match {pattern}.")
     if pattern == JOB_NAME:
         cure += _near_name(str(details["input"]))
@@ -198,21 +214,6 @@ _SENTENCES: dict[str, Callable[[ErrorDetails], str]] = {
     "too_long": _too_long,
     "value_error": _validator_sentence,
 }
-
-
-def _suggestion(given: str, known: list[str]) -> str:
-    """The nearest name if one is near, else all of them."""
-    near = _near(given, known)
-    if near:
-        return f"Did you mean {near[0]}?"
-    return f"Known here: {', '.join(known)}." if known else "Remove it."
-
-
-def _near(given: str, known: list[str]) -> list[str]:
-    """One name at most."""
-    lowered = {name.lower(): name for name in known}
-    near = difflib.get_close_matches(given.replace("_", "").lower(), lowered, n=1, cutoff=_CLOSE_ENOUGH)
-    return [lowered[name] for name in near]
 
 
 def _fields(model: object) -> dict[str, FieldInfo]:

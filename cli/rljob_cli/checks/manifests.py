@@ -48,6 +48,8 @@ from rljob_cli.checks.evaluation_sets import evaluation_findings
 from rljob_cli.checks.findings import ANY, Finding, Findings, Level, Lines, independent, problem, unchecked, warning
 from rljob_cli.checks.machine import machine_findings
 from rljob_cli.checks.models import model_findings
+from rljob_cli.checks.named_folders import refused_model_findings
+from rljob_cli.checks.paths import path_findings, with_nothing_at
 from rljob_cli.checks.prompts import prompt_findings
 from rljob_cli.checks.reward_models import reward_model_findings
 from rljob_cli.checks.rewards import package_findings
@@ -157,8 +159,19 @@ def examine(
 ) -> Examined:
     """All problems at once. ManifestError where there is no YAML to check, or an override names no field.
 
-    `earlier`: the run that may be gone on with, whose defaults stay.
+    So too where a file is gone or refused between two looks at it. `earlier`: the run that may be gone on with, whose
+    defaults stay.
     """
+    try:
+        return _examined(path, place, earlier, overrides)
+    except OSError as error:
+        at, reason = error.filename or path, error.strerror or type(error).__name__
+        raise ManifestError(
+            [f"{path}: {at} cannot be read any more ({reason}). Put it back, and try again."]
+        ) from error
+
+
+def _examined(path: Path, place: JobPlace, earlier: EarlierRun | None, overrides: Sequence[Override]) -> Examined:
     text = read_manifest(path)
     document, findings = overridden(document_of(text, str(path)), overrides), Findings()
     lines = Lines(str(path), text, [override.path for override in overrides])
@@ -168,10 +181,16 @@ def examine(
         job = job_of(document)
     except ValidationError as error:
         findings.add(map(problem, sentences(error)))
+        findings.add(refused_model_findings(document, path.resolve().parent))
         job, refused = salvaged(document, error)
         if job is None:
             return Examined(None, findings, lines, refused)
         findings.add(map(problem, other_problems(job, refused)))
+    wrong = path_findings(job, path.resolve().parent, is_elsewhere=place is JobPlace.CLUSTER)
+    if wrong:
+        findings.add(wrong.values())
+        job = with_nothing_at(job, wrong)
+        refused |= {".".join(map(str, place)) for place in wrong}
     retained = earlier.retained(job.metadata.name) if earlier is not None else None
     resolution = resolve(job.spec, place, retained)
     if retained is not None:

@@ -36,6 +36,7 @@ from rljob_api.roles import TRAITS, field_name
 from rljob_api.spec.measured import measured_metrics
 from rljob_api.spec.roles import BACKENDS, CriticSpec, ModelRoleSpec, ReferenceSpec
 from rljob_cli.checks.findings import Finding, problem, unchecked, warning
+from rljob_cli.checks.named_folders import folder_finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -132,6 +133,7 @@ _WITHOUT_WINDOW = frozenset(("mistral", "mixtral", "phi3", "qwen2", "qwen2_moe",
 def model_findings(spec: RLJobSpec, *, is_elsewhere: bool) -> Iterator[Finding]:
     """Of a job with absolute paths. `is_elsewhere`: it is for a cluster, whose folders need not be here."""
     model = spec.model
+    absent: Finding | None = None
     for field, path, what in (
         ("tokenizerPath", model.tokenizer_path, "a tokenizer"),
         ("path", model.path, "a Hugging Face checkpoint"),
@@ -139,20 +141,12 @@ def model_findings(spec: RLJobSpec, *, is_elsewhere: bool) -> Iterator[Finding]:
         cure = f"Give the folder of {what}."
         if path is None or is_hub_name(path):  # a name that the cache lacks is reported for all fields together
             continue
-        if absent := absent_folder(f"spec.model.{field}", path, cure, is_elsewhere=is_elsewhere):
+        absent = folder_finding(f"spec.model.{field}", path, cure, is_elsewhere=is_elsewhere)
+        if absent is not None:
             yield absent
-    if model.path is not None and Path(model.path).is_dir():
+    if model.path is not None and Path(model.path).is_dir() and absent is None:
         yield from _folder_findings(spec, Path(model.path))
     yield from _tokenizer_findings(model)
-
-
-def absent_folder(field: str, path: str, cure: str, *, is_elsewhere: bool) -> Finding | None:
-    """Of a field that names a folder which is not here; None where it is."""
-    if Path(path).is_dir():
-        return None
-    if is_elsewhere:
-        return unchecked(f"{field}: {path} is not on this machine, so that nothing of it was looked at.")
-    return problem(f"{field}: {path} is not a folder. {cure}")
 
 
 def _folder_findings(spec: RLJobSpec, folder: Path) -> Iterator[Finding]:

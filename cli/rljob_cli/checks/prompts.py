@@ -1,4 +1,4 @@
-"""What can be known of a job's prompts without a tokenizer's library: one pass over their file, and the rows' lengths.
+"""What can be known of a job's prompts without a tokenizer's library, in one pass over their file.
 
 Every line is checked; problems of single lines are listed for the first few and counted for the rest. Lengths are exact
 where each character or byte is a token; else a prompt is assumed to have a token for every three characters, which text
@@ -16,61 +16,20 @@ from pathlib import Path
 from typing import Any
 
 from rljob_api.model_files.hub_names import is_hub_name
+from rljob_api.row_files.conversations import Message, read_prompt, spoken_text
+from rljob_api.row_files.labels import label_problem
 from rljob_api.row_files.tables import NoReader, is_table, open_table
 from rljob_api.spec import RLJobSpec
-from rljob_api.spec.data import MAX_SOURCE_CHARACTERS, DataSpec, PromptFile
+from rljob_api.spec.data import MAX_SOURCE_CHARACTERS, PromptFile
 from rljob_api.spec.model import ModelSpec, TokenizerKind, alphabet_of
-from rljob_api.spec.rollout import LongPrompts
+from rljob_api.spec.rollout import WITHOUT_LABELS, LongPrompts
+from rljob_api.text_encoding import is_utf_16
 from rljob_cli.checks.findings import Finding, independent, problem, unchecked, warning
 from rljob_cli.checks.models import has_chat_template, json_object, max_positions, parsed
+from rljob_cli.checks.named_folders import hub_hint
 
 CHARACTERS_PER_TOKEN = 3
 """Text has rarely more characters for a token than this, and mostly not fewer."""
-
-
-PROCEDURAL_TOKENS = 512
-
-
-@dataclass(frozen=True, slots=True)
-class RowLengths:
-    """The longest row."""
-
-    prompt: int
-    response: int
-    prompt_source: str
-    """How the prompt's length is known, as part of a sentence."""
-
-    @property
-    def row(self) -> int:
-        """Prompt and response together."""
-        return self.prompt + self.response
-
-
-def row_lengths(spec: RLJobSpec, max_positions: int | None) -> RowLengths:
-    """Of a job whose prompts were checked before. `max_positions`: of the model, which no row exceeds."""
-    response = spec.rollout.sampling.max_new_tokens
-    prompt, source = _longest_prompt(spec.data, spec.model)
-    limit = spec.rollout.max_prompt_tokens
-    if limit is not None and prompt > limit:
-        prompt, source = limit, "rollout.maxPromptTokens"
-    if max_positions is not None and prompt + response > max_positions:
-        prompt, source = max(1, max_positions - response), f"what the model's {max_positions} positions leave"
-    return RowLengths(prompt, response, source)
-
-
-def _longest_prompt(data: DataSpec, model: ModelSpec) -> tuple[int, str]:
-    if not data.files:
-        return PROCEDURAL_TOKENS, "assumed for tasks of reasoningGym"
-    texts = [conversation_text(prompt) for file in data.files for prompt in prompts_of(file)]
-    if data.system_prompt is not None:
-        texts = [data.system_prompt + text for text in texts]
-    if model.config is None or model.tokenizer_path is not None:
-        longest = max(len(text) for text in texts)
-        return -(
-            -longest // CHARACTERS_PER_TOKEN
-        ), f"a token for {CHARACTERS_PER_TOKEN} characters of the longest prompt"
-    by_bytes = model.config.tokenizer.kind is TokenizerKind.BYTE
-    return max(len(text.encode()) if by_bytes else len(text) for text in texts), "the longest prompt"
 
 
 def prompts_of(file: PromptFile) -> Iterator[Any]:
@@ -84,11 +43,19 @@ def prompts_of(file: PromptFile) -> Iterator[Any]:
         yield from (parsed(line)[file.prompt_key] for line in lines if line.strip())
 
 
-def conversation_text(prompt: Any) -> str:  # noqa: ANN401 - JSON
-    """The contents of all messages of a conversation; its template adds some tokens."""
-    if isinstance(prompt, list):
-        return "".join(f"{turn['role']}{turn['content']}" for turn in prompt)
-    return str(prompt)
+def conversation_text(prompt: Any) -> str:  # noqa: ANN401 - JSON, which was checked before
+    """All that the messages of a conversation say, calls of tools included; its template adds some tokens."""
+    return _all_text(read_prompt(prompt))
+
+
+def _all_text(read: str | tuple[Message, ...]) -> str:
+    if isinstance(read, str):
+        return read
+    return "".join(f"{each['role']}{each['content']}{_calls_text(each)}" for each in read)
+
+
+def _calls_text(message: Message) -> str:
+    return json.dumps(message["tool_calls"], ensure_ascii=False, default=str) if "tool_calls" in message else ""
 
 
 _SHOWN_LINES = 5
@@ -131,6 +98,8 @@ class _Seen:
     """Prompts that are one text and no conversation."""
     first_line: dict[bytes, int] = field(default_factory=dict)
     """Digest of a prompt -> the line that has it first."""
+    blank: int = 0
+    """Prompts with nothing but white space."""
     repeated: int = 0
     example: tuple[int, int] | None = None
     """Lines of the first prompt that is there twice."""
@@ -148,9 +117,12 @@ class _Limit:
     is_exact: bool
     """Whether a character, or a byte, is a token."""
     by_bytes: bool
+    system: str
+    """What the system says before every prompt."""
 
     def length(self, text: str) -> int:
-        """In tokens, as far as it is known here."""
+        """In tokens, as far as it is known here; a template adds some."""
+        text = self.system + text
         if self.is_exact:
             return len(text.encode()) if self.by_bytes else len(text)
         return -(-len(text) // CHARACTERS_PER_TOKEN)
@@ -183,7 +155,10 @@ def _file_findings(file: PromptFile, spec: RLJobSpec, *, is_elsewhere: bool, ref
         more = sum(1 for _ in found)
     except OSError as error:
         return [
-            problem(f"{field}: {path} cannot be read ({error.strerror}). Give the path of a JSONL or Parquet file.")
+            problem(
+                f"{field}: {path} cannot be read ({error.strerror}). Give the path of a JSONL or Parquet file."
+                + hub_hint(path, "/FILE")
+            )
         ]
     except NoReader as error:
         return [unchecked(str(error))]
@@ -201,12 +176,13 @@ def _file_findings(file: PromptFile, spec: RLJobSpec, *, is_elsewhere: bool, ref
 def _format_problem(path: Path) -> str | None:
     with path.open("rb") as file:
         beginning = file.read(8)
+    if is_utf_16(beginning):
+        return "is UTF-16 or UTF-32. Give it as UTF-8: iconv -f UTF-16 -t UTF-8 FILE."
     return next((cure for magic, cure in _FORMATS if beginning.startswith(magic)), None)
 
 
 def _row_problems(file: PromptFile, spec: RLJobSpec, seen: _Seen) -> Iterator[Finding]:
-    characters, limit = _known_characters(spec.model), _limit(spec)
-    label_key = file.label_key if spec.rollout.reward.compares_with_labels else None
+    characters, limit, labels = _known_characters(spec.model), _limit(spec), _Labels.of(spec, file)
     is_empty = True
     for number, entry, unread in _entries(file):
         is_empty = False
@@ -214,7 +190,11 @@ def _row_problems(file: PromptFile, spec: RLJobSpec, seen: _Seen) -> Iterator[Fi
         uses: tuple[str, ...] = ()
         if entry is not None:
             _count(seen, entry, number, file, limit)
-            wrong = _entry_problem(entry, file, spec.data.source_key, label_key, characters)
+            wrong = (
+                _key_problem(entry, file, spec.data.source_key)
+                or (labels and labels.problem(entry))
+                or _prompt_problem(entry[file.prompt_key], file.prompt_key, characters)
+            )
             uses = (_KEY, _MODEL, *_LABEL)
         if wrong is not None:
             yield problem(f"spec.{file.field}: {file.path} {seen.unit} {number}: {wrong}", *uses)
@@ -245,21 +225,38 @@ def _entry(line: bytes) -> tuple[dict[str, Any] | None, str | None]:
     return entry, None
 
 
-def _entry_problem(
-    entry: dict[str, Any],
-    file: PromptFile,
-    source_key: str | None,
-    label_key: str | None,
-    characters: frozenset[str] | None,
-) -> str | None:
-    prompt_key = file.prompt_key
-    if prompt_key not in entry:
-        return f"has no key {prompt_key!r}. Add it or set data.promptKey."
-    if label_key is not None and label_key not in entry:
-        return f"has no key {label_key!r}, {_LABEL_IS_MISSING}. Add it or set data.labelKey."
+def _key_problem(entry: dict[str, Any], file: PromptFile, source_key: str | None) -> str | None:
+    if file.prompt_key not in entry:
+        return f"has no key {file.prompt_key!r}. Add it or set data.promptKey."
     if source_key is not None and not _is_source(entry.get(source_key)):
         return f"has no text of 1 to {MAX_SOURCE_CHARACTERS} characters under {source_key!r}. Correct data.sourceKey."
-    return _prompt_problem(entry[prompt_key], prompt_key, characters)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Labels:
+    """What the job's reward wants of a row's label."""
+
+    key: str
+    kinds: frozenset[str]
+    """Of rewards that compare with it."""
+    must_be_right: bool
+    """False where a rollout function may give the reward itself: then any value will do."""
+
+    @classmethod
+    def of(cls, spec: RLJobSpec, file: PromptFile) -> _Labels | None:
+        """None where no label is compared with."""
+        reward = spec.rollout.reward
+        if file.label_key is None or not reward.compares_with_labels:
+            return None
+        kinds = {kind for each in reward.sum or (reward,) for kind in each.kinds or ("exactMatch",)}
+        return cls(file.label_key, frozenset(kinds - set(WITHOUT_LABELS)), spec.rollout.function is None)
+
+    def problem(self, entry: dict[str, Any]) -> str | None:
+        if self.key not in entry:
+            return f"has no key {self.key!r}, {_LABEL_IS_MISSING}. Add it or set data.labelKey."
+        wrong = label_problem(entry[self.key], self.kinds) if self.must_be_right else None
+        return None if wrong is None else f"the label under {self.key!r} {wrong}"
 
 
 def _is_source(value: object) -> bool:
@@ -267,21 +264,15 @@ def _is_source(value: object) -> bool:
 
 
 def _prompt_problem(prompt: Any, key: str, characters: frozenset[str] | None) -> str | None:  # noqa: ANN401 - JSON
-    if isinstance(prompt, list):
-        return None if _is_chat(prompt) else f"{key!r} is no list of chat messages. Give each a role and content."
-    if not isinstance(prompt, str) or not prompt:
-        return f"{key!r} is neither text nor a list of chat messages. Give one of them."
-    strange = next((char for char in prompt if characters is not None and char not in characters), None)
+    try:
+        read = read_prompt(prompt)
+    except ValueError as error:
+        return f"{key!r} {error}"
+    said = read if isinstance(read, str) else ""
+    strange = next((char for char in said if characters is not None and char not in characters), None)
     if strange is not None:
         return f"the character {strange!r} is not in the alphabet. Add it to model.config.tokenizer.alphabet."
     return None
-
-
-def _is_chat(prompt: list[Any]) -> bool:
-    return bool(prompt) and all(
-        isinstance(turn, dict) and all(isinstance(turn.get(name), str) for name in ("role", "content"))
-        for turn in prompt
-    )
 
 
 def _known_characters(model: ModelSpec) -> frozenset[str] | None:
@@ -309,7 +300,7 @@ def _limit(spec: RLJobSpec) -> _Limit | None:
     tokens, name = min(known)
     is_made = model.config is not None and model.tokenizer_path is None
     by_bytes = is_made and model.config is not None and model.config.tokenizer.kind is TokenizerKind.BYTE
-    return _Limit(tokens, name, is_made, by_bytes)
+    return _Limit(tokens, name, is_made, by_bytes, spec.data.system_prompt or "")
 
 
 def _count(seen: _Seen, entry: dict[str, Any], number: int, file: PromptFile, limit: _Limit | None) -> None:
@@ -319,16 +310,20 @@ def _count(seen: _Seen, entry: dict[str, Any], number: int, file: PromptFile, li
         seen.keys |= dict.fromkeys(list(entry)[:_SHOWN_KEYS])
     if file.prompt_key not in entry:
         return
-    prompt = entry[file.prompt_key]
-    seen.texts += isinstance(prompt, str)
-    text = prompt if isinstance(prompt, str) else json.dumps(prompt, sort_keys=True)
-    digest = blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
+    try:
+        read = read_prompt(entry[file.prompt_key])
+    except ValueError:  # its line says so
+        return
+    seen.texts += isinstance(read, str)
+    text = read if isinstance(read, str) else json.dumps(read, sort_keys=True, default=str)
+    seen.blank += not spoken_text(read).strip()
+    digest = blake2b(text.encode(), digest_size=16).digest()
     first = seen.first_line.setdefault(digest, number)
     if first != number:
         seen.repeated += 1
         seen.example = seen.example or (first, number)
-    if limit is not None and (isinstance(prompt, str) or (isinstance(prompt, list) and _is_chat(prompt))):
-        length = limit.length(conversation_text(prompt))
+    if limit is not None:
+        length = limit.length(_all_text(read))
         seen.too_long += length > limit.tokens
         seen.longest = max(seen.longest, (length, number))
 
@@ -379,8 +374,12 @@ def _warnings(file: PromptFile, spec: RLJobSpec, seen: _Seen) -> Iterator[Findin
             f" of {seen.unit} {first}), so that they count more than others. Remove them where that is not meant.",
             _KEY,
         )
+    if seen.blank:
+        yield warning(f"{field}: {seen.blank} of {seen.rows} prompts have nothing but white space. Remove them.", _KEY)
     if limit is not None and seen.too_long:
+        has_template = data.apply_chat_template or seen.texts < seen.rows
         how = "" if limit.is_exact else f", with a token for {CHARACTERS_PER_TOKEN} characters"
+        how += ", without what the template adds" if has_template else ""
         length, number = seen.longest
         refuses = spec.rollout.long_prompts is LongPrompts.REFUSE
         yield (problem if refuses and limit.is_exact else warning)(

@@ -15,12 +15,12 @@ from rljob_api.model_files.tokens import embedding_rows, policy_rows
 from rljob_api.roles import VALUE_ROLE
 from rljob_cli.checks.findings import Finding, problem
 from rljob_cli.checks.models import (
-    absent_folder,
     computes_own_decoder,
     decoder_problem,
     json_object,
     layout_findings,
 )
+from rljob_cli.checks.named_folders import folder_finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -50,7 +50,7 @@ def reward_model_findings(spec: RLJobSpec, *, is_elsewhere: bool) -> Iterator[Fi
     critic = spec.roles.critic
     if critic is None or critic.model_path is None or is_hub_name(critic.model_path):
         return
-    if absent := absent_folder(_FIELD, critic.model_path, _CURE, is_elsewhere=is_elsewhere):
+    if absent := folder_finding(_FIELD, critic.model_path, _CURE, is_elsewhere=is_elsewhere):
         yield absent
         return
     folder = Path(critic.model_path)

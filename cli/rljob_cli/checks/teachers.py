@@ -18,7 +18,6 @@ from rljob_api.spec.model import SPECIAL_TOKENS
 from rljob_api.spec.roles import BACKENDS
 from rljob_cli.checks.findings import Finding, problem, unchecked, warning
 from rljob_cli.checks.models import (
-    absent_folder,
     computes_own_decoder,
     decoder_problem,
     family_finding,
@@ -26,6 +25,7 @@ from rljob_cli.checks.models import (
     layout_findings,
     positions_in,
 )
+from rljob_cli.checks.named_folders import folder_finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -50,7 +50,7 @@ def teacher_findings(spec: RLJobSpec, *, is_elsewhere: bool) -> Iterator[Finding
     reference = spec.roles.reference
     if reference is None or reference.model_path is None or is_hub_name(reference.model_path):
         return
-    if absent := absent_folder(_FIELD, reference.model_path, _CURE, is_elsewhere=is_elsewhere):
+    if absent := folder_finding(_FIELD, reference.model_path, _CURE, is_elsewhere=is_elsewhere):
         yield absent
         return
     folder = Path(reference.model_path)

@@ -1,4 +1,4 @@
-"""Whether a function that a job names by import path is there.
+"""Whether a function that a job names by import path is there, and can be called as it will be.
 
 It is found by parsing its module and not by importing it: it may need what only the workers have.
 """
@@ -9,45 +9,44 @@ import ast
 import importlib.machinery
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from rljob_api.spec import RLJobSpec
+from rljob_cli.checks.user_calls import Awaited, UserCall, called_by
+
+_OF_GROUP = UserCall(
+    ("the answers of one group",), "def reward(answers): return [...]", Awaited.IF_ASYNC, "completions", may_yield=True
+)
 
 
-class RolloutCall(NamedTuple):
-    """A call of a rollout function: prompt, engine and params by position, and its arguments by name."""
-
-    keywords: frozenset[str]
-
-    def problem(self, definition: ast.FunctionDef | ast.AsyncFunctionDef) -> str | None:
-        """Why the function cannot be called so; None where it can, or where a decorator may make another one of it."""
-        if definition.decorator_list:
-            return None
-        if isinstance(definition, ast.FunctionDef):
-            return f"{definition.name} is not async. Write it as `async def {definition.name}(prompt, engine, params)`."
-        given = definition.args
-        names = [argument.arg for argument in (*given.posonlyargs, *given.args)]
-        required = names[: len(names) - len(given.defaults)]
-        by_name = {*names[_GIVEN:], *(argument.arg for argument in given.kwonlyargs)}
-        lacking = {
-            *required[_GIVEN:],
-            *(one.arg for one, default in zip(given.kwonlyargs, given.kw_defaults, strict=True) if default is None),
-        } - self.keywords
-        if len(names) < _GIVEN and given.vararg is None:
-            return f"{definition.name} does not take prompt, engine and params. Give it these three arguments first."
-        if lacking:
-            return f"{definition.name} needs {', '.join(sorted(lacking))}. Give it in rollout.function.arguments."
-        if given.kwarg is None and (unknown := self.keywords - by_name):
-            return (
-                f"{definition.name} has no argument {', '.join(sorted(unknown))}, which rollout.function.arguments"
-                " gives. Correct the name or remove it."
-            )
-        return None
+_OF_SAMPLE = UserCall(("one answer",), "def reward(answer): return 1.0", Awaited.IF_ASYNC, "completions")
 
 
-_GIVEN = 3
-"""Arguments by position."""
+_ROLLOUT = UserCall(("prompt", "engine", "params"), "async def rollout(prompt, engine, params): ...", Awaited.ALWAYS)
+
+
+_FILTER = UserCall(("answers", "rewards"), "def keeps(answers, rewards): return True")
+
+
+_CURRICULUM = UserCall(
+    ("rates", "draws"), "def choose(rates, draws): return [draw % len(rates) for draw in draws]", may_yield=True
+)
+
+
+_OF_ALGORITHM = {
+    "advantage": UserCall(("rewards", "valid"), "def advantages(rewards, valid): return ..."),
+    "loss": UserCall(
+        ("new_log_probs", "log_probs", "advantages", "rows"),
+        "def loss(new, old, advantages, rows): return TokenLosses(...)",
+    ),
+    "lossAggregation": UserCall(("rows",), "def aggregate(rows): return TokenWeights(...)"),
+    "correction.kind": UserCall(
+        ("log_probs", "rollout_log_probs", "rows"), "def correct(log_probs, rollout_log_probs, rows): return weights"
+    ),
+    "sampleFilter": UserCall(("sample",), "def trains_on(sample): return True"),
+}
 
 
 class UserFunction(NamedTuple):
@@ -59,27 +58,25 @@ class UserFunction(NamedTuple):
     path_field: str
     path: str | None
     """A folder that is searched first."""
-    call: RolloutCall | None = None
-    """How it is called, where that is looked at."""
+    call: UserCall
 
 
 def functions_of(spec: RLJobSpec) -> Iterator[UserFunction]:
     """All of a job."""
     algorithm = spec.algorithm
     for field, custom in spec.rollout.reward.functions.items():
-        yield UserFunction(f"spec.{field}.function", custom.function, f"spec.{field}.path", custom.path)
+        call = _OF_SAMPLE if custom.per_sample else _OF_GROUP
+        yield UserFunction(f"spec.{field}.function", custom.function, f"spec.{field}.path", custom.path, call)
     if (own := spec.rollout.function) is not None:
-        field = "spec.rollout.function"
-        yield UserFunction(
-            f"{field}.function", own.function, f"{field}.path", own.path, RolloutCall(frozenset(own.arguments))
-        )
+        field, call = "spec.rollout.function", replace(_ROLLOUT, keywords=frozenset(own.arguments))
+        yield UserFunction(f"{field}.function", own.function, f"{field}.path", own.path, call)
     sampling = spec.rollout.dynamic_sampling
     if sampling is not None and ":" in sampling.filter:
         field = "spec.rollout.dynamicSampling"
-        yield UserFunction(f"{field}.filter", sampling.filter, f"{field}.path", sampling.path)
+        yield UserFunction(f"{field}.filter", sampling.filter, f"{field}.path", sampling.path, _FILTER)
     if (curriculum := spec.rollout.curriculum) is not None:
         field = "spec.rollout.curriculum"
-        yield UserFunction(f"{field}.function", curriculum.function, f"{field}.path", curriculum.path)
+        yield UserFunction(f"{field}.function", curriculum.function, f"{field}.path", curriculum.path, _CURRICULUM)
     named = {
         "advantage": algorithm.advantage,
         "loss": algorithm.loss,
@@ -89,7 +86,8 @@ def functions_of(spec: RLJobSpec) -> Iterator[UserFunction]:
     }
     for field, name in named.items():
         if name is not None and ":" in name:
-            yield UserFunction(f"spec.algorithm.{field}", name, "spec.algorithm.path", algorithm.path)
+            path_field, call = "spec.algorithm.path", _OF_ALGORITHM[field]
+            yield UserFunction(f"spec.algorithm.{field}", name, path_field, algorithm.path, call)
 
 
 def function_problem(function: UserFunction) -> str | None:
@@ -108,23 +106,18 @@ def function_problem(function: UserFunction) -> str | None:
         return None
     try:
         tree = ast.parse(source.read_bytes(), str(source))
+    except OSError as error:
+        return f"{field}: {source} cannot be read ({error.strerror}). Give a module that can."
     except (SyntaxError, ValueError) as error:
         return f"{field}: {source} is not Python ({error}). Correct it."
     names = set(_bound_names(tree.body))
     if any(_is_constant(statement, name) for statement in tree.body):
         return f"{field}: {name} in {source} is not a function. Define it as one or correct the name."
     if name in names or "*" in names:
-        wrong = None if function.call is None else _call_problem(function.call, tree.body, name)
+        called = called_by(tree.body, name)
+        wrong = None if called is None else function.call.problem(name, called)
         return None if wrong is None else f"{field}: {wrong}"
     return f"{field}: {source} has no {name}. Define it there or correct the name."
-
-
-def _call_problem(call: RolloutCall, body: list[ast.stmt], name: str) -> str | None:
-    for statement in body:
-        match statement:
-            case ast.FunctionDef() | ast.AsyncFunctionDef() if statement.name == name:
-                return call.problem(statement)
-    return None
 
 
 def _find_source(module: str, folders: list[str]) -> Path | None:

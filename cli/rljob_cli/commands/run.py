@@ -20,8 +20,8 @@ from rljob_cli.checks.findings import Level
 from rljob_cli.checks.machine import engine_problem, extra_problem, tracker_problem, trainer_problem
 from rljob_cli.checks.manifests import EarlierRun, checked_job_or_exit, refuse, run_folder
 from rljob_cli.checks.overrides import SET_HELP, parsed_or_exit, set_option
-from rljob_cli.checks.prompts import row_lengths
 from rljob_cli.checks.rewards import trial_findings, try_reward
+from rljob_cli.checks.row_lengths import row_lengths
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -29,7 +29,7 @@ from rljob_api.spec import RLJob, RLJobSpec
 from rljob_api.spec.parallelism import ParallelismSpec
 from rljob_api.spec.roles import BACKENDS, ModelRoleSpec, RoleSpec
 from rljob_api.wire.identity import PodKey
-from rljob_cli.checks.prompts import RowLengths
+from rljob_cli.checks.row_lengths import RowLengths
 from rljob_operator.local.device_placement import PodDevices, placement_order
 
 

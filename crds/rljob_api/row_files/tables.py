@@ -7,6 +7,7 @@ opened. A Parquet file is held in memory, since rows are read in any order; Arro
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,14 +34,14 @@ class Table:
         return int(self._table.num_rows)
 
     def row(self, index: int) -> dict[str, Any]:
-        """Its columns as Python's own values; a null is None."""
-        (row,) = self._table.slice(index, 1).to_pylist()
+        """Its columns as Python's own values; a null is None, and a map is a dict."""
+        (row,) = self._table.slice(index, 1).to_pylist(maps_as_pydicts="lossy")
         return dict(row)
 
 
 def is_table(path: Path) -> bool:
     """Whether `open_table` is what opens it: a folder, a pattern, or a file that begins as Parquet does."""
-    if path.is_dir() or _is_pattern(path):
+    if os.path.isdir(path) or _is_pattern(path):  # noqa: PTH112 - of pathlib's some errors come out
         return True
     try:
         with path.open("rb") as file:

@@ -107,5 +107,15 @@ def test_a_manifest_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_a_manifest_that_is_not_text_is_named(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_bytes(b"a: \xff")
-    with pytest.raises(ManifestError, match=r"job\.yaml: byte 3 is not UTF-8\. Save the manifest as UTF-8 text\."):
+    with pytest.raises(ManifestError, match=r"job\.yaml: has a byte that is not UTF-8 \(number 3\)\. Save it"):
+        load_manifest(tmp_path / "job.yaml")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_a_manifest_may_have_a_mark_and_no_other_encoding(encoding: str, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(changed({"metadata.name": "named"})), encoding=encoding)
+    if encoding.startswith("utf-8"):
+        assert load_manifest(tmp_path / "job.yaml").metadata.name == "named"
+        return
+    with pytest.raises(ManifestError, match=r"job\.yaml: is UTF-16 or UTF-32\. Save it as UTF-8, or convert it: iconv"):
         load_manifest(tmp_path / "job.yaml")

@@ -324,8 +324,8 @@ WARNINGS = [
     pytest.param(
         '{"prompt": [{"role": "user", "content": "%s"}], "label": 1}' % ("1" * 90),
         {**SERVED, "spec.rollout.maxPromptTokens": 20},
-        "1 of 1 prompts have more tokens than 20 (rollout.maxPromptTokens, with a token for 3 characters; the longest,"
-        " line 1, has 32)",
+        "1 of 1 prompts have more tokens than 20 (rollout.maxPromptTokens, with a token for 3 characters, without what"
+        " the template adds; the longest, line 1, has 32)",
         id="a conversation that is too long",
     ),
     pytest.param(

@@ -10,7 +10,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from rljob_api.spec import RLJobSpec
-from rljob_cli.checks.prompts import row_lengths
+from rljob_cli.checks.row_lengths import row_lengths
 from rljob_cli.main import cli
 from tests.unit.api.manifests import changed
 from tests.unit.api.test_device_memory import QWEN3_4B, stored
@@ -268,6 +268,13 @@ def test_a_job_on_the_cpu_needs_no_device(folder: Path) -> None:
             (3, 3),
             id="of a conversation",
         ),
+        pytest.param(
+            ['[{"role": "user", "content": "12345"}]'],
+            {"spec.model.config.tokenizer": {"kind": "Byte"}, "spec.data.systemPrompt": "brief"},
+            None,
+            (len("<brief><12345>"), 3),
+            id="with system prompt and template, by the tokenizer",
+        ),
         pytest.param(['"1234567="'], {}, 8, (5, 3), id="no row is longer than the model can see"),
         pytest.param(['"1234567="'], {"spec.rollout.maxPromptTokens": 4}, 20, (4, 3), id="nor with a longer prompt"),
         pytest.param(['"12="'], {"spec.rollout.maxPromptTokens": 4}, 20, (3, 3), id="than there is"),
@@ -278,6 +285,8 @@ def test_the_longest_row(
 ) -> None:
     file = tmp_path / "prompts.jsonl"
     file.write_text("".join(f'{{"prompt": {prompt}, "label": "1"}}\n' for prompt in prompts))
-    given = {"spec.data.prompts": str(file), "spec.rollout.sampling.maxNewTokens": 3, **changes}
+    (tmp_path / "t.jinja").write_text("{% for m in messages %}<{{ m.content }}>{% endfor %}")
+    template = {"spec.data.chatTemplate": {"file": str(tmp_path / "t.jinja")}}
+    given = {"spec.data.prompts": str(file), "spec.rollout.sampling.maxNewTokens": 3, **template, **changes}
     found = row_lengths(RLJobSpec.model_validate(changed(given)["spec"]), max_positions)
     assert (found.prompt, found.response) == expected

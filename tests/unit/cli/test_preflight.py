@@ -6,13 +6,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import yaml
+from pyarrow import parquet
 
 from rljob_api.manifest import parse_manifest, resolve_paths
 from rljob_api.model_files.families import EXIT_NOT_PROVEN, FamilyProof, NotProven, keep_proof
 from rljob_cli.checks.findings import Level
 from rljob_cli.checks.manifests import preflight
+from rljob_workers.data.jsonl import JsonlRows
 from tests.unit.api.manifests import changed
 
 ROOT = Path(__file__).parents[3]
@@ -49,6 +52,16 @@ PROMPTS = [
         id="a line without a label",
     ),
     pytest.param(
+        GOOD_LINE + '\n{"prompt": "34=", "label": null}\n',
+        "line 3: the label under 'label' is null, and the reward compares with it. Write a label, or remove the row.",
+        id="a label that is null",
+    ),
+    pytest.param(
+        GOOD_LINE + '{"prompt": "", "label": "1"}\n',
+        "line 2: 'prompt' is empty. Write a prompt, or remove it.",
+        id="an empty prompt",
+    ),
+    pytest.param(
         '{"prompt": 5, "label": 1}\n',
         "line 1: 'prompt' is neither text nor a list of chat messages. Give one of them.",
         id="a number for a prompt",
@@ -59,12 +72,12 @@ PROMPTS = [
         id="messages without a role",
     ),
     pytest.param(
-        '{"prompt": [{"role": "user", "content": ["1"]}], "label": 1}\n',
-        "line 1: 'prompt' is no list of chat messages. Give each a role and content.",
+        '{"prompt": [{"role": "user", "content": 1}], "label": 1}\n',
+        "line 1: 'prompt' has a content of type int in message 1 (user). Give a text, or a list of parts of text.",
         id="messages whose content is no text",
     ),
     pytest.param(
-        GOOD_LINE + '{"prompt": "34=", "label": NaN}\n{"prompt": "12"\n',
+        GOOD_LINE + '{"prompt": "34=", "label": 1, "level": NaN}\n{"prompt": "12"\n',
         "line 3: is not JSON (Expecting ',' delimiter: line 1 column 16 (char 15)). Give a JSON object per line.",
         id="what Python takes for JSON is taken",
     ),
@@ -79,6 +92,43 @@ PROMPTS = [
 @pytest.mark.parametrize(("prompts", "sentence"), PROMPTS)
 def test_prompts_that_cannot_be_used_are_named_by_line(tmp_path: Path, prompts: str | None, sentence: str) -> None:
     assert _problems(tmp_path, {}, prompts) == [f"spec.data.prompts: prompts.jsonl {sentence}"]
+
+
+def test_a_null_label_of_a_table_and_of_a_set_is_named_by_its_row(tmp_path: Path) -> None:
+    rows = [{"prompt": "1=", "label": "1"}, {"prompt": "2=", "label": None}]
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
+    data = {"prompts": "rows.parquet"}
+    sets = {"everySteps": 1, "sets": [{"name": "dev", "data": data}]}
+    wrong = "rows.parquet row 1: the label under 'label' is null, and the reward compares with it. Write a label, or"
+    assert _problems(tmp_path, {"spec.data": data, "spec.evaluation": sets}) == [
+        f"spec.data.prompts: {wrong} remove the row.",
+        f"spec.evaluation.sets[0].data.prompts: {wrong} remove the row.",
+    ]
+
+
+@pytest.mark.parametrize(
+    "reward", [{"format": {"pattern": ".*"}}, {"custom": {"function": "json:dumps"}}], ids=["format", "custom"]
+)
+def test_a_reward_that_compares_with_no_label_takes_any(reward: dict[str, Any], tmp_path: Path) -> None:
+    labels: list[Any] = [None, [], {"a": 1}, ""]
+    lines = "".join(json.dumps({"prompt": "1=", "label": label}) + "\n" for label in labels)
+    assert _problems(tmp_path, {"spec.rollout.reward": reward}, lines) == []
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_rows_in_another_encoding_are_named_once(encoding: str, tmp_path: Path) -> None:
+    (tmp_path / "prompts.jsonl").write_text(GOOD_LINE * 9, encoding=encoding)
+    assert _problems(tmp_path, {}) == [
+        "spec.data.prompts: prompts.jsonl is UTF-16 or UTF-32. Give it as UTF-8: iconv -f UTF-16 -t UTF-8"
+        " prompts.jsonl."
+    ]
+
+
+def test_a_mark_at_the_beginning_of_rows_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "prompts.jsonl").write_text(GOOD_LINE * 2, encoding="utf-8-sig")
+    assert _problems(tmp_path, {}) == []
+    rows = JsonlRows(tmp_path / "prompts.jsonl", "data.prompts")
+    assert [rows.row(index)["prompt"] for index in range(2)] == ["12=", "12="]
 
 
 def test_broken_json_is_named_by_line(tmp_path: Path) -> None:
@@ -276,7 +326,8 @@ def test_a_filter_of_samples_that_is_not_there_is_named(rewards: Path) -> None:
 FOUND = [
     ("def points(a): ...", "points"),
     ("async def points(a): ...", "points"),
-    ("class Points: ...", "Points"),
+    ("class Points(list): ...", "Points"),
+    ("class Points:\n    def __iter__(self): ...", "Points"),
     ("points = len", "points"),
     ("points: object = len", "points"),
     ("from math import fsum as points", "points"),

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from rljob_api.generate.crd import enum_values
+from rljob_api.other_names.absent import ABSENT
+from rljob_api.other_names.tables import TABLES
 from rljob_api.overrides import Override, _schema_at, overridden
 
 ROOT = Path(__file__).parents[3]
@@ -23,6 +25,18 @@ def of_the_table() -> list[str]:
 def of_the_text() -> list[str]:
     """Not of the first page, on which verl's names look like ours."""
     return [field for page in (TROUBLE, ROOT / "docs/python.md") for field in _FIELD.findall(page.read_text())]
+
+
+def test_the_page_for_newcomers_has_the_tables_of_the_hints() -> None:
+    page = NEWCOMERS.read_text()
+    for table in TABLES:
+        assert f"## {table.heading}\n" in page
+        assert table.markdown in page
+    for each in ABSENT:
+        assert each.markdown in page
+    assert page.count("\n| ") - page.count("\n| here |") - page.count("\n| what |") == len(ABSENT) + sum(
+        len(table.rows) for table in TABLES
+    )
 
 
 def test_the_pages_name_fields() -> None:

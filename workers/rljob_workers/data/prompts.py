@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import xxhash
 
+from rljob_api.row_files.conversations import Message, read_prompt, spoken_text
+
 if TYPE_CHECKING:
     from rljob_api.spec.data import DataSpec
 
@@ -29,8 +31,8 @@ class Prompt:
     text: str
     token_ids: tuple[int, ...]
     label: Any
-    messages: tuple[Mapping[str, str], ...] = ()
-    """The chat, as {role, content}; empty for a prompt that is no chat."""
+    messages: tuple[Message, ...] = ()
+    """The chat, each with role and content; empty for a prompt that is no chat."""
     row: Mapping[str, Any] = field(default_factory=dict)
     """The other data columns of its line."""
     dataset: str = ""
@@ -67,13 +69,10 @@ class DrawnPrompts(Protocol):
         ...
 
 
-ChatMessages = Sequence[Mapping[str, str]]
-
-
 class EncodePrompt(Protocol):
     """Tokenises a text, or chat messages in the tokenizer's template with the generation prompt."""
 
-    def __call__(self, prompt: str | ChatMessages, /) -> Sequence[int]:
+    def __call__(self, prompt: str | Sequence[Message], /) -> Sequence[int]:
         """ValueError where the tokenizer cannot."""
         ...
 
@@ -84,7 +83,7 @@ class EncodedPrompt(NamedTuple):
     text: str
     """Without the template."""
     token_ids: tuple[int, ...]
-    messages: tuple[Mapping[str, str], ...]
+    messages: tuple[Message, ...]
     """Empty for a prompt that is no chat."""
 
 
@@ -98,20 +97,14 @@ class PromptEncoder:
 
     def encode(self, prompt: Any, where: str) -> EncodedPrompt:  # noqa: ANN401 - judged here
         """`where` is for errors."""
-        messages: tuple[Mapping[str, str], ...] = ()
-        if isinstance(prompt, str):
-            text: str = prompt
-            messages = ({"role": "user", "content": prompt},) if self._wraps else ()
-        elif _is_chat(prompt):
-            text = "\n".join(message["content"] for message in prompt)
-            # Columns of a file have every key in every message; one that is null was not given.
-            messages = tuple({key: value for key, value in each.items() if value is not None} for each in prompt)
-        else:
-            raise ValueError(
-                f"data.promptKey: the prompt of {where} is neither a string nor a list of chat messages"
-                ' ({"role": ..., "content": ...}, both strings). Write one of them.'
-            )
-        messages = self._after_system(messages, where)
+        try:
+            read = read_prompt(prompt)
+        except ValueError as error:
+            raise ValueError(f"data.promptKey: the prompt of {where} {error}") from error
+        text = spoken_text(read)
+        if isinstance(read, str):
+            read = ({"role": "user", "content": read},) if self._wraps else ()
+        messages = self._after_system(read, where)
         try:
             token_ids = tuple(self._encode_prompt(list(messages) or text))
         except ValueError as error:
@@ -120,7 +113,7 @@ class PromptEncoder:
             raise ValueError(f"data.promptKey: the prompt of {where} has no tokens. Remove the line or write a prompt.")
         return EncodedPrompt(text, token_ids, messages)
 
-    def _after_system(self, messages: tuple[Mapping[str, str], ...], where: str) -> tuple[Mapping[str, str], ...]:
+    def _after_system(self, messages: tuple[Message, ...], where: str) -> tuple[Message, ...]:
         if self._system is None or (messages and messages[0]["role"] == "system"):
             return messages
         if not messages:
@@ -129,15 +122,6 @@ class PromptEncoder:
                 " something. Set data.applyChatTemplate, or remove systemPrompt."
             )
         return ({"role": "system", "content": self._system}, *messages)
-
-
-def _is_chat(prompt: object) -> bool:
-    if not isinstance(prompt, list) or not prompt:
-        return False
-    return all(
-        isinstance(message, dict) and all(isinstance(message.get(key), str) for key in ("role", "content"))
-        for message in prompt
-    )
 
 
 _NUM_ROUNDS = 6

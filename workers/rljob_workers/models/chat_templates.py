@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 from jinja2 import meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
+
+from rljob_api.text_encoding import decoded
+from rljob_workers.models.template_forms import Messages, TemplateForms, forms_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -33,9 +37,6 @@ class _Generation(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-ChatMessages: TypeAlias = Sequence[Mapping[str, str]]
-
-
 @dataclass(frozen=True, slots=True)
 class ChatTemplate:
     """A template and what it is given beside the messages."""
@@ -45,28 +46,42 @@ class ChatTemplate:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     tools: Sequence[Mapping[str, Any]] = ()
 
-    def render(self, tokenizer: PreTrainedTokenizerBase, messages: ChatMessages) -> str:
+    def render(self, tokenizer: PreTrainedTokenizerBase, messages: Messages) -> str:
         """With the generation prompt. ValueError where there is no template, and where it refuses the messages."""
         if self.text is None and tokenizer.chat_template is None:
             raise ValueError(
                 "data.promptKey: the prompt is a list of chat messages, but the tokenizer has no chat template."
                 " Use string prompts, a tokenizer with a chat template, or data.chatTemplate.file."
             )
-        try:
-            return str(
-                tokenizer.apply_chat_template(
-                    [dict(message) for message in messages],
-                    tools=[dict(tool) for tool in self.tools] or None,
-                    chat_template=self.text,
-                    tokenize=False,
-                    add_generation_prompt=True,
-                    **self.kwargs,
-                )
+        tools = [dict(tool) for tool in self.tools] or None
+        text = tokenizer.get_chat_template(self.text, tools=tools)
+        fitting = _forms(tokenizer, text).fitting(messages)
+        return _rendered(tokenizer, text, fitting, {**self.kwargs, "tools": tools})
+
+
+@lru_cache(maxsize=8)
+def _forms(tokenizer: PreTrainedTokenizerBase, template: str) -> TemplateForms:
+    return forms_of(lambda messages: _rendered(tokenizer, template, messages, {}))
+
+
+def _rendered(
+    tokenizer: PreTrainedTokenizerBase, template: str, messages: Messages, variables: Mapping[str, Any]
+) -> str:
+    """Any error of a template's own: what it does with a value is its affair, and the value the user's."""
+    try:
+        return str(
+            tokenizer.apply_chat_template(
+                [dict(message) for message in messages],
+                chat_template=template,
+                tokenize=False,
+                add_generation_prompt=True,
+                **variables,
             )
-        except jinja2.TemplateError as error:
-            raise ValueError(
-                f"data.chatTemplate: the template refuses the messages ({error}). Correct them or the template."
-            ) from error
+        )
+    except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
+        raise ValueError(
+            f"data.chatTemplate: the template refuses the messages ({error}). Correct them or the template."
+        ) from error
 
 
 class TemplateUnreadable(ValueError):
@@ -99,12 +114,14 @@ def _text_of(file: str | None) -> str | None:
     if file is None:
         return None
     try:
-        return Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
+        return decoded(Path(file).read_bytes())
+    except OSError as error:
         raise TemplateUnreadable(
-            f"data.chatTemplate.file: {file} cannot be read ({reason}). Relative paths are relative to the manifest."
+            f"data.chatTemplate.file: {file} cannot be read ({error.strerror}). Relative paths are relative to the"
+            " manifest."
         ) from error
+    except ValueError as error:
+        raise TemplateUnreadable(f"data.chatTemplate.file: {file} {error}") from error
 
 
 def _variables(template: ChatTemplate, tokenizer: PreTrainedTokenizerBase) -> set[str]:

@@ -17,7 +17,8 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase, PreTrainedTo
 
 from rljob_api.model_files.tokens import symbols_of_bytes
 from rljob_api.spec.model import SPECIAL_TOKENS, ModelSpec, TokenizerConfig, TokenizerKind, alphabet_of
-from rljob_workers.models.chat_templates import OWN_TEMPLATE, ChatMessages, ChatTemplate
+from rljob_workers.models.chat_templates import OWN_TEMPLATE, ChatTemplate
+from rljob_workers.models.template_forms import Messages
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ message['content'] }}{% if not loop.last %}{{ eos_token }}{% endif %}{% endfor %}"
@@ -56,7 +57,7 @@ def make_tokenizer(config: TokenizerConfig) -> PreTrainedTokenizerFast:
 
 
 def encode_prompt(
-    tokenizer: PreTrainedTokenizerBase, prompt: str | ChatMessages, template: ChatTemplate = OWN_TEMPLATE
+    tokenizer: PreTrainedTokenizerBase, prompt: str | Messages, template: ChatTemplate = OWN_TEMPLATE
 ) -> list[int]:
     """Token ids of a text, or of chat messages in the template with the generation prompt.
 

@@ -55,8 +55,8 @@ class Answer:
     """For each of them 1 where the model drew it, else 0."""
     finish_reason: str = "stop"
     """`stop` or `length`: whether the response ended or was cut off."""
-    messages: Sequence[Mapping[str, str]] = ()
-    """The chat of the prompt as {role, content}, and after it any further turns; empty for a prompt that is no chat."""
+    messages: Sequence[Mapping[str, Any]] = ()
+    """The chat of the prompt, each with role and content, and after it any further turns; empty where it is no chat."""
     row: Mapping[str, Any] = field(default_factory=dict)
     """The other data columns of the prompt's line."""
     metrics: Mapping[str, float] = field(default_factory=dict)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from rljob_api.row_files.labels import answer_in
 from rljob_workers.rewards.base import Answer, Reward
 
 if TYPE_CHECKING:
@@ -40,10 +41,8 @@ def _agreement(answer: str, label: str) -> float:
 
 
 def expected_label(answer: Answer) -> str:
-    """The label as text; a task entry of reasoning_gym has it under `answer`."""
-    label = answer.label
-    if isinstance(label, dict) and "answer" in label:
-        label = label["answer"]
+    """The label as text. ValueError where there is none."""
+    label = answer_in(answer.label)
     if label is None:
         raise ValueError(
             f"data.labelKey: the prompt {answer.prompt[:80]!r} has no label, but the reward compares with one."

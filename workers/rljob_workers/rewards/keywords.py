@@ -8,7 +8,7 @@ row that it can take, the label under `data.labelKey`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from rljob_workers.rewards.base import Answer, Given, RewardFunction
@@ -75,7 +75,7 @@ def _columns(answers: Sequence[Answer], label_key: str | None) -> dict[str, list
     }
 
 
-def _prompt(answer: Answer) -> str | list[Mapping[str, str]]:
+def _prompt(answer: Answer) -> str | list[dict[str, Any]]:
     return [dict(message) for message in answer.messages] if answer.messages else answer.prompt
 
 

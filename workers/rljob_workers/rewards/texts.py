@@ -10,6 +10,7 @@ from typing import Any
 
 import regex
 
+from rljob_api.row_files.labels import chosen_letter
 from rljob_workers.rewards.base import Answer, Reward
 from rljob_workers.rewards.builtin import expected_label
 
@@ -54,25 +55,6 @@ def _f1(given: list[str], wanted: list[str]) -> float:
         return float(given == wanted)
     shared = sum((Counter(given) & Counter(wanted)).values())
     return 2 * shared / (len(given) + len(wanted))
-
-
-_BOXED = re.compile(r"\\boxed\s*\{\s*(?:\\text\s*\{)?\s*(?:\(([A-Za-z])\)|([A-Za-z]))\s*\}")
-
-
-_STATED = re.compile(r"\b(?i:answer)(?:\s+is)?\s*:?\s*\**(?:\(([A-Za-z])\)|([A-Z])(?![\w']))")
-
-
-_ALONE = re.compile(r"\W*([A-Za-z])\W*")
-
-
-def chosen_letter(text: str) -> str | None:
-    r"""The letter that a text chooses, as a capital; `ChoiceSpec` has the order of what counts."""
-    for pattern in (_BOXED, _STATED):
-        found = [one[1] or one[2] for one in pattern.finditer(text)]
-        if found:
-            return found[-1].upper()
-    alone = _ALONE.fullmatch(text)
-    return alone[1].upper() if alone else None
 
 
 def choice(answer: Answer) -> float:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
+from rljob_api.row_files.conversations import Message
 from rljob_api.rule import WITHOUT_RULES
 from rljob_api.spec import RLJobSpec
 from rljob_workers.data.prompts import Prompt, PromptEncoder, PromptSource
@@ -36,7 +37,7 @@ class _Row:
     """Of the line in its file, from 1; of a task from 0."""
     text: str
     label: Any
-    messages: tuple[Mapping[str, str], ...] = ()
+    messages: tuple[Message, ...] = ()
     columns: Mapping[str, Any] = field(default_factory=dict)
     """The others of its line."""
 

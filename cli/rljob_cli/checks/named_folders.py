@@ -1,0 +1,67 @@
+"""Whether a folder that a manifest names for a model is one, and which was probably meant where it is none.
+
+For the checks of models: the policy's, the tokenizer's, a critic's, a teacher's. Looks at names of files alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rljob_api.cluster import LATEST
+from rljob_api.model_files.hub_names import PREFIX
+from rljob_api.other_names.absent import absent_sentence
+from rljob_cli.checks.findings import Finding, problem, unchecked
+
+_PART_OF_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
+_CACHED = re.compile(r"models--(?P<owner>.+?)--(?P<name>.+)")
+
+
+def folder_finding(field: str, path: str, cure: str, *, is_elsewhere: bool) -> Finding | None:
+    """Of a field that names a folder which is not here, or another than was meant; None where it will do."""
+    folder = Path(path)
+    if folder.is_dir():
+        meant = _meant(folder)
+        return None if meant is None else problem(f"{field}: {folder} {meant}")
+    if is_elsewhere:
+        return unchecked(f"{field}: {path} is not on this machine, so that nothing of it was looked at.")
+    return problem(f"{field}: {path} is not a folder. {cure}{hub_hint(folder)}")
+
+
+def refused_model_findings(document: Mapping[str, Any], folder: Path) -> Iterator[Finding]:
+    """Of `model.path` beside `model.config`, of which one is refused: whether it is a name of the hub."""
+    spec = document.get("spec")
+    model = spec.get("model") if isinstance(spec, dict) else None
+    path = model.get("path") if isinstance(model, dict) else None
+    if isinstance(path, str) and model is not None and "config" in model and (hint := hub_hint(folder / path)):
+        yield problem(f"spec.model.path: {folder / path} is not a folder.{hint}")
+
+
+def hub_hint(path: Path, inner: str = "") -> str:
+    """A sentence, with a space before it, where the path ends as a name of the hub does; `inner`: what to add to it."""
+    owner, name = path.parent, path.name
+    parts = (owner.name, name)
+    is_near = owner.parent.is_dir() and owner.parent != owner.parent.parent and not owner.exists()
+    if not is_near or not all(map(_PART_OF_HUB_NAME.fullmatch, parts)):
+        return ""
+    return f" If it is {'/'.join(parts)} of the Hugging Face hub, give {PREFIX}{'/'.join(parts)}{inner}."
+
+
+def _meant(folder: Path) -> str | None:
+    """A predicate with its cure where the folder is none of a model, but of something that has one."""
+    if (folder / "config.json").exists():
+        return None
+    for kept in (folder / "checkpoints", folder):
+        if (kept / LATEST).is_dir():
+            what = "is the folder of a run" if kept != folder else "holds the checkpoints of a run"
+            return f"{what}. Give its last checkpoint: {kept / LATEST}."
+    if (folder / "run.json").is_file():
+        return "is the folder of a run that has saved no checkpoint. Give the folder of a model."
+    if (folder / "adapter_config.json").is_file():
+        return f"holds an adapter and no model. {absent_sentence('lora')}"
+    if (cached := _CACHED.fullmatch(folder.name)) and (folder / "snapshots").is_dir():
+        name = f"{PREFIX}{cached['owner']}/{cached['name']}"
+        return f"is where the cache of huggingface_hub has all revisions of a model. Give {name}."
+    return None
