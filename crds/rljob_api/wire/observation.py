@@ -187,6 +187,8 @@ class EventKind(StrEnum):
     """An optimizer step whose loss or gradient was not finite."""
     GRADIENT_SPIKE = "GradientSpike"
     """An optimizer step whose gradient was far larger than those before it."""
+    REWARD_RETRIED = "RewardRetried"
+    """A reward has failed for answers and was asked again for them."""
     UNIT_LOST = "StorageUnitLost"
     ROWS_LOST = "RowsLost"
     """A storage unit that was not restarted no longer has some of its chunks."""

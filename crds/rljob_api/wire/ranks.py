@@ -118,6 +118,7 @@ class NoticeKind(StrEnum):
     STEP_SKIPPED = "StepSkipped"
     GRADIENT_SPIKE = "GradientSpike"
     ENGINE_STALLED = "EngineStandsStill"
+    REWARD_RETRIED = "RewardRetried"
 
 
 class Notice(WireModel):
@@ -127,6 +128,8 @@ class Notice(WireModel):
     kind: NoticeKind
     message: str = Field(max_length=4096)
     """One sentence."""
+    subject: str | None = Field(default=None, max_length=2500)
+    """What it is about, where all ranks may find the same: then it becomes one event in an epoch."""
 
 
 class StepReport(WireModel):

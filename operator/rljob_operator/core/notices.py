@@ -108,6 +108,7 @@ REPORTED: Mapping[str, Reason] = {
     EventKind.ENGINE_STALLED: Reason.ENGINE_STALLED,
     EventKind.STEP_SKIPPED: Reason.STEP_SKIPPED,
     EventKind.GRADIENT_SPIKE: Reason.GRADIENT_SPIKE,
+    EventKind.REWARD_RETRIED: Reason.REWARD_RETRIED,
 }
 """The others are progress, or something is decided on them, and that decision has an event."""
 

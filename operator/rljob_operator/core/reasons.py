@@ -92,6 +92,8 @@ class Reason(StrEnum):
     """An optimizer step whose loss or gradient was not finite was left out."""
     GRADIENT_SPIKE = "GradientSpike"
     """An optimizer step whose gradient was far larger than those before it was taken."""
+    REWARD_RETRIED = "RewardRetried"
+    """A reward has failed for answers and was asked again for them; emitted once for a reward and an epoch."""
     CONTROL_STATE_LOST = "ControlStateLost"
     """The control state came back without its tail."""
     EPOCH_TAKEN = "EpochTaken"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _FIELD = "rollout.reward.sum"
 
 
-CALLERS = 32
+CALLERS = 128
 """That score at the same time without waiting for each other's rewards."""
 
 
@@ -50,6 +50,11 @@ class WeightedSum(Reward):
     def num_resent(self) -> int:
         """Of all of them."""
         return sum(each.reward.num_resent for each in self._summands)
+
+    @property
+    def num_unread(self) -> int:
+        """Of all of them."""
+        return sum(each.reward.num_unread for each in self._summands)
 
     def close(self) -> None:
         """Closes all of them."""

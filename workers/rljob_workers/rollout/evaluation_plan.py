@@ -22,7 +22,8 @@ from rljob_workers.data.room import need_room
 from rljob_workers.engines.base import SamplingParams
 from rljob_workers.evaluation import digest_of
 from rljob_workers.rewards import build_reward
-from rljob_workers.rewards.scoring import FailedShare, FailurePolicy, Scoring, ScoringCounts
+from rljob_workers.rewards.retries import FailurePolicy, Retries, ScoringCounts
+from rljob_workers.rewards.scoring import FailedShare, Scoring
 from rljob_workers.rollout.scoring_stage import GroupScorer
 
 if TYPE_CHECKING:
@@ -113,14 +114,14 @@ def build_plan(
 def _build_set(
     job: RLJobSpec, spec: EvaluationSetSpec, field: str, tokenizer: PreTrainedTokenizerBase, counts: ScoringCounts
 ) -> EvaluationSet:
+    policy = FailurePolicy.of(job.rollout.reward)
     try:
         source = build_prompt_source(spec.data, tokenizer)
-        reward = build_reward(job.rollout.reward, spec.data, source)
+        reward = build_reward(job.rollout.reward, spec.data, source, Retries(policy, counts))
     except ValueError as error:
         raise ValueError(f"{field}: {error}") from error
     share = FailedShare.over(len(source) * spec.samples_per_prompt, job.rollout.reward.max_failed_share)
-    scoring = Scoring(reward, FailurePolicy.of(job.rollout.reward), share, counts)
-    return EvaluationSet(spec, source, _sampling_of(spec, job), scoring)
+    return EvaluationSet(spec, source, _sampling_of(spec, job), Scoring(reward, policy, share, counts))
 
 
 def _sampling_of(spec: EvaluationSetSpec, job: RLJobSpec) -> SamplingParams:
