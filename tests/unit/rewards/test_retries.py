@@ -139,7 +139,8 @@ def test_a_reward_that_has_to_be_asked_again_is_reported_once_with_its_retries()
     assert sentence.startswith(
         "rollout.reward.custom.function: mine:f failed for 2 of 6 answers, and was called 6 times more, each for an"
         " answer, after pauses of 0.5 s and longer; 2 stay without a score. Later calls of this kind are counted in"
-        " reward_retries. The last failure: rollout.reward.custom.function: mine:f raised OSError on the prompt 'b'"
+        " reward_retries. The last failure of the first try: rollout.reward.custom.function: mine:f raised OSError on"
+        " the prompt 'b'"
     )
     assert world.counters["reward_retries"] == 18
 

@@ -23,7 +23,7 @@ from rljob_workers.rewards.base import (
     named_prompt,
 )
 from rljob_workers.rewards.keywords import KEYWORD, of_answers, takes_keywords
-from rljob_workers.rewards.metrics import MetricNames, as_float, checked_metrics, is_reward
+from rljob_workers.rewards.metrics import MetricNames, as_number, checked_metrics, is_reward
 from rljob_workers.rewards.runners import Call, Clock, LoopRunner, Runner, ThreadRunner
 from rljob_workers.user_functions import Signature, is_async, load, user_place
 
@@ -174,15 +174,21 @@ class CustomReward(Reward):
             return score
         if score is None:
             return RewardMissing(f"{self.where} has no score for answer {answer.index} to {_prompt(group)}.")
-        number = as_float(score.reward if isinstance(score, Score) else score)
-        if not is_reward(number):
-            raise RewardRefused(
+        number = as_number(score.reward if isinstance(score, Score) else score)
+        if number is None or not is_reward(number):
+            sentence = (
                 f"{self.where} returned {score!r:.200} for answer {answer.index} to {_prompt(group)}."
                 " A reward is a finite float, or None where there is none."
             )
+            if number is None:
+                raise RewardRefused(sentence)
+            return RewardFailed(sentence)
         if not isinstance(score, Score):
             return number
-        metrics = checked_metrics(self.where, score.metrics)
+        try:
+            metrics = checked_metrics(self.where, score.metrics)
+        except RewardFailed as error:
+            return error
         self._metrics.add(metrics)
         return Score(number, metrics)
 

@@ -114,7 +114,7 @@ class Retried(Reward):
         """Blocks for retries and pauses, too. An answer that keeps failing has the error of its last try."""
         policy, num_asked = self._retries.policy, 0
         outcomes = [list(group) for group in self._reward.score_groups(groups)]
-        num_failed = sum(map(_num_failed, outcomes))
+        failures = [outcome for group in outcomes for outcome in group if isinstance(outcome, RewardError)]
         for retry in range(policy.retries):
             places = [place for place, group in enumerate(outcomes) if _num_failed(group)]
             if not places:
@@ -122,7 +122,7 @@ class Retried(Reward):
             self._retries.sleep(policy.backoff_seconds * 2**retry)
             num_asked += self._ask_again(groups, outcomes, places)
         if num_asked:
-            self._report(num_failed, num_asked, outcomes)
+            self._report(failures, num_asked, outcomes)
         return outcomes
 
     @property
@@ -161,18 +161,19 @@ class Retried(Reward):
             return list(range(len(group)))
         return [index for index, outcome in enumerate(group) if isinstance(outcome, RewardError)]
 
-    def _report(self, num_failed: int, num_asked: int, outcomes: Sequence[Sequence[Outcome]]) -> None:
+    def _report(self, failures: Sequence[RewardError], num_asked: int, outcomes: Sequence[Sequence[Outcome]]) -> None:
+        """`failures`: of the first try."""
         with self._lock:
             if self._is_reported:
                 return
             self._is_reported = True
-        left = [outcome for group in outcomes for outcome in group if isinstance(outcome, RewardError)]
+        left = sum(map(_num_failed, outcomes))
         policy, what = self._retries.policy, "for an answer" if self._reward.per_sample else "for a prompt's answers"
-        last = f" The last failure: {left[-1]}" if left else ""
         sentence = (
-            f"{self._reward.where} failed for {num_failed} of {sum(map(len, outcomes))} answers, and was called"
+            f"{self._reward.where} failed for {len(failures)} of {sum(map(len, outcomes))} answers, and was called"
             f" {num_asked} times more, each {what}, after pauses of {policy.backoff_seconds:g} s and longer;"
-            f" {len(left)} stay without a score. Later calls of this kind are counted in {REWARD_RETRIES}.{last}"
+            f" {left} stay without a score. Later calls of this kind are counted in {REWARD_RETRIES}. The last failure"
+            f" of the first try: {failures[-1]}"
         )
         _LOG.warning(sentence)
         self._retries.counts.news.put(AskedAgain(self._reward.where, sentence))

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rljob_workers.rewards.base import Answer, Outcome, Reward, RewardError, RewardRefused, Score
+from rljob_workers.rewards.base import Answer, Outcome, Reward, RewardError, RewardFailed, Score
 from rljob_workers.rewards.metrics import MAX_OF_SUM, MetricNames, is_reward, of_component
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class WeightedSum(Reward):
             total += summand.weight * (outcome.reward if isinstance(outcome, Score) else outcome)
             metrics |= of_component(summand.name, outcome)
         if not is_reward(total):
-            raise RewardRefused(
+            return RewardFailed(
                 f"{_FIELD}: the sum for answer {answer.index} to the prompt {answer.prompt[:80]!r} is {total}, which"
                 " is no finite float32. Give smaller weights or rewards."
             )
