@@ -381,6 +381,7 @@ _ROLLOUT = Row(
             "none",
             Query(_rate("rljob_rank_reward_retries_total"), "retries"),
             Query(_rate("rljob_rank_samples_unscored_total"), "without a score"),
+            Query(_rate("rljob_rank_judge_replies_unread_total"), "judges' replies without one"),
             Query(_rate("rljob_rank_prompts_passed_over_total"), "too long"),
         ),
         lines(

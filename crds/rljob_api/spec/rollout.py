@@ -206,6 +206,13 @@ class RemoteSpec(ServerSpec):
     """Rewards that a server gives to all answers to a prompt by one request."""
 
 
+class JudgeReply(StrEnum):
+    """How a judge is asked for its score."""
+
+    SCHEMA = "Schema"
+    TEXT = "Text"
+
+
 class JudgeSpec(ServerSpec):
     """Rewards that a model behind an endpoint like OpenAI's gives, to each answer by a request of its own."""
 
@@ -221,6 +228,9 @@ class JudgeSpec(ServerSpec):
     """The score that is worth 1.0."""
     max_tokens: int = Field(default=512, ge=1, le=1048576)
     """Longest reply."""
+    reply: JudgeReply = JudgeReply.SCHEMA
+    """Schema: each request has a JSON schema of reason and score (`response_format`); a server that refuses it is asked
+    as with Text from then on. Text: for a last line `Score: N`."""
 
     @field_validator("rubric")
     @classmethod
@@ -251,13 +261,14 @@ class FailedReward(StrEnum):
 
 
 class RewardFailureSpec(RuledModel):
-    """What becomes of samples whose reward raises, hangs, or returns None for them."""
+    """What becomes of samples whose reward raises, hangs, or returns None or NaN for them."""
 
     rules = REWARD_FAILURE
 
     retries: int = Field(default=3, ge=0, le=100)
-    """Further calls for the samples of a prompt, before they count as failed. All of them together, each as long as
-    custom.timeoutSeconds and its pause, should end before restartPolicy.stallTimeoutSeconds."""
+    """Further calls of a reward for the samples that it has not scored (custom without perSample and remote: for all of
+    their prompt), before they count as failed. All of them together, each as long as custom.timeoutSeconds and its
+    pause, should end before restartPolicy.stallTimeoutSeconds."""
     backoff_seconds: float = Field(default=1.0, ge=0, le=3600)
     """Pause before the first retry; twice as long before each further one."""
     then: FailedReward = FailedReward.INVALID

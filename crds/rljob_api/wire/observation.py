@@ -192,6 +192,8 @@ class EventKind(StrEnum):
     GRADIENT_SPIKE = "GradientSpike"
     TEMPLATE_NOT_SAVED = "ChatTemplateNotSaved"
     """An optimizer step whose gradient was far larger than those before it."""
+    REWARD_RETRIED = "RewardRetried"
+    """A reward has failed for answers and was asked again for them."""
     UNIT_LOST = "StorageUnitLost"
     ROWS_LOST = "RowsLost"
     """A storage unit that was not restarted no longer has some of its chunks."""

@@ -120,6 +120,7 @@ class NoticeKind(StrEnum):
     ENGINE_STALLED = "EngineStandsStill"
     EVALUATION_UNFINISHED = "EvaluationUnfinished"
     TEMPLATE_NOT_SAVED = "ChatTemplateNotSaved"
+    REWARD_RETRIED = "RewardRetried"
 
 
 class Notice(WireModel):
@@ -129,6 +130,8 @@ class Notice(WireModel):
     kind: NoticeKind
     message: str = Field(max_length=4096)
     """One sentence."""
+    subject: str | None = Field(default=None, max_length=2500)
+    """What it is about, where all ranks may find the same: then it becomes one event in an epoch."""
 
 
 class StepReport(WireModel):

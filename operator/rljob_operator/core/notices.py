@@ -110,6 +110,7 @@ REPORTED: Mapping[str, Reason] = {
     EventKind.STEP_SKIPPED: Reason.STEP_SKIPPED,
     EventKind.GRADIENT_SPIKE: Reason.GRADIENT_SPIKE,
     EventKind.TEMPLATE_NOT_SAVED: Reason.TEMPLATE_NOT_SAVED,
+    EventKind.REWARD_RETRIED: Reason.REWARD_RETRIED,
 }
 """The others are progress, or something is decided on them, and that decision has an event."""
 

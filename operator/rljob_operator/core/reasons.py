@@ -94,6 +94,8 @@ class Reason(StrEnum):
     """An optimizer step whose gradient was far larger than those before it was taken."""
     TEMPLATE_NOT_SAVED = "ChatTemplateNotSaved"
     """The actor cannot read data.chatTemplate.file, so that checkpoints have the tokenizer's own template."""
+    REWARD_RETRIED = "RewardRetried"
+    """A reward has failed for answers and was asked again for them; emitted once for a reward and an epoch."""
     CONTROL_STATE_LOST = "ControlStateLost"
     """The control state came back without its tail."""
     EPOCH_TAKEN = "EpochTaken"

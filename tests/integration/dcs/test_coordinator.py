@@ -357,6 +357,18 @@ def test_of_ranks_that_beat_at_once_each_gets_its_own_answer(world: World) -> No
     assert message == {0: "fine", 1: "over", 2: "fine"}
 
 
+def test_what_several_ranks_find_of_one_subject_is_one_event_in_an_epoch(world: World) -> None:
+    for epoch in (1, 2):
+        world.begin() if epoch == 1 else world.raise_epoch(epoch)
+        for replica in range(2):
+            session = world.rank(Role.ROLLOUT, replica, epoch)
+            for subject in ("custom", "judge", "custom"):
+                session.notify(NoticeKind.REWARD_RETRIED, f"{subject} failed.", subject=subject)
+        found = [(event.epoch, event.message) for event in world.reported(EventKind.REWARD_RETRIED)]
+        of_one = ["rollout-0.0: custom failed.", "rollout-0.0: judge failed."]
+        assert found == [(past, text) for past in range(1, epoch + 1) for text in of_one]
+
+
 def test_a_notice_becomes_an_event_of_its_rank(world: World) -> None:
     world.begin()
     session = world.rank(Role.ROLLOUT)

@@ -79,7 +79,7 @@ def test_a_step_is_reported_with_what_the_sums_were_when_it_ended() -> None:
 
 def test_what_rewards_were_asked_again_is_named_by_what_they_scored() -> None:
     demand = Demand(lambda: 5.0)
-    asked = {"reward_retries": 3.0, "evaluation_reward_retries": 2.0}
+    asked = {"reward_retries": 3.0, "evaluation_reward_retries": 2.0, "judge_replies_unread": 1.0}
     demand.receive(make_beat(Role.ROLLOUT, "a", **dict.fromkeys(asked, 0.0)))
     assert demand.trouble == {"prompts_passed_over": 0.0}
     demand.receive(make_beat(Role.ROLLOUT, "a", **asked))

@@ -93,6 +93,6 @@ def test_an_answer_that_breaks_the_scorer_of_a_task_gets_nothing(caplog: pytest.
         def score(self, answer: str, entry: dict[str, Any]) -> float:
             return float(answer) / int(entry["of"])
 
-    answers = make_answers({"of": 2}, "1", "one", "two", "2")
-    assert TaskScore(Fragile()).score_groups([answers]) == [[0.5, 0.0, 0.0, 1.0]]
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    answers = make_answers({"of": 2}, "1", "one", "two", "2", "nan", "inf")
+    assert TaskScore(Fragile()).score_groups([answers]) == [[0.5, 0.0, 0.0, 1.0, 0.0, 0.0]]
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 2

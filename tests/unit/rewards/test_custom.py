@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -111,11 +112,7 @@ def test_async_functions_overlap_on_one_loop_that_stays(make: Make) -> None:
         pytest.param(1.0, r"returned 1\.0 for the 2 answers", id="one number"),
         pytest.param("12", "returned '12' for the 2 answers", id="text"),
         pytest.param({0: 1.0, 1: 2.0}, "returned {0: 1.0, 1: 2.0} for the 2 answers", id="a mapping"),
-        pytest.param([1.0, math.nan], "returned nan for answer 1 to the prompt 'p0'", id="NaN"),
-        pytest.param([math.inf, 1.0], "returned inf for answer 0", id="infinite"),
         pytest.param([1.0, "1.0"], r"returned '1\.0' for answer 1", id="a number as text"),
-        pytest.param([1.0, 1e39], r"returned 1e\+39 for answer 1", id="infinite as float32"),
-        pytest.param([Score(math.nan), 1.0], r"returned Score\(reward=nan.* for answer 0", id="a Score of NaN"),
         pytest.param(
             [Score(1.0, {"a b": 1.0}), 1.0], r"returned the metric 'a b' = 1\.0\. Its name", id="a metric's name"
         ),
@@ -126,6 +123,28 @@ def test_results_that_are_no_rewards_are_refused(
 ) -> None:
     with pytest.raises(RewardRefused, match=rf"rollout\.reward\.custom\.function: mine:reward {sentence}"):
         make(runner_of(lambda answers: result)).score_groups(make_groups(1))
+
+
+@both
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        pytest.param(math.nan, "returned nan for answer 1 to the prompt 'p0' .*A reward is a finite float", id="NaN"),
+        pytest.param(-math.inf, "returned -inf for answer 1", id="infinite"),
+        pytest.param(1e39, r"returned 1e\+39 for answer 1", id="infinite as float32"),
+        pytest.param(10**400, "returned 1000.* for answer 1", id="more than a float can be"),
+        pytest.param(np.float32("nan"), "returned .*nan.* for answer 1", id="NumPy's NaN"),
+        pytest.param(Score(math.nan), r"returned Score\(reward=nan.* for answer 1", id="a Score of NaN"),
+        pytest.param(Score(1.0, {"n": math.nan}), "returned the metric 'n' = nan", id="a metric of NaN"),
+    ],
+)
+def test_what_is_not_finite_fails_its_own_answer_alone(
+    runner_of: Callable[..., Runner], given: Any, sentence: str, make: Make
+) -> None:
+    ((first, failed),) = make(runner_of(lambda answers: [1.0, given])).score_groups(make_groups(1))
+    assert first == 1.0
+    assert isinstance(failed, RewardFailed)
+    assert re.match(rf"rollout\.reward\.custom\.function: mine:reward {sentence}", str(failed))
 
 
 @pytest.mark.parametrize("result", [(1, True), np.array([1.0, 1.0], np.float32), [np.float64(1), 1]])

@@ -1,4 +1,4 @@
-"""Failures of a reward: tried again, then not valid or of a default score; too many end the job with the last one."""
+"""Answers without a score: not valid, or of a default score; too many end the job with the last one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from rljob_api.spec.rollout import RewardSpec
 from rljob_workers.rewards import Answer, RewardError, RewardFailed, RewardRefused
 from rljob_workers.rewards.base import Reward, SettledScore
-from rljob_workers.rewards.scoring import FailedShare, FailurePolicy, Scoring, ScoringCounts
+from rljob_workers.rewards.retries import FailurePolicy, ScoringCounts
+from rljob_workers.rewards.scoring import FailedShare, Scoring
 
 AWAY = RewardFailed("mine:reward raised OSError on the prompt 'p': away")
 PLENTY = FailedShare(100, 1.0)
@@ -43,14 +44,12 @@ class Asked:
     """A scoring with all that it reports by itself."""
 
     scoring: Scoring
-    slept: list[float]
     counters: dict[str, float]
 
 
 def scoring(reward: Reward, rules: FailurePolicy, share: FailedShare = PLENTY) -> Asked:
-    slept: list[float] = []
     counters: dict[str, float] = {}
-    return Asked(Scoring(reward, rules, share, ScoringCounts(counters), sleep=slept.append), slept, counters)
+    return Asked(Scoring(reward, rules, share, ScoringCounts(counters)), counters)
 
 
 @pytest.mark.parametrize(
@@ -64,64 +63,47 @@ def test_the_policy_of_a_job(spec: dict[str, object], expected: FailurePolicy) -
     assert FailurePolicy.of(RewardSpec.model_validate({"onFailure": spec})) == expected
 
 
-def test_only_groups_that_failed_are_tried_again_after_ever_longer_pauses() -> None:
-    reward = Scripted([[1, 2], [None, None], [None, 4]], [[None, None], [3, 5]], [[6, 7]])
-    asked = scoring(reward, policy())
-    scores = asked.scoring.score_groups(groups("a", "b", "c"))
-    assert [[score.reward for score in group] for group in scores] == [[1, 2], [6, 7], [3, 5]]
-    assert all(score.failure is None for group in scores for score in group)
-    assert reward.asked == [["a", "b", "c"], ["b", "c"], ["b"]]
-    assert asked.slept == [0.5, 1.0]
-    assert asked.counters == {"reward_retries": 3, "samples_unscored": 0}
-
-
 class Resending(Scripted):
-    """As a server's: it tries again by itself."""
+    """As a server's: it tries again by itself, and has replies that it cannot read."""
 
     num_resent = 0
+    num_unread = 0
 
     def score_groups(self, groups: Sequence[Sequence[Answer]]) -> Sequence[Sequence[float | RewardError]]:
         self.num_resent += 2
+        self.num_unread += 1
         return super().score_groups(groups)
 
 
-def test_what_a_reward_tries_again_by_itself_is_counted_too() -> None:
-    """A call with 2, then one that fails and is made again: 2 + 1 + 2 more."""
-    asked = scoring(Resending([[1, 2]], [[None, 4]], [[3, 4]]), policy())
-    asked.scoring.score_groups(groups("a"))
-    assert asked.counters["reward_retries"] == 2
-    asked.scoring.score_groups(groups("b"))
-    assert asked.counters["reward_retries"] == 7
+def test_what_a_reward_tries_again_by_itself_is_counted() -> None:
+    asked = scoring(Resending([[1, 2]], [[None, 4]]), policy())
+    for calls in (1, 2):
+        asked.scoring.score_groups(groups("a"))
+        assert (asked.counters["reward_retries"], asked.counters["judge_replies_unread"]) == (2 * calls, calls)
 
 
 def test_rewards_that_share_counts_add_up_beside_those_of_another_name() -> None:
     """As sets of an evaluation do, beside training's."""
     counters: dict[str, float] = {}
-    of_training = Scoring(
-        Scripted([[None, 1]], [[2, None]]), policy(), PLENTY, ScoringCounts(counters), sleep=lambda _: None
-    )
+    of_training = Scoring(Scripted([[None, 1]]), policy(), PLENTY, ScoringCounts(counters))
     of_sets = ScoringCounts(counters, "evaluation_")
-    failing = [Scripted([[None, 1]], [[None, 1]], [[None, 1]]) for _ in range(2)]
-    sets = [Scoring(reward, policy(), PLENTY, of_sets, sleep=lambda _: None) for reward in failing]
+    sets = [Scoring(Resending([[None, None]]), policy(), PLENTY, of_sets) for _ in range(2)]
     of_training.score_groups(groups("a"))
     for each in sets:
         each.score_groups(groups("a"))
     assert counters == {
-        "reward_retries": 1,
-        "samples_unscored": 0,
+        "reward_retries": 0,
+        "samples_unscored": 1,
+        "judge_replies_unread": 0,
         "evaluation_reward_retries": 4,
-        "evaluation_samples_unscored": 2,
+        "evaluation_samples_unscored": 4,
+        "evaluation_judge_replies_unread": 2,
     }
     assert of_sets.retries == 4
 
 
-def test_an_answer_keeps_the_score_that_it_had_before_a_retry() -> None:
-    asked = scoring(Scripted([[1, None]], [[None, 2]]), policy(retries=1))
-    assert asked.scoring.score_groups(groups("a")) == [[SettledScore(1), SettledScore(2)]]
-
-
 def test_what_stays_without_a_score_is_not_valid_and_states_why() -> None:
-    asked = scoring(Scripted([[1, None]], [[1, None]]), policy(retries=1))
+    asked = scoring(Scripted([[1, None]]), policy(retries=1))
     assert asked.scoring.score_groups(groups("a")) == [[SettledScore(1), SettledScore(0.0, str(AWAY))]]
     assert asked.counters["samples_unscored"] == 1
 
@@ -136,13 +118,12 @@ def test_what_no_retry_would_help_is_the_users_to_cure_at_once() -> None:
     with pytest.raises(ValueError, match="mine:reward returned 'yes'") as raised:
         asked.scoring.score_groups(groups("a"))
     assert raised.type is ValueError, "a subclass would count as a crash"
-    assert asked.slept == []
 
 
 def test_a_default_score_is_a_score() -> None:
     asked = scoring(Scripted([[1, None]]), policy(retries=0, default=-2.0))
     assert asked.scoring.score_groups(groups("a")) == [[SettledScore(1), SettledScore(-2.0)]]
-    assert (asked.counters["samples_unscored"], asked.slept) == (1, [])
+    assert asked.counters["samples_unscored"] == 1
 
 
 def test_too_many_failures_end_the_job_with_the_last_of_them() -> None:

@@ -162,16 +162,6 @@ def test_a_server_gets_no_more_connections_than_requests_at_the_same_time_and_no
         wait_until(lambda: server.open == 0)
 
 
-def test_a_judge_keeps_its_connections_too() -> None:
-    reply = {"choices": [{"message": {"role": "assistant", "content": "Score: 10"}}]}
-    with serving(lambda path, body, number: (200, reply)) as server:
-        reward = built("judge", url=server.url, model="j", rubric="{response}", concurrency=2)
-        assert reward.score_groups([group("a", "b", "c", number=n) for n in range(4)]) == [[1.0] * 3] * 4
-        assert (server.calls, server.connections) == (12, 2)
-        reward.close()
-        wait_until(lambda: server.open == 0)
-
-
 def test_a_connection_that_the_server_has_closed_while_it_was_idle_costs_no_try() -> None:
     """The server ends a connection at its second request: as if it had done so just when that was sent."""
     served: set[int] = set()
@@ -260,35 +250,6 @@ def test_what_another_try_would_not_mend_is_refused(reply: Reply, sentence: str)
             reward.score_groups([group("a", "b")])
         reward.close()
     assert server.calls == 1
-
-
-def test_a_judge_scores_by_the_rubric() -> None:
-    seen: list[Any] = []
-
-    def judge(path: str, body: Any, number: int) -> Reply:
-        seen.append((path, body["model"], body["messages"][0]["content"]))
-        answer = body["messages"][0]["content"].split("Answer: ")[1].split("\n")[0]
-        text = {"good": "Fine.\nScore: 8", "odd": "score = 99", "mute": "no idea"}[answer.split()[0]]
-        return 200, {"choices": [{"message": {"role": "assistant", "content": text}}]}
-
-    with serving(judge) as server:
-        reward = built(
-            "judge",
-            url=f"{server.url}/v1/",
-            model="judge-7b",
-            rubric="Question: {prompt}\nAnswer: {response}\nGrade it.",
-            lowest=4,
-            highest=12,
-        )
-        ((good, odd, mute),) = reward.score_groups([group("good {label}", "odd", "mute")])
-        reward.close()
-    assert good == pytest.approx(0.5)
-    assert isinstance(odd, RewardMissing)
-    assert isinstance(mute, RewardMissing)
-    asked = (
-        "Question: p\nAnswer: good {label}\nGrade it.\n\nEnd with a line `Score: N`, where N is a number from 4 to 12."
-    )
-    assert ("/v1/chat/completions", "judge-7b", asked) in seen
 
 
 def test_a_token_is_sent_and_one_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

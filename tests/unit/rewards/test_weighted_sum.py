@@ -13,7 +13,8 @@ from rljob_api.spec.rollout import RewardSpec
 from rljob_workers.data.prompts import Prompt, PromptSource
 from rljob_workers.rewards import Answer, RewardError, RewardFailed, RewardRefused, Score, build_reward
 from rljob_workers.rewards.base import Outcome, Reward
-from rljob_workers.rewards.scoring import FailedShare, FailurePolicy, Scoring, ScoringCounts
+from rljob_workers.rewards.retries import FailurePolicy, ScoringCounts
+from rljob_workers.rewards.scoring import FailedShare, Scoring
 from rljob_workers.rewards.weighted_sum import Summand, WeightedSum
 
 
@@ -89,11 +90,13 @@ def test_one_that_cannot_work_ends_the_call_and_all_are_closed() -> None:
     assert first.is_closed
 
 
-def test_a_sum_that_no_row_can_carry_is_refused() -> None:
-    reward = WeightedSum([Summand("a", 1e9, Fixed([3e38]))])
-    with pytest.raises(RewardRefused, match=r"rollout\.reward\.sum: the sum for answer 0 .* no finite float32"):
-        reward.score_groups(answers(1))
+def test_a_sum_that_no_row_can_carry_fails_its_answer() -> None:
+    reward = WeightedSum([Summand("a", 1e9, Fixed([3e38, 1.0]))])
+    ((failed, scored),) = reward.score_groups(answers(2))
     reward.close()
+    assert isinstance(failed, RewardFailed)
+    assert str(failed).startswith("rollout.reward.sum: the sum for answer 0 to the prompt 'p' is")
+    assert scored == Score(1e9, {"a": 1.0})
 
 
 def test_settled_scores_have_the_names_of_the_report() -> None:

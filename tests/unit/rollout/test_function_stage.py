@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -175,6 +175,18 @@ def test_a_function_that_raises_is_tried_again_and_then_the_sample_is_lost(setti
     assert "test_function_stage.py" in lost.reason
     assert isinstance(made, Trajectory)
     assert setting.counters == {"rollout_function_retries": 3.0, "samples_lost": 1.0}
+
+
+def test_a_function_whose_reward_is_no_number_for_a_sample_is_called_again_for_that_sample(setting: Setting) -> None:
+    async def odd(prompt: Prompt, engine: RolloutEngine, params: SamplingParams) -> Trajectory:
+        made = await single_turn(prompt, engine, params)
+        return replace(made, reward=float("nan") if params.seed == SEED else 0.5)
+
+    lost, made = setting.run(odd, retries=2)
+    assert isinstance(lost, LostSample)
+    assert lost.reason.startswith("rollout.function: tools:play returned a Trajectory whose reward is nan.")
+    assert isinstance(made, Trajectory)
+    assert setting.counters == {"rollout_function_retries": 2.0, "samples_lost": 1.0}
 
 
 def test_a_value_error_fails_the_job_at_once(setting: Setting) -> None:

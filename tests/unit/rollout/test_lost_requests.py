@@ -70,7 +70,7 @@ class Rank:
         partials = Partials(config, CONFIG, stage, storage, engine, proof, counters, Clock())
         shape = RolloutShape(8, 2, CONFIG.max_new_tokens, 8, 1, concurrency=16, prompts_per_request=1)
         self.loop = RolloutLoop(
-            shape, session, queue, engine, self.work, fitting, timeline, wake, proof, None, partials
+            shape, session, queue, engine, self.work, fitting, timeline, wake, proof, None, partials, ()
         )
 
     def lose(self, tickets: list[Ticket]) -> None:

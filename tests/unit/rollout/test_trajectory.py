@@ -1,5 +1,6 @@
 """A trajectory: what cannot be is refused by name, and a builder puts turns and a tool's tokens where they belong."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from rljob_workers.rollout.trajectory import (
     Trajectory,
     TrajectoryBuilder,
     Turn,
+    not_finite,
     refuse_impossible,
 )
 from tests.weights import weight
@@ -52,7 +54,6 @@ def span(start: int, end: int) -> VersionSpan:
         ({"version_spans": (span(0, 2), span(1, 2), span(4, 5))}, "version_spans does not cover"),
         ({"finish": "stop it"}, "finish is 'stop it'"),
         ({"finish": FinishReason.ABORT}, "finish is `abort`"),
-        ({"reward": float("inf")}, "reward is inf"),
         ({"reward": "much"}, "reward is 'much'"),
         ({"metrics": {"calls": None}}, "metrics has something other than finite numbers"),
         ({"version_spans": None}, "a field of another type than it states"),
@@ -66,6 +67,25 @@ def test_what_cannot_be_is_refused_with_function_and_field(changes: dict[str, An
 
 def test_what_can_be_is_not_refused() -> None:
     refuse_impossible(make_trajectory(), "tools:play", LIMITS)
+    assert not_finite(make_trajectory(reward=1, metrics={"calls": 2}), "tools:play") is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"reward": float("inf")}, "reward is inf. Give a finite number"),
+        ({"reward": float("nan")}, "reward is nan."),
+        ({"reward": 1e39}, r"reward is 1e\+39."),
+        ({"reward": 10**400}, "reward is 1000"),
+        ({"metrics": {"calls": float("nan")}}, "metric calls is nan. Give a finite number, or leave it out."),
+    ],
+)
+def test_what_is_not_finite_may_be_of_one_sample_alone(changes: dict[str, Any], sentence: str) -> None:
+    made = make_trajectory(**changes)
+    refuse_impossible(made, "tools:play", LIMITS)
+    found = not_finite(made, "tools:play")
+    assert found is not None
+    assert re.match(f"rollout.function: tools:play returned a Trajectory whose {sentence}", found)
 
 
 def test_a_tools_tokens_have_the_log_prob_zero() -> None:

@@ -22,6 +22,7 @@ from rljob_workers.rewards.base import (
 from rljob_workers.rewards.builtin import CharacterMatch, ExactMatch, TaskScore, TaskScorer
 from rljob_workers.rewards.custom import CustomReward
 from rljob_workers.rewards.math_answers import MathVerify
+from rljob_workers.rewards.retries import Retried, Retries
 from rljob_workers.rewards.texts import TextReward, choice, has_tags, matches, text_overlap
 from rljob_workers.rewards.weighted_sum import Summand, WeightedSum
 
@@ -43,24 +44,31 @@ __all__ = [
 ]
 
 
-def build_reward(spec: RewardSpec, data: DataSpec, source: PromptSource) -> Reward:
-    """The reward that `spec` means for `data`; ValueError (a sentence) where it cannot be."""
+def build_reward(spec: RewardSpec, data: DataSpec, source: PromptSource, retries: Retries | None = None) -> Reward:
+    """The reward that `spec` means for `data`; ValueError (a sentence) where it cannot be.
+
+    `retries` None: what has failed is not asked again.
+    """
     if spec.sum is None:
-        return _single(spec, "rollout.reward", data, source)
+        return _single(spec, "rollout.reward", data, source, retries)
     return WeightedSum(
         [
-            Summand(part.name, part.weight, _single(part, f"rollout.reward.sum[{place}]", data, source))
+            Summand(part.name, part.weight, _single(part, f"rollout.reward.sum[{place}]", data, source, retries))
             for place, part in enumerate(spec.sum)
         ]
     )
 
 
-def _single(spec: RewardSpec | SummedRewardSpec, field: str, data: DataSpec, source: PromptSource) -> Reward:
-    part = spec.name if isinstance(spec, SummedRewardSpec) else None
-    if spec.custom is not None:
-        return CustomReward.from_spec(spec.custom, f"{field}.custom", part, data.label_key)
-    if (served := _of_server(spec, field, part)) is not None:
-        return served
+def _single(
+    spec: RewardSpec | SummedRewardSpec, field: str, data: DataSpec, source: PromptSource, retries: Retries | None
+) -> Reward:
+    called = _called(spec, field, data)
+    if called is None:
+        return _built_in(spec, field, data, source)
+    return called if retries is None else Retried(called, retries)
+
+
+def _built_in(spec: RewardSpec | SummedRewardSpec, field: str, data: DataSpec, source: PromptSource) -> Reward:
     if spec.format is not None:
         return TextReward(matches(spec.format.pattern, f"{field}.format"))
     if spec.tags is not None:
@@ -82,10 +90,15 @@ def _single(spec: RewardSpec | SummedRewardSpec, field: str, data: DataSpec, sou
     return ExactMatch() if spec.character_match is None else CharacterMatch()
 
 
-def _of_server(spec: RewardSpec | SummedRewardSpec, field: str, part: str | None) -> Reward | None:
+def _called(spec: RewardSpec | SummedRewardSpec, field: str, data: DataSpec) -> CustomReward | None:
+    """What may fail and succeed later; None for a reward that comes with the product."""
+    part = spec.name if isinstance(spec, SummedRewardSpec) else None
+    if spec.custom is not None:
+        return CustomReward.from_spec(spec.custom, f"{field}.custom", part, data.label_key)
     if spec.remote is None and spec.judge is None:
         return None
-    from rljob_workers.rewards.servers import JudgedScore, RemoteScores, ServedReward  # aiohttp: not for other rewards
+    from rljob_workers.rewards.judges import JudgedScore  # aiohttp: not for other rewards
+    from rljob_workers.rewards.servers import RemoteScores, ServedReward
 
     if spec.remote is not None:
         scores = RemoteScores(spec.remote, f"{field}.remote")

@@ -129,5 +129,10 @@ class Reward(ABC):
         """Requests of all calls that were sent again, since a try had failed; what `score_groups` settles by itself."""
         return 0
 
+    @property
+    def num_unread(self) -> int:
+        """Replies of judges, over all calls, that had not exactly one score on the scale."""
+        return 0
+
     def close(self) -> None:  # noqa: B027 - most rewards hold nothing; closing one is still right
         """Ends what the reward runs beside the caller; may be called twice."""

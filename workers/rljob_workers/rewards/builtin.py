@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from rljob_api.row_files.labels import answer_in
 from rljob_workers.rewards.base import Answer, Reward
+from rljob_workers.rewards.metrics import is_reward
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,8 +64,9 @@ class TaskScorer(Protocol):
 class TaskScore(Reward):
     """`score_answer` of the reasoning_gym dataset that the prompts come from.
 
-    A dataset's scorer that raises on an answer gives 0.0: some read numbers or grids out of the text without a guard,
-    and text from an untrained model is mostly not one. It is logged once per kind of error.
+    A dataset's scorer that raises on an answer, or gives what is no finite number, gives 0.0: some read numbers or
+    grids out of the text without a guard, and text from an untrained model is mostly not one. It is logged once per
+    kind of error.
     """
 
     def __init__(self, scorer: TaskScorer) -> None:
@@ -77,7 +79,10 @@ class TaskScore(Reward):
 
     def _score(self, answer: Answer) -> float:
         try:
-            return float(self._scorer.score(answer.response.strip(), answer.label))
+            score = float(self._scorer.score(answer.response.strip(), answer.label))
+            if not is_reward(score):
+                raise ArithmeticError(f"its score is {score}")
+            return score
         except Exception as error:  # foreign code over text made by a model: anything may come
             kind = type(error).__name__
             if kind not in self._logged:

@@ -23,7 +23,7 @@ from rljob_workers.rewards.base import (
     named_prompt,
 )
 from rljob_workers.rewards.keywords import KEYWORD, of_answers, takes_keywords
-from rljob_workers.rewards.metrics import MetricNames, as_float, checked_metrics, is_reward
+from rljob_workers.rewards.metrics import MetricNames, as_number, checked_metrics, is_reward
 from rljob_workers.rewards.runners import Call, Clock, LoopRunner, Runner, ThreadRunner
 from rljob_workers.user_functions import Signature, is_async, load, user_place
 
@@ -73,12 +73,13 @@ class CustomReward(Reward):
         `named_by`: which part of `field` has the name.
         """
         self._field = field
-        self._where = f"{field}.{named_by}: {name}"
+        self.where = f"{field}.{named_by}: {name}"
+        """Field and function, the beginning of sentences."""
         self._runner = runner
         self._timeout_seconds = timeout_seconds
-        self._per_sample = per_sample
+        self.per_sample = per_sample
         self._clock = clock
-        self._metrics = MetricNames(self._where)
+        self._metrics = MetricNames(self.where)
 
     @classmethod
     def from_spec(
@@ -99,7 +100,7 @@ class CustomReward(Reward):
 
     def score_groups(self, groups: Sequence[Sequence[Answer]]) -> list[list[Outcome]]:
         """Scores all groups (or answers) side by side; one that another try would not help ends all of this call."""
-        if not self._per_sample:
+        if not self.per_sample:
             return self._scored(groups)
         outcomes = iter(self._scored([[answer] for group in groups for answer in group]))
         return [[next(outcomes)[0] for _ in group] for group in groups]
@@ -134,16 +135,17 @@ class CustomReward(Reward):
         error = call.future.exception()
         if error is not None:
             # A subclass of it is mostly a text that could not be read, and so a matter of this answer alone.
-            kind = RewardRefused if type(error) is ValueError else RewardFailed
+            is_final = type(error) is ValueError or isinstance(error, RewardRefused)
+            kind = RewardRefused if is_final else RewardFailed
             raise kind(
-                f"{self._where} raised {type(error).__name__} on {_prompt(call.group)}{user_place(error)}: {error}"
+                f"{self.where} raised {type(error).__name__} on {_prompt(call.group)}{user_place(error)}: {error}"
             ) from error
         return call.future.result()
 
     def _give_up(self, call: Call) -> NoReturn:
         self._runner.drop([call])
         self._runner.renew()
-        late = f"{self._where} has not scored {_prompt(call.group)} within {self._timeout_seconds:g} s."
+        late = f"{self.where} has not scored {_prompt(call.group)} within {self._timeout_seconds:g} s."
         if self._runner.num_hanging > MAX_HANGING:
             raise RewardRefused(
                 f"{late} More than {MAX_HANGING} of its calls hang, and each keeps a thread. Give what it waits for a"
@@ -162,23 +164,31 @@ class CustomReward(Reward):
         if scores is None or len(scores) != len(group):
             got = repr(result)[:80] if scores is None else f"{len(scores)} values"
             raise RewardRefused(
-                f"{self._where} returned {got} for the {len(group)} answers to {_prompt(group)}."
+                f"{self.where} returned {got} for the {len(group)} answers to {_prompt(group)}."
                 " Return one float per answer, in order."
             )
         return [self._outcome(group, answer, score) for answer, score in zip(group, scores, strict=True)]
 
     def _outcome(self, group: Sequence[Answer], answer: Answer, score: object) -> Outcome:
+        if isinstance(score, RewardMissing):  # of ours: with a sentence of its own
+            return score
         if score is None:
-            return RewardMissing(f"{self._where} has no score for answer {answer.index} to {_prompt(group)}.")
-        number = as_float(score.reward if isinstance(score, Score) else score)
-        if not is_reward(number):
-            raise RewardRefused(
-                f"{self._where} returned {score!r:.200} for answer {answer.index} to {_prompt(group)}."
+            return RewardMissing(f"{self.where} has no score for answer {answer.index} to {_prompt(group)}.")
+        number = as_number(score.reward if isinstance(score, Score) else score)
+        if number is None or not is_reward(number):
+            sentence = (
+                f"{self.where} returned {score!r:.200} for answer {answer.index} to {_prompt(group)}."
                 " A reward is a finite float, or None where there is none."
             )
+            if number is None:
+                raise RewardRefused(sentence)
+            return RewardFailed(sentence)
         if not isinstance(score, Score):
             return number
-        metrics = checked_metrics(self._where, score.metrics)
+        try:
+            metrics = checked_metrics(self.where, score.metrics)
+        except RewardFailed as error:
+            return error
         self._metrics.add(metrics)
         return Score(number, metrics)
 

@@ -71,6 +71,11 @@ class LengthShaped(Reward):
         """Of the other reward."""
         return self._reward.num_resent
 
+    @property
+    def num_unread(self) -> int:
+        """Of the other reward."""
+        return self._reward.num_unread
+
     def close(self) -> None:
         """Closes the other reward."""
         self._reward.close()

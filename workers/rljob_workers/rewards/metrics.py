@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import SupportsFloat, cast
 
-from rljob_workers.rewards.base import RewardRefused, Score
+from rljob_workers.rewards.base import RewardFailed, RewardRefused, Score
 
 PREFIX = "reward/"
 
@@ -37,14 +37,16 @@ MAX_REWARD = 3.4028234663852886e38
 """Rows carry rewards as float32."""
 
 
-def as_float(value: object) -> float:
-    """NaN for what is no number; numbers written as text are none."""
+def as_number(value: object) -> float | None:
+    """None for what is no number; numbers written as text are none. May be NaN or infinite."""
     if isinstance(value, str | bytes):
-        return math.nan
+        return None
     try:
         return float(cast("SupportsFloat", value))
-    except (TypeError, ValueError, OverflowError):
-        return math.nan
+    except OverflowError:
+        return math.inf
+    except (TypeError, ValueError):
+        return None
 
 
 def is_reward(number: float) -> bool:
@@ -53,7 +55,10 @@ def is_reward(number: float) -> bool:
 
 
 def checked_metrics(where: str, metrics: object) -> dict[str, float]:
-    """A user's metrics as floats; RewardRefused, beginning with `where` (field and function), for what is none."""
+    """A user's metrics as floats. Sentences begin with `where` (field and function).
+
+    RewardRefused for what can be none, RewardFailed for NaN and infinite ones.
+    """
     if not isinstance(metrics, Mapping):
         raise RewardRefused(f"{where} returned a Score whose metrics are {metrics!r:.80}. Give a mapping of floats.")
     return {name: _checked(where, name, value) for name, value in metrics.items()}
@@ -70,13 +75,14 @@ def _checked(where: str, name: object, value: object) -> float:
             f"{where} returned the metric {name!r} = {value!r:.80}. Every step reports {PREFIX}{name} of the"
             " whole reward: give it another name."
         )
-    number = as_float(value)
-    if not math.isfinite(number):
-        raise RewardRefused(
-            f"{where} returned the metric {name!r} = {value!r:.80}. A metric is a finite float; leave it out"
-            " where there is none."
-        )
-    return number
+    number = as_number(value)
+    if number is not None and math.isfinite(number):
+        return number
+    sentence = (
+        f"{where} returned the metric {name!r} = {value!r:.80}. A metric is a finite float; leave it out where there is"
+        " none."
+    )
+    raise RewardRefused(sentence) if number is None else RewardFailed(sentence)
 
 
 class MetricNames:

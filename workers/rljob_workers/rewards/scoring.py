@@ -1,4 +1,4 @@
-"""Scores of finished groups, with retries: the failures of a reward, and when they are too many.
+"""Scores of finished groups as a job settles them: what failures become, and when they are too many.
 
 For the rollout role; threads may share one. The window of failed samples is a pure policy. Knows no reward's inside.
 """
@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, MutableMapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-from rljob_api.spec.rollout import FailedReward, RewardSpec
-from rljob_workers.dcs.membership.counters import REWARD_RETRIES, UNSCORED
 from rljob_workers.rewards.base import Answer, Outcome, Reward, RewardError, RewardRefused, Score, SettledScore
 from rljob_workers.rewards.metrics import PREFIX
+from rljob_workers.rewards.retries import FailurePolicy, ScoringCounts
 from rljob_workers.user_functions import FailureLog, final
 
 AT_LEAST = 256
@@ -63,93 +60,27 @@ class FailedShare:
 _LOG = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class FailurePolicy:
-    """What becomes of an answer that could not be scored."""
-
-    retries: int
-    backoff_seconds: float
-    """Before the first retry; twice as long before each further one."""
-    default: float | None
-    """The score that it gets in the end. None: none, its sample is not valid."""
-
-    @classmethod
-    def of(cls, spec: RewardSpec) -> FailurePolicy:
-        """As the job has it."""
-        policy = spec.on_failure
-        default = policy.score if policy.then is FailedReward.SCORE else None
-        return cls(policy.retries, policy.backoff_seconds, default)
-
-
-class ScoringCounts:
-    """Retries (of calls for a group, of requests to a server) and samples without a score, among a rank's counters.
-
-    Rewards and their threads may share one.
-    """
-
-    def __init__(self, counters: MutableMapping[str, float], prefix: str = "") -> None:
-        """`prefix` begins the counters' names."""
-        self._counters = counters
-        self._retries, self._unscored = f"{prefix}{REWARD_RETRIES}", f"{prefix}{UNSCORED}"
-        self._lock = threading.Lock()
-        counters.update(dict.fromkeys((self._retries, self._unscored), 0.0))
-
-    @property
-    def retries(self) -> int:
-        """So far."""
-        return int(self._counters[self._retries])
-
-    def add_retries(self, calls: int) -> None:
-        """So many calls are made again, or were."""
-        with self._lock:
-            self._counters[self._retries] += calls
-
-    def add_unscored(self, samples: int) -> int:
-        """So many stay without a score; gives how many have so far."""
-        with self._lock:
-            self._counters[self._unscored] += samples
-            return int(self._counters[self._unscored])
-
-
 class Scoring:
     """A reward and its policy."""
 
-    def __init__(
-        self,
-        reward: Reward,
-        policy: FailurePolicy,
-        share: FailedShare,
-        counts: ScoringCounts,
-        *,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        """The parts come from their factories; nothing is called here."""
+    def __init__(self, reward: Reward, policy: FailurePolicy, share: FailedShare, counts: ScoringCounts) -> None:
+        """The parts come from their factories; nothing is called here. The reward makes its retries by itself."""
         self._reward = reward
         self._policy = policy
         self._share = share
-        self._sleep = sleep
         self._lock = threading.Lock()
         self._failures = FailureLog(_LOG, "the reward's function")
         self._counts = counts
         self._num_resent = 0
-        """What of the reward's requests was counted."""
+        self._num_unread = 0
+        """What of the reward's requests and replies was counted."""
 
     def score_groups(self, groups: Sequence[Sequence[Answer]]) -> list[list[SettledScore]]:
         """One score per answer, in order; blocks for as long as it takes.
 
         Raises ValueError where another try would not help, and where too many have failed.
         """
-        outcomes = [list(group) for group in self._ask(groups)]
-        for retry in range(self._policy.retries):
-            failed = [place for place, group in enumerate(outcomes) if _has_failed(group)]
-            if not failed:
-                break
-            self._sleep(self._policy.backoff_seconds * 2**retry)
-            self._counts.add_retries(len(failed))
-            again = self._ask([groups[place] for place in failed])
-            for place, group in zip(failed, again, strict=True):
-                outcomes[place] = _better(outcomes[place], group)
-        return [[self._settled(outcome) for outcome in group] for group in outcomes]
+        return [[self._settled(outcome) for outcome in group] for group in self._ask(groups)]
 
     def _ask(self, groups: Sequence[Sequence[Answer]]) -> Sequence[Sequence[Outcome]]:
         try:
@@ -158,9 +89,10 @@ class Scoring:
             raise final(str(error), error.__cause__) from error
         finally:
             with self._lock:
-                resent = self._reward.num_resent
+                resent, unread = self._reward.num_resent, self._reward.num_unread
                 self._counts.add_retries(resent - self._num_resent)
-                self._num_resent = resent
+                self._counts.add_unread(unread - self._num_unread)
+                self._num_resent, self._num_unread = resent, unread
 
     def _settled(self, outcome: Outcome) -> SettledScore:
         failed = isinstance(outcome, RewardError)
@@ -186,13 +118,3 @@ class Scoring:
             f"scored, after {self._policy.retries} retries, which is more than {share.limit:g} of {share.window}."
             " Mend the reward, or raise maxFailedShare."
         )
-
-
-def _has_failed(group: Sequence[Outcome]) -> bool:
-    return any(isinstance(outcome, RewardError) for outcome in group)
-
-
-def _better(before: Sequence[Outcome], after: Sequence[Outcome]) -> list[Outcome]:
-    """The later scores, since a function may score a group as a whole; an earlier one where there is no later."""
-    pairs = zip(before, after, strict=True)
-    return [earlier if isinstance(later, RewardError) else later for earlier, later in pairs]

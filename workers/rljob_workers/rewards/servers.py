@@ -1,6 +1,6 @@
 """Rewards from servers: a request with a time limit, further tries, and a bound on how many run at the same time.
 
-`remote` posts the answers to one prompt, `judge` asks a model about one answer. Both are async functions that
+`remote` posts the answers to one prompt; the reward `judge` is in `judges`. Both are async functions that
 `ServedReward` calls as a user's are called: `CustomReward` has the event loop, the checks of scores and the sentences.
 """
 
@@ -9,34 +9,50 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import aiohttp
 
-from rljob_workers.rewards.base import Answer, Given, Score
+from rljob_workers.rewards.base import Answer, Given, RewardMissing, RewardRefused, Score
 from rljob_workers.rewards.custom import CustomReward
 from rljob_workers.rewards.runners import LoopRunner
 
 if TYPE_CHECKING:
-    from rljob_api.spec.rollout import JudgeSpec, RemoteSpec, ServerSpec
+    from rljob_api.spec.rollout import RemoteSpec, ServerSpec
 
 _PASSING = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
 """Statuses below 500 after which a further try may help."""
 
-_SHOWN = 200
+SHOWN = 200
 """Characters of a server's answer in a sentence."""
 
 
 class ServerFailed(Exception):
     """No try has brought an answer."""
 
+    def __init__(self, sentence: str, status: int | None) -> None:
+        """`status`: of the last try; None where it had none."""
+        super().__init__(sentence)
+        self.status = status
+
+
+class ServerRefused(RewardRefused):
+    """The server answers with a status after which no further try helps."""
+
+    def __init__(self, sentence: str, status: int) -> None:
+        super().__init__(sentence)
+        self.status = status
+
 
 class _TryAgain(Exception):
     """This one has not."""
+
+    def __init__(self, sentence: str, status: int | None = None) -> None:
+        super().__init__(sentence)
+        self.status = status
 
 
 class _ClosedWhileIdle(_TryAgain):
@@ -60,7 +76,7 @@ class Server:
     def __init__(self, spec: ServerSpec, url: str, field: str) -> None:
         """Raises ValueError for a token's variable that is not set."""
         self._spec = spec
-        self._url = url
+        self.url = url
         self._headers = _headers(spec, field)
         self._turns = asyncio.Semaphore(spec.concurrency)
         self._session: aiohttp.ClientSession | None = None
@@ -74,7 +90,10 @@ class Server:
             await session.close()
 
     async def post(self, body: Any) -> Any:  # noqa: ANN401 - JSON
-        """The answer's JSON. Raises ServerFailed where no try brought one, ValueError where no further one would."""
+        """The answer's JSON. Raises ServerFailed where no try brought one.
+
+        Raises ServerRefused, or ValueError for what is no JSON, where no further try would bring one.
+        """
         encoded = json.dumps(body, default=str).encode()
         for number in range(self._spec.retries + 1):
             if number:
@@ -85,7 +104,8 @@ class Server:
                     return await self._try(encoded)
             except _TryAgain as error:
                 last = error
-        raise ServerFailed(f"{self._url} failed {self._spec.retries + 1} times, the last time with {last}")
+        sentence = f"{self.url} failed {self._spec.retries + 1} times, the last time with {last}"
+        raise ServerFailed(sentence, last.status)
 
     async def _try(self, body: bytes) -> Any:  # noqa: ANN401 - JSON
         # Each such failure uses up a retained connection, so that a new one comes soon; others may return theirs.
@@ -103,7 +123,7 @@ class Server:
             self._session = _session(self._spec, self._headers)
         connection = _Connection()
         try:
-            async with self._session.post(self._url, data=body, trace_request_ctx=connection) as response:
+            async with self._session.post(self.url, data=body, trace_request_ctx=connection) as response:
                 text = await response.text()
                 status = response.status
         except TimeoutError as error:
@@ -114,13 +134,13 @@ class Server:
         except aiohttp.ClientError as error:
             raise _TryAgain(f"{type(error).__name__}: {error}") from error
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _PASSING:
-            raise _TryAgain(f"status {status}: {text[:_SHOWN]}")
+            raise _TryAgain(f"status {status}: {text[:SHOWN]}", status)
         if status != HTTPStatus.OK:
-            raise ValueError(f"{self._url} answers with status {status}: {text[:_SHOWN]}")
+            raise ServerRefused(f"{self.url} answers with status {status}: {text[:SHOWN]}", status)
         try:
             return json.loads(text)
         except ValueError:
-            raise ValueError(f"{self._url} answers with no JSON: {text[:_SHOWN]}") from None
+            raise ValueError(f"{self.url} answers with no JSON: {text[:SHOWN]}") from None
 
 
 def _session(spec: ServerSpec, headers: dict[str, str]) -> aiohttp.ClientSession:
@@ -151,6 +171,22 @@ def _headers(spec: ServerSpec, field: str) -> dict[str, str]:
     return {**headers, "Authorization": f"Bearer {token}"}
 
 
+class Scores(Protocol):
+    """An async function of answers that asks a server."""
+
+    server: Server
+    num_unread: int
+    """Replies without a score."""
+
+    async def __call__(self, answers: Sequence[Answer], /) -> Sequence[Given | RewardMissing]:
+        """Of the answers to one prompt."""
+        ...
+
+    async def close(self) -> None:
+        """Ends its connections."""
+        ...
+
+
 class RemoteScores:
     """A server's scores of the answers to one prompt.
 
@@ -158,15 +194,18 @@ class RemoteScores:
     each. Answer: {"scores": [...]}, each a number, null, or {"reward": number, "metrics": {name: number}}.
     """
 
+    num_unread = 0
+    """None: a reply without scores is refused."""
+
     def __init__(self, spec: RemoteSpec, field: str) -> None:
         self.server = Server(spec, spec.url, field)
 
-    async def __call__(self, answers: Sequence[Answer], /) -> Sequence[Given]:
+    async def __call__(self, answers: Sequence[Answer], /) -> Sequence[Given | RewardMissing]:
         """See `Server.post`."""
         reply = await self.server.post({"answers": [_described(answer) for answer in answers]})
         scores = reply.get("scores") if isinstance(reply, dict) else None
         if not isinstance(scores, list):
-            raise ValueError(f"the server answers with {json.dumps(reply)[:_SHOWN]}, which has no list of scores.")
+            raise ValueError(f"the server answers with {json.dumps(reply)[:SHOWN]}, which has no list of scores.")
         return [_given(score) for score in scores]
 
     async def close(self) -> None:
@@ -193,51 +232,6 @@ def _given(score: Any) -> Given:  # noqa: ANN401 - JSON; what is no score is ref
     return given
 
 
-_SCORE = re.compile(r"score\W{0,5}(-?\d+(?:\.\d+)?)", re.IGNORECASE)
-
-
-class JudgedScore:
-    """A judge's score of one answer, from 0.0 to 1.0; None where its reply has none on the scale."""
-
-    def __init__(self, spec: JudgeSpec, field: str) -> None:
-        self._spec = spec
-        self.server = Server(spec, f"{spec.url.rstrip('/')}/chat/completions", field)
-
-    async def __call__(self, answers: Sequence[Answer], /) -> Sequence[Given]:
-        """Of one answer at a time."""
-        return list(await asyncio.gather(*(self._score(answer) for answer in answers)))
-
-    async def close(self) -> None:
-        """Ends its connections."""
-        await self.server.close()
-
-    async def _score(self, answer: Answer) -> Given:
-        reply = await self.server.post(
-            {
-                "model": self._spec.model,
-                "messages": [{"role": "user", "content": self._question(answer)}],
-                "temperature": 0,
-                "max_tokens": self._spec.max_tokens,
-            }
-        )
-        try:
-            text = str(reply["choices"][0]["message"]["content"])
-        except (KeyError, IndexError, TypeError):
-            raise ValueError(f"the judge answers with {json.dumps(reply)[:_SHOWN]}, which is no completion.") from None
-        found = _SCORE.findall(text)
-        lowest, highest = self._spec.lowest, self._spec.highest
-        if not found or not lowest <= float(found[-1]) <= highest:
-            return None
-        return (float(found[-1]) - lowest) / (highest - lowest)
-
-    def _question(self, answer: Answer) -> str:
-        # Each part is put in once, so that a response with {label} in it is shown nothing.
-        parts = {"prompt": answer.prompt, "response": answer.response, "label": str(answer.label)}
-        question = re.sub(r"\{(prompt|response|label)\}", lambda found: parts[found[1]], self._spec.rubric)
-        lowest, highest = self._spec.lowest, self._spec.highest
-        return f"{question}\n\nEnd with a line `Score: N`, where N is a number from {lowest:g} to {highest:g}."
-
-
 _OWN_LIMIT_SECONDS = 1e6
 """Of a call as a whole: its tries have time limits."""
 
@@ -247,7 +241,7 @@ class ServedReward(CustomReward):
 
     def __init__(
         self,
-        scores: RemoteScores | JudgedScore,
+        scores: Scores,
         url: str,
         field: str,
         part: str | None = None,
@@ -258,9 +252,14 @@ class ServedReward(CustomReward):
         name = url if part is None else f"{url} ({part})"
         runner = LoopRunner(scores, at_end=scores.close)
         super().__init__(name, runner, _OWN_LIMIT_SECONDS, field=field, per_sample=per_sample, named_by="url")
-        self._server = scores.server
+        self._scores = scores
 
     @property
     def num_resent(self) -> int:
         """Of its requests."""
-        return self._server.num_resent
+        return self._scores.server.num_resent
+
+    @property
+    def num_unread(self) -> int:
+        """Of its replies."""
+        return self._scores.num_unread

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rljob_workers.rewards.base import Answer, Outcome, Reward, RewardError, RewardRefused, Score
+from rljob_workers.rewards.base import Answer, Outcome, Reward, RewardError, RewardFailed, Score
 from rljob_workers.rewards.metrics import MAX_OF_SUM, MetricNames, is_reward, of_component
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _FIELD = "rollout.reward.sum"
 
 
-CALLERS = 32
+CALLERS = 128
 """That score at the same time without waiting for each other's rewards."""
 
 
@@ -51,6 +51,11 @@ class WeightedSum(Reward):
         """Of all of them."""
         return sum(each.reward.num_resent for each in self._summands)
 
+    @property
+    def num_unread(self) -> int:
+        """Of all of them."""
+        return sum(each.reward.num_unread for each in self._summands)
+
     def close(self) -> None:
         """Closes all of them."""
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -65,7 +70,7 @@ class WeightedSum(Reward):
             total += summand.weight * (outcome.reward if isinstance(outcome, Score) else outcome)
             metrics |= of_component(summand.name, outcome)
         if not is_reward(total):
-            raise RewardRefused(
+            return RewardFailed(
                 f"{_FIELD}: the sum for answer {answer.index} to the prompt {answer.prompt[:80]!r} is {total}, which"
                 " is no finite float32. Give smaller weights or rewards."
             )

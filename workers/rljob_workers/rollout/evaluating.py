@@ -26,7 +26,7 @@ from rljob_workers.engines.base import (
 )
 from rljob_workers.evaluation import SampleResult
 from rljob_workers.models.tokenizers import TextDecoder
-from rljob_workers.rewards.base import Answer
+from rljob_workers.rewards.base import Answer, SettledScore
 from rljob_workers.rollout.admission import SCORED_PER_GENERATED
 from rljob_workers.rollout.engine_access import RankEngine
 from rljob_workers.rollout.engine_calls import EngineCalls, require_ended
@@ -42,7 +42,8 @@ REQUESTS = 4
 """An engine that takes many prompts at once gets about so many requests: it begins a large one in less time."""
 
 
-SCORING_THREADS = 8
+SCORING_THREADS = 64
+"""Requests whose scores are waited for at once: with an engine that takes one prompt at a time each is a sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,12 +231,13 @@ class Evaluator:
         self, prompts: Sequence[Prompt], samples: Sequence[NumberedSample], drawn: Sequence[Sample]
     ) -> list[_Made]:
         texts = self._decode([each.output_ids for each in drawn])
-        return [_scored(*parts) for parts in zip(prompts, samples, drawn, texts, strict=True)]
+        answers = [_answer(*parts) for parts in zip(prompts, samples, drawn, texts, strict=True)]
+        scores = _scores(samples, answers)
+        return [_made(*parts) for parts in zip(prompts, samples, drawn, scores, strict=True)]
 
 
-def _scored(prompt: Prompt, sample: NumberedSample, drawn: Sample, text: str) -> _Made:
-    """Each is a group of its own: who scores it with others would score it by which of them came together."""
-    answer = Answer(
+def _answer(prompt: Prompt, sample: NumberedSample, drawn: Sample, text: str) -> Answer:
+    return Answer(
         prompt.text,
         text,
         prompt.label,
@@ -247,7 +249,22 @@ def _scored(prompt: Prompt, sample: NumberedSample, drawn: Sample, text: str) ->
         messages=prompt.messages,
         row=prompt.row,
     )
-    ((score,),) = sample.of.scorer.score_groups([[answer]])
+
+
+def _scores(samples: Sequence[NumberedSample], answers: Sequence[Answer]) -> list[SettledScore]:
+    """One for each answer; those of a set are asked for together, so that they wait for a reward side by side.
+
+    Each is a group of its own: who scores it with others would score it by which of them came together.
+    """
+    scores: dict[int, SettledScore] = {}
+    for of_set in dict.fromkeys(sample.of.spec.name for sample in samples):
+        places = [place for place, sample in enumerate(samples) if sample.of.spec.name == of_set]
+        groups = samples[places[0]].of.scorer.score_groups([[answers[place]] for place in places])
+        scores |= {place: score for place, (score,) in zip(places, groups, strict=True)}
+    return [scores[place] for place in range(len(samples))]
+
+
+def _made(prompt: Prompt, sample: NumberedSample, drawn: Sample, score: SettledScore) -> _Made:
     result = SampleResult(
         sample.of.spec.name,
         sample.prompt,

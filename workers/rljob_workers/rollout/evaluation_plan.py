@@ -24,7 +24,8 @@ from rljob_workers.data.room import need_room
 from rljob_workers.engines.base import SamplingParams
 from rljob_workers.evaluation import digest_of
 from rljob_workers.rewards import build_reward
-from rljob_workers.rewards.scoring import FailedShare, FailurePolicy, Scoring, ScoringCounts
+from rljob_workers.rewards.retries import FailurePolicy, Retries, ScoringCounts
+from rljob_workers.rewards.scoring import FailedShare, Scoring
 from rljob_workers.rollout.scoring_stage import GroupScorer
 
 if TYPE_CHECKING:
@@ -117,14 +118,14 @@ def _build_set(
     job: RLJobSpec, spec: EvaluationSetSpec, field: str, tokenizer: PreTrainedTokenizerBase, counts: ScoringCounts
 ) -> EvaluationSet:
     data = stated_data(spec.data)
+    policy = FailurePolicy.of(job.rollout.reward)
     try:
         source = build_prompt_source(data, tokenizer)
-        reward = build_reward(job.rollout.reward, data, source)
+        reward = build_reward(job.rollout.reward, data, source, Retries(policy, counts))
     except ValueError as error:
         raise ValueError(f"{field}: {error}") from error
     share = FailedShare.over(len(source) * spec.samples_per_prompt, job.rollout.reward.max_failed_share)
-    scoring = Scoring(reward, FailurePolicy.of(job.rollout.reward), share, counts)
-    return EvaluationSet(spec, data, source, _params_of(spec, job), scoring)
+    return EvaluationSet(spec, data, source, _params_of(spec, job), Scoring(reward, policy, share, counts))
 
 
 def _params_of(spec: EvaluationSetSpec, job: RLJobSpec) -> SamplingParams:

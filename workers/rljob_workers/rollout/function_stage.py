@@ -43,6 +43,7 @@ from rljob_workers.rollout.trajectory import (
     Trajectory,
     TrajectoryBuilder,
     Turn,
+    not_finite,
     refuse_impossible,
 )
 from rljob_workers.user_functions import FailureLog, final, user_place
@@ -360,6 +361,8 @@ class FunctionStage:
                 " `engine.begin(prompt.token_ids)` and its `finish()` give."
             )
         refuse_impossible(made, self._called.name, self._limits)
+        if (sentence := not_finite(made, self._called.name)) is not None:
+            raise _Failed(sentence)
         return made
 
     def _lost(self, sentence: str, cause: BaseException | None) -> LostSample:

@@ -104,8 +104,8 @@ class GenerateStage:
         return [Generation(tuple(islice(samples, given.num_samples))) for given in params]
 
 
-SCORING_THREADS = 32
-"""Scores that are waited for at once; most of a slow reward is waiting."""
+SCORING_THREADS = 128
+"""Scores that are waited for at once; most of a slow reward is waiting, also for its next try."""
 
 
 Outcomes = list[Outcome]

@@ -31,7 +31,8 @@ from rljob_workers.pipeline import rollout_estimates
 from rljob_workers.rank_loop import TURN_SECONDS, LostTime, RankParts
 from rljob_workers.rewards import Reward, build_reward
 from rljob_workers.rewards.length import shaped_by_length
-from rljob_workers.rewards.scoring import FailedShare, FailurePolicy, Scoring, ScoringCounts
+from rljob_workers.rewards.retries import FailurePolicy, Retries, ScoringCounts
+from rljob_workers.rewards.scoring import FailedShare, Scoring
 from rljob_workers.rollout.admission import (
     FittingPrompts,
     PromptedTicket,
@@ -95,10 +96,12 @@ class RolloutLoop:
         proof: WeightProof,
         evaluator: Evaluator | None,
         partials: Partials | None,
+        scoring_counts: Sequence[ScoringCounts],
     ) -> None:
         """`wake` is set by the groups in work and by the follower when they have news for the loop.
 
-        `evaluator` None: the job evaluates nothing. `partials` None: groups that are interrupted are begun again.
+        `evaluator` None: the job evaluates nothing. `partials` None: groups that are interrupted are begun again. News
+        in `scoring_counts` become events.
         """
         self._shape = shape
         self._limits = limits_of(shape, session.role_ranks)
@@ -112,6 +115,7 @@ class RolloutLoop:
         self._proof = proof
         self._evaluator = evaluator
         self._partials = partials
+        self._scoring_counts = scoring_counts
         self._begun: dict[int, int] = {}
         """Ticket -> what `proof.num_voided` was when its work began."""
         self._unproven: list[Finished] = []
@@ -135,6 +139,7 @@ class RolloutLoop:
                 sentence = follower.news.get()
                 _log.warning(sentence)
                 self._session.notify(NoticeKind.WRONG_WEIGHTS, sentence)
+            self._report_retries()
             if follower.error is not None:
                 self._give_up(follower.error)
             self._withheld_time.count(self._idle_share)
@@ -147,6 +152,12 @@ class RolloutLoop:
                 self._wake.wait(TURN_SECONDS)
         follower.stop()
         self._hand_back()
+
+    def _report_retries(self) -> None:
+        for counts in self._scoring_counts:
+            while not counts.news.empty():
+                again = counts.news.get()
+                self._session.notify(NoticeKind.REWARD_RETRIED, again.sentence, subject=again.reward)
 
     def _give_up(self, error: BaseException) -> NoReturn:
         if isinstance(error, EngineMismatch):
@@ -349,20 +360,27 @@ def _serve_tickets(rank: RankParts, engine: RankEngine, found: IdleEngine) -> No
             prompts = CurriculumPrompts(
                 source, rank.queue.curriculum, Curriculum.load(curriculum), spec.rollout.batch_size
             )
+        counts = ScoringCounts(rank.session.counters)
+        of_sets = ScoringCounts(rank.session.counters, OF_EVALUATIONS)
+        policy = FailurePolicy.of(spec.rollout.reward)
         reward: Reward = FunctionsOwnReward()
         if _scores_answers(spec):
-            reward = shaped_by_length(build_reward(spec.rollout.reward, spec.data, source), spec.rollout)
+            built = build_reward(spec.rollout.reward, spec.data, source, Retries(policy, counts))
+            reward = shaped_by_length(built, spec.rollout)
+        share = FailedShare.over(
+            spec.rollout.batch_size * spec.rollout.samples_per_prompt, spec.rollout.reward.max_failed_share
+        )
         estimator = estimator_of(spec.algorithm) if rollout_estimates(spec) else None
         decode = text_decoder(tokenizer, skip_special_tokens=True)
         sampling = DynamicSampling.of(spec.rollout.dynamic_sampling, decode)
-        plan = build_plan(spec, tokenizer, found.max_tokens, ScoringCounts(rank.session.counters, OF_EVALUATIONS))
+        plan = build_plan(spec, tokenizer, found.max_tokens, of_sets)
     wake = threading.Event()
     maker = _group_maker(rank, engine, found)
     work = GroupsInWork(
         engine,
         maker,
         ScoreStage(
-            _scoring(rank, reward),
+            Scoring(reward, policy, share, counts),
             decode,
             estimator,
             sampling,
@@ -423,6 +441,7 @@ def _serve_tickets(rank: RankParts, engine: RankEngine, found: IdleEngine) -> No
             proof,
             evaluator,
             _partials(rank, engine, found, maker, proof),
+            (counts, of_sets),
         ).run(follower)
     with suppress(EngineError):  # what is dead or hangs generates nothing for us either
         engine.call(engine.client.abort_all())
@@ -474,9 +493,3 @@ def _scores_answers(spec: RLJobSpec) -> bool:
     """Whether there is a reward beside that which a rollout function may give: it may do without labels."""
     has_answers = spec.data.label_key is not None or spec.data.reasoning_gym is not None
     return spec.rollout.function is None or has_answers or not spec.rollout.reward.compares_with_labels
-
-
-def _scoring(rank: RankParts, reward: Reward) -> Scoring:
-    rollout = rank.spec.rollout
-    window = FailedShare.over(rollout.batch_size * rollout.samples_per_prompt, rollout.reward.max_failed_share)
-    return Scoring(reward, FailurePolicy.of(rollout.reward), window, ScoringCounts(rank.session.counters))

@@ -13,6 +13,7 @@ from typing import Any
 
 from rljob_api.wire.identity import WeightId
 from rljob_workers.engines.base import FinishReason, Sample, VersionSpan
+from rljob_workers.rewards.metrics import as_number, is_reward
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,19 +179,33 @@ def _wrong_field(made: Trajectory, limits: TokenLimits) -> tuple[str, str] | Non
         ),
         (isinstance(made.finish, FinishReason), "finish", f"is {made.finish!r}. Give a FinishReason."),
         (made.finish is not FinishReason.ABORT, "finish", "is `abort`: what was aborted is no sample."),
+        (made.reward is None or as_number(made.reward) is not None, "reward", _NO_REWARD.format(made.reward)),
         (
-            made.reward is None or _is_finite(made.reward),
-            "reward",
-            f"is {made.reward!r}. Give a finite number, or None where the job's reward scores it.",
-        ),
-        (
-            all(isinstance(name, str) and _is_finite(value) for name, value in made.metrics.items()),
+            all(isinstance(name, str) and as_number(value) is not None for name, value in made.metrics.items()),
             "metrics",
             "has something other than finite numbers by name.",
         ),
     )
     # In order: a later check may ask what an earlier one has made sure of.
     return next(((name, sentence) for holds, name, sentence in checks if not holds), None)
+
+
+_NO_REWARD = "is {!r}. Give a finite number, or None where the job's reward scores it."
+
+
+def not_finite(trajectory: Trajectory, function: str) -> str | None:
+    """A sentence where reward or a metric, which are numbers, is NaN or infinite: so it may be of this sample alone."""
+    reward = None if trajectory.reward is None else as_number(trajectory.reward)
+    if reward is not None and not is_reward(reward):
+        return f"rollout.function: {function} returned a Trajectory whose reward {_NO_REWARD.format(trajectory.reward)}"
+    for name, value in trajectory.metrics.items():
+        number = as_number(value)
+        if number is not None and not math.isfinite(number):
+            return (
+                f"rollout.function: {function} returned a Trajectory whose metric {name} is {value!r}. Give a finite"
+                " number, or leave it out."
+            )
+    return None
 
 
 def _covered(spans: Iterable[VersionSpan]) -> list[int]:

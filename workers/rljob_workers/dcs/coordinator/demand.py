@@ -21,6 +21,7 @@ from rljob_workers.dcs.membership.counters import (
     REWARD_RETRIES,
     STARVED_SECONDS,
     TRUNCATED,
+    UNREAD,
     WITHHELD_SECONDS,
 )
 from rljob_workers.telemetry.exposition import Family, Sample
@@ -87,6 +88,7 @@ _SUMMED: dict[tuple[Role, str], str] = {
     (TICKET_ROLE, TRUNCATED): TRUNCATED,
     (TICKET_ROLE, REWARD_RETRIES): REWARD_RETRIES,
     (TICKET_ROLE, EVALUATION_RETRIES): EVALUATION_RETRIES,
+    (TICKET_ROLE, UNREAD): UNREAD,
 }
 """Role and counter of its ranks -> the sum over all incarnations."""
 
@@ -162,8 +164,12 @@ class Demand:
 
     @property
     def trouble(self) -> dict[str, float]:
-        """Prompts that were too long, and rewards asked again, over all rollouts and their incarnations, by metric."""
-        met = {name: self._sums[name] for name in (TRUNCATED, REWARD_RETRIES, EVALUATION_RETRIES) if self._sums[name]}
+        """Prompts that were too long, rewards asked again and judges' replies without a score, by metric.
+
+        Over all rollouts and their incarnations.
+        """
+        names = (TRUNCATED, REWARD_RETRIES, EVALUATION_RETRIES, UNREAD)
+        met = {name: self._sums[name] for name in names if self._sums[name]}
         return {PASSED_OVER: self._sums[PASSED_OVER], **met}
 
     def epoch_opened(self) -> None:

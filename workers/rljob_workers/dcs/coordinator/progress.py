@@ -33,6 +33,7 @@ NOTICED = {
     NoticeKind.TEMPLATE_NOT_SAVED: EventKind.TEMPLATE_NOT_SAVED,
     NoticeKind.ENGINE_STALLED: EventKind.ENGINE_STALLED,
     NoticeKind.EVALUATION_UNFINISHED: EventKind.EVALUATION_UNFINISHED,
+    NoticeKind.REWARD_RETRIED: EventKind.REWARD_RETRIED,
 }
 """The event that each kind of notice becomes."""
 
@@ -59,12 +60,17 @@ class Progress:
     # --- notices and records ---------------------------------------------------------------------------------------
 
     def take_notice(self, notice: Notice) -> None:
-        """Emits it. Twice is once where it was sent again: nothing else of its kind was emitted meanwhile."""
+        """Emits it. Twice is once where it was sent again: nothing else of its kind was emitted meanwhile.
+
+        With a subject it is emitted once in an epoch, for all ranks.
+        """
         self._ranks.check_incarnation(notice.incarnation)
         key = notice.incarnation.key
         event = self._context.event(NOTICED[notice.kind], notice.incarnation.epoch, f"{key}: {notice.message}")
-        value = f"{notice.incarnation.id}: {notice.message}"
-        self._context.emit_once(f"notice:{notice.kind}", value, event.model_copy(update={"pod": key.pod}))
+        mark, value = f"notice:{notice.kind}", f"{notice.incarnation.id}: {notice.message}"
+        if notice.subject is not None:
+            mark, value = f"{mark}:{notice.subject}", str(notice.incarnation.epoch)
+        self._context.emit_once(mark, value, event.model_copy(update={"pod": key.pod}))
 
     def record(self, request: CheckpointRequest) -> CheckpointRecord:
         """Records a checkpoint whose folder is durable; from here on it is what a restart begins with."""

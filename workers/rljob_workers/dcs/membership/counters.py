@@ -20,9 +20,9 @@ PASSED_OVER, TRUNCATED = "prompts_passed_over", "prompts_truncated"
 TOKENS_CARRIED, SAMPLES_CARRIED = "tokens_carried", "samples_carried"
 
 
-REWARD_RETRIES, UNSCORED = "reward_retries", "samples_unscored"
+REWARD_RETRIES, UNSCORED, UNREAD = "reward_retries", "samples_unscored", "judge_replies_unread"
 OF_EVALUATIONS = "evaluation_"
-"""Begins the names of the two where sets of an evaluation are scored."""
+"""Begins the names of the three where sets of an evaluation are scored."""
 EVALUATION_RETRIES = f"{OF_EVALUATIONS}{REWARD_RETRIES}"
 FUNCTION_RETRIES, SAMPLES_LOST = "rollout_function_retries", "samples_lost"
 
@@ -47,10 +47,12 @@ COUNTERS: dict[str, str] = {
     "queue_got_bytes": "Bytes of values read from the queue.",
     "queue_put_bytes": "Bytes of chunks put into the queue.",
     "queue_wait_seconds": "Seconds that a rank has waited for the rows that it then got.",
-    REWARD_RETRIES: "Calls for groups whose reward had failed, and requests to rewards' servers, made again.",
+    REWARD_RETRIES: "Calls of rewards that had failed, and requests to rewards' servers, made again.",
     UNSCORED: "Samples that stayed without a score.",
+    UNREAD: "Replies of judges that had not exactly one score on the scale.",
     EVALUATION_RETRIES: "The same calls and requests for answers of evaluations.",
     f"{OF_EVALUATIONS}{UNSCORED}": "Answers of evaluations that stayed without a score.",
+    f"{OF_EVALUATIONS}{UNREAD}": "The same replies for answers of evaluations.",
     FUNCTION_RETRIES: "Samples whose rollout function had failed, begun again.",
     SAMPLES_LOST: "Samples that their rollout function could not make.",
     "skipped_steps": "Optimizer steps whose loss or gradient was not finite.",
@@ -70,8 +72,10 @@ _OF_TICKETS = (
     SAMPLES_CARRIED,
     REWARD_RETRIES,
     UNSCORED,
+    UNREAD,
     EVALUATION_RETRIES,
     f"{OF_EVALUATIONS}{UNSCORED}",
+    f"{OF_EVALUATIONS}{UNREAD}",
     FUNCTION_RETRIES,
     SAMPLES_LOST,
 )

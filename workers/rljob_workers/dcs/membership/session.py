@@ -185,9 +185,13 @@ class RankSession:
         """Reports a trained step; durable when this returns."""
         self._client.call("POST", "/v1/steps", report, deadline=self._patience())
 
-    def notify(self, kind: NoticeKind, message: str) -> None:
-        """Reports something that the job survives; becomes an event, durable when this returns."""
-        notice = Notice(incarnation=self.incarnation, kind=kind, message=message[:4096])
+    def notify(self, kind: NoticeKind, message: str, *, subject: str | None = None) -> None:
+        """Reports something that the job survives; becomes an event, durable when this returns.
+
+        With a `subject` it is one for all ranks of an epoch, which of them reports it first.
+        """
+        about = None if subject is None else subject[:2500]
+        notice = Notice(incarnation=self.incarnation, kind=kind, message=message[:4096], subject=about)
         self._client.call("POST", "/v1/notices", notice, deadline=self._patience())
 
     def report_failure(self, message: str, hopeless: Hopeless | None = None) -> None:
