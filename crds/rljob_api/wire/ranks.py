@@ -118,6 +118,8 @@ class NoticeKind(StrEnum):
     STEP_SKIPPED = "StepSkipped"
     GRADIENT_SPIKE = "GradientSpike"
     ENGINE_STALLED = "EngineStandsStill"
+    TOOL_TEXT_CUT = "ToolTextCut"
+    FUNCTION_BLOCKS = "FunctionBlocks"
 
 
 class Notice(WireModel):

@@ -364,6 +364,11 @@ def test_a_notice_becomes_an_event_of_its_rank(world: World) -> None:
     session.notify(NoticeKind.WRONG_WEIGHTS, "The engine has other weights.")  # as after a lost answer
     (event,) = world.reported(EventKind.WRONG_WEIGHTS)
     assert (event.message, event.pod) == ("rollout-0.0: The engine has other weights.", session.incarnation.key.pod)
+    for length in ("1,000", "2,000"):
+        session.notify(NoticeKind.TOOL_TEXT_CUT, f"A text of {length} characters.")
+    assert [one.message for one in world.reported(EventKind.TOOL_TEXT_CUT)] == [
+        "rollout-0.0: A text of 1,000 characters."
+    ]
     world.raise_epoch(2)
     with pytest.raises(IncarnationOver):
         session.notify(NoticeKind.STEP_SKIPPED, "Too late.")

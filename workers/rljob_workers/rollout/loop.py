@@ -135,6 +135,8 @@ class RolloutLoop:
                 sentence = follower.news.get()
                 _log.warning(sentence)
                 self._session.notify(NoticeKind.WRONG_WEIGHTS, sentence)
+            for news in self._work.take_news():
+                self._session.notify(news.kind, news.sentence)
             if follower.error is not None:
                 self._give_up(follower.error)
             self._withheld_time.count(self._idle_share)

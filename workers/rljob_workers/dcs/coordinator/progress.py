@@ -31,8 +31,14 @@ NOTICED = {
     NoticeKind.STEP_SKIPPED: EventKind.STEP_SKIPPED,
     NoticeKind.GRADIENT_SPIKE: EventKind.GRADIENT_SPIKE,
     NoticeKind.ENGINE_STALLED: EventKind.ENGINE_STALLED,
+    NoticeKind.TOOL_TEXT_CUT: EventKind.TOOL_TEXT_CUT,
+    NoticeKind.FUNCTION_BLOCKS: EventKind.FUNCTION_BLOCKS,
 }
 """The event that each kind of notice becomes."""
+
+
+ONCE_A_JOB = frozenset({NoticeKind.TOOL_TEXT_CUT, NoticeKind.FUNCTION_BLOCKS})
+"""Of the function that all ranks run: the first rank's sentence is enough."""
 
 
 MAX_ACKNOWLEDGED = 1000
@@ -57,11 +63,11 @@ class Progress:
     # --- notices and records ---------------------------------------------------------------------------------------
 
     def take_notice(self, notice: Notice) -> None:
-        """Emits it. Twice is once where it was sent again: nothing else of its kind was emitted meanwhile."""
+        """Emits it. Twice is once where it was sent again (nothing else of its kind came meanwhile), or by its kind."""
         self._ranks.check_incarnation(notice.incarnation)
         key = notice.incarnation.key
         event = self._context.event(NOTICED[notice.kind], notice.incarnation.epoch, f"{key}: {notice.message}")
-        value = f"{notice.incarnation.id}: {notice.message}"
+        value = "once" if notice.kind in ONCE_A_JOB else f"{notice.incarnation.id}: {notice.message}"
         self._context.emit_once(f"notice:{notice.kind}", value, event.model_copy(update={"pod": key.pod}))
 
     def record(self, request: CheckpointRequest) -> CheckpointRecord:
