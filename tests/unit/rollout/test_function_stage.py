@@ -190,6 +190,7 @@ def test_a_tool_that_writes_a_megabyte_is_read_as_far_as_there_is_room_and_repor
     (news,) = setting.news
     assert news.kind is NoticeKind.TOOL_TEXT_CUT
     assert "tools:play gave the tokenizer a text of 1,000,000 characters" in news.sentence
+    assert "rollout/tools/cut_share of each step" in news.sentence
 
 
 def test_what_fits_is_no_news_and_its_metrics_are_zero(setting: Setting) -> None:

@@ -375,7 +375,7 @@ class FunctionStage:
                 f"{FIELD}.function: {self._called.name} gave the tokenizer a text of {texts.longest:,} characters, and"
                 f" only its beginning has room (rollout.sampling.maxNewTokens: {self._limits.max_new_tokens}; positions"
                 f" of the model: {self._limits.max_tokens}). The rest was not read: where another part of it matters"
-                " more, cut what the tool returns. The share of such samples is rollout/{CUT_SHARE} of each step.",
+                f" more, cut what the tool returns. The share of such samples is rollout/{CUT_SHARE} of each step.",
             )
         return replace(made, metrics={**texts.metrics(), **made.metrics})
 
