@@ -18,6 +18,8 @@ class Reason(StrEnum):
     """The job was started again by its user and goes on from its last recorded checkpoint."""
     EARLIER_RUN = "EarlierRun"
     """The folder was started over with --fresh: where the earlier run is, or that it was deleted."""
+    STAGED_ON_DISK = "StagedOnDisk"
+    """Shared memory is too small for weights on their way, which are written to a disk instead."""
     TRACKER_FAILED = "TrackerFailed"
     """A tracker is not fed, or has not got everything. The job goes on."""
     ACCEPTED = "Accepted"
