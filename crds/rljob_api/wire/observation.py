@@ -198,6 +198,8 @@ class EventKind(StrEnum):
     """Storage was full, and rows went to make room."""
     COLUMNS_CHANGED = "ColumnsChanged"
     """A job that was resumed has another table of columns than its rows: they go on, or are generated again."""
+    INPUT_CHANGED = "InputChanged"
+    """A file that the run reads is not what it was."""
     PROMPT_SET_ASIDE = "PromptSetAside"
     STATE_LOST = "ControlStateLost"
     POD_CHANGED = "PodChanged"

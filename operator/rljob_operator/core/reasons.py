@@ -73,6 +73,8 @@ class Reason(StrEnum):
     """Rows that training had claimed are gone."""
     COLUMNS_CHANGED = "ColumnsChanged"
     """A job that was resumed has another table of columns than its rows: they go on, or are generated again."""
+    INPUT_CHANGED = "InputChanged"
+    """A file that the run reads (data, code, weights, tokenizer) has other content than when it was read before."""
     STORAGE_UNIT_LOST = "StorageUnitLost"
     """A storage unit came back without what it held."""
     PROMPT_SET_ASIDE = "PromptSetAside"

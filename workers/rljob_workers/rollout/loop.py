@@ -54,6 +54,7 @@ from rljob_workers.rollout.partials import PartialConfig, Partials
 from rljob_workers.rollout.sampling import GenerateConfig
 from rljob_workers.rollout.scoring_stage import Refused, ScoreStage, Unscored
 from rljob_workers.rollout.verification import EngineMismatch, WeightProof, bound_of
+from rljob_workers.run_inputs import report_inputs
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.errors import AttemptsExhausted, TicketLost
@@ -360,6 +361,7 @@ def _serve_tickets(rank: RankParts, engine: RankEngine, found: IdleEngine) -> No
         plan = build_plan(spec, tokenizer, found.max_tokens, ScoringCounts(rank.session.counters, OF_EVALUATIONS))
     wake = threading.Event()
     maker = _group_maker(rank, engine, found)
+    report_inputs(rank)
     work = GroupsInWork(
         engine,
         maker,

@@ -25,6 +25,7 @@ from rljob_workers.gangs.rendezvous import form_group
 from rljob_workers.models.building import policy_files
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.rank_loop import TURN_SECONDS, RankParts
+from rljob_workers.run_inputs import report_inputs
 from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_trainer, load_version_0, tensors_of_version_0
@@ -225,6 +226,7 @@ def run_actor(rank: RankParts) -> None:
         group = form_group(context, session)
         trainer, named = build_trainer(spec, tokenizer, group), spec.algorithm.sample_filter
         sample_filter = None if named is None else SampleFilter.load(named, spec)
+        report_inputs(rank)
         store = build_checkpoint_store(
             context,
             session,
