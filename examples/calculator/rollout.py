@@ -24,7 +24,7 @@ async def ask_calculator(
 
     asked = engine.decode(question.token_ids)
     product = multiply(asked, factor)
-    conversation.add_tokens(engine.encode(f">{product}="))
+    await engine.add_text(conversation, f">{product}=")
 
     answer = await engine.generate(conversation.token_ids, replace(params, max_new_tokens=PRODUCT_DIGITS))
     conversation.add_turn(answer)

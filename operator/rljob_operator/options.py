@@ -62,8 +62,8 @@ class WorkloadOptions(ApiModel):
     termination_grace_seconds: int = Field(default=60, ge=1, le=86400)
     """How long a worker pod may drain."""
     shared_memory: Quantity = "16Gi"
-    """Size of /dev/shm for each rank, in worker pods that have no memory limit; it takes up what is in it: two weight
-    versions."""
+    """Size of /dev/shm for each rank, in worker pods that have no memory limit; it takes up what is in it: three weight
+    versions at most. A model.config that needs more gets more."""
     isolation: Isolation = Isolation.NETWORK_POLICY
     """NetworkPolicy: a job's pods talk to each other, and only the operator and the scraper to them."""
     scraper_namespace: str | None = None

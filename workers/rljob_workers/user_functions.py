@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from types import ModuleType, TracebackType
 
 
@@ -37,9 +37,24 @@ def user_place(error: BaseException) -> str:
     Of its frames the innermost that is no library's.
     """
     frames = [(frame.tb_frame.f_code.co_filename, frame.tb_lineno) for frame in _users(error)]
+    return _innermost(frames, frames[:1])
+
+
+def thread_place(thread: int | None) -> str:
+    """File and line in the user's code that a thread is in now, as `user_place` has them."""
+    frame = None if thread is None else sys._current_frames().get(thread)
+    stack = [
+        (each.f_code.co_filename, line)
+        for each, line in traceback.walk_stack(frame)
+        if not str(each.f_globals.get("__name__", "")).startswith(_OURS)
+    ]
+    return _innermost(stack[::-1], []) if frame is not None else ""
+
+
+def _innermost(frames: Sequence[tuple[str, int]], otherwise: Sequence[tuple[str, int]]) -> str:
     own = [frame for frame in frames if "site-packages" not in frame[0] and not frame[0].startswith("<")]
     library = traceback.__file__.rpartition("/")[0]
-    found = [frame for frame in own if not frame[0].startswith(f"{library}/")] or frames[:1]
+    found = [frame for frame in own if not frame[0].startswith(f"{library}/")] or otherwise
     return f" ({found[-1][0]}, line {found[-1][1]})" if found else ""
 
 

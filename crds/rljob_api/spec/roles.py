@@ -352,6 +352,13 @@ class ForwardRoleSpec(ModelRoleSpec):
         return self.shards if self.parallelism is None else self.parallelism.ranks_per_model
 
 
+class ChangedWeights(StrEnum):
+    """What a job does that goes on and finds other weights in a folder than it began with."""
+
+    REFUSE = "Refuse"
+    ACCEPT = "Accept"
+
+
 class ReferenceSpec(ForwardRoleSpec):
     """Size and shape of the reference, and what model it has."""
 
@@ -359,6 +366,9 @@ class ReferenceSpec(ForwardRoleSpec):
     """Folder of a teacher, whose log-probs are the reference's: a causal language model of any size that the backend
     computes, with the policy's tokenizer; relative to the manifest. Rows that have log-probs when it changes keep them.
     Null: the policy's version 0, or what training.refUpdateInterval says."""
+    changed_weights: ChangedWeights = ChangedWeights.REFUSE
+    """Refuse: a job that is resumed or restarted fails where modelPath has other weights than it began with. Accept: it
+    goes on with them, and an event says so."""
 
 
 class ActorSpec(ModelRoleSpec):

@@ -121,6 +121,8 @@ class NoticeKind(StrEnum):
     EVALUATION_UNFINISHED = "EvaluationUnfinished"
     TEMPLATE_NOT_SAVED = "ChatTemplateNotSaved"
     REWARD_RETRIED = "RewardRetried"
+    TOOL_TEXT_CUT = "ToolTextCut"
+    FUNCTION_BLOCKS = "FunctionBlocks"
 
 
 class Notice(WireModel):

@@ -10,6 +10,8 @@ from posixpath import normpath
 from typing import Any
 
 from rljob_api import cluster
+from rljob_api.machine.room import staged_bytes
+from rljob_api.model_files.size import num_parameters
 from rljob_api.names import Role
 from rljob_api.quantity import value
 from rljob_api.spec import RLJob
@@ -254,13 +256,18 @@ def common_mounts() -> list[dict[str, Any]]:
 
 
 def memory_volume(site: Site, role: Role, spec: RoleSpec) -> dict[str, Any]:
-    """The pod's /dev/shm, which holds weights on their way: two versions of the model at most, in each rank.
+    """The pod's /dev/shm, which holds weights on their way: three versions of the model at most, for all ranks.
 
     NCCL's processes of one pod, one for each GPU, talk through it, too. Its pages count as the container's memory, so
-    the container's limit bounds it; without one, the operator's option for each rank or GPU.
+    the container's limit bounds it; without one, the operator's option for each rank or GPU, or what the weights take
+    where that is more: of model.config it is known here, and pods of a model.path refuse too little themselves.
     """
-    num_processes = max(site.job.spec.roles.topology(role).ranks_per_pod, spec.gpus)
-    size = spec.resources.limits.get("memory") or times(site.workloads.shared_memory, num_processes)
+    job = site.job.spec
+    size = times(site.workloads.shared_memory, max(job.roles.topology(role).ranks_per_pod, spec.gpus))
+    if job.model.config is not None:
+        needed = staged_bytes(job, role, num_parameters(job.model))
+        size = max(size, _mebibytes(needed), key=value)
+    size = spec.resources.limits.get("memory") or size
     return {"name": MEMORY, "emptyDir": {"medium": "Memory", "sizeLimit": size}}
 
 

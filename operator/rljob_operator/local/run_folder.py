@@ -12,12 +12,15 @@ import secrets
 import shutil
 import stat
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
 from pydantic import BaseModel, ValidationError
 
 from rljob_api.cluster_rules import is_cluster_only
+from rljob_api.machine.room import SHARED_MEMORY, FileSystem, in_units, more_shared_memory, staged_bytes_of_all
+from rljob_api.model_files.size import num_parameters
 from rljob_api.problems import first_problem
 from rljob_api.revision import changes, refused_changes, run_digest
 from rljob_api.spec import RLJob, RLJobSpec
@@ -343,24 +346,75 @@ def _cannot_be_written(path: Path, error: OSError) -> RunRefused:
     )
 
 
-def memory_path(run: Path) -> Path:
-    """Where `memory_folder` of this run folder is: derived from its path, so that the next start finds it."""
-    base = Path("/dev/shm")  # noqa: S108 - memory; the folder is made with mode 0700 and its owner is checked
-    if not os.access(base, os.W_OK):
-        base = Path(tempfile.gettempdir())
-    return base / f"rljob-{os.getuid()}-{hashlib.sha256(str(run.absolute()).encode()).hexdigest()[:12]}"
+def staged_bytes_of(job: RLJob) -> int:
+    """What the run keeps in memory of weights on their way.
+
+    Without the weights of a model whose files cannot be read: its processes name what is wrong with them.
+    """
+    try:
+        return staged_bytes_of_all(job.spec, num_parameters(job.spec.model))
+    except ValueError:
+        return staged_bytes_of_all(job.spec, 0)
 
 
-def memory_folder(run: Path) -> Path:
+@dataclass(frozen=True, slots=True)
+class MemoryPlace:
+    """Where a run has sockets and staged weights."""
+
+    path: Path
+    note: str = ""
+    """Why that is on a disk, in a sentence; empty: it is in memory."""
+
+
+def memory_paths(run: Path) -> tuple[Path, ...]:
+    """Where that may be for this run folder, the first with room: derived from its path, so the next start finds it."""
+    name = f"rljob-{os.getuid()}-{hashlib.sha256(str(run.absolute()).encode()).hexdigest()[:12]}"
+    bases = (SHARED_MEMORY, Path(tempfile.gettempdir()))
+    return tuple(base / name for base in dict.fromkeys(bases) if os.access(base, os.W_OK))
+
+
+def memory_place(run: Path, needed_bytes: int) -> MemoryPlace:
+    """The first with room for that. What a killed start has left in any of them is swept.
+
+    Raises RunRefused, with what there is and the cure, where none has as much.
+    """
+    paths = memory_paths(run)
+    for path in paths:
+        _sweep(path)
+    systems = [FileSystem.of(path) for path in paths]
+    found = next((path for path, system in zip(paths, systems, strict=True) if system.free_bytes >= needed_bytes), None)
+    cure = more_shared_memory(needed_bytes)
+    needed = f"weights on their way take about {in_units(needed_bytes)} of memory"
+    if found is None:
+        raise RunRefused(
+            f"{needed}, and neither of {' and '.join(map(str, systems))} has as much. {cure}; or free"
+            " some space, or set TMPDIR to a folder with room."
+        )
+    if found.parent == SHARED_MEMORY:
+        return MemoryPlace(found)
+    shared = next((str(system) for system in systems if system.path == SHARED_MEMORY), str(SHARED_MEMORY))
+    return MemoryPlace(
+        found,
+        f"{needed}, which {shared} has not: they are written to {found.parent} instead, which costs the time of that"
+        f" disk. {cure}.",
+    )
+
+
+def memory_folder(run: Path, needed_bytes: int = 0) -> Path:
     """An empty folder in memory of this user and this run: sockets (whose paths must be short) and staged weights.
 
-    What a killed start has left in it is swept.
+    On a disk where memory has no room for `needed_bytes`; see `memory_place`.
     """
-    folder = memory_path(run)
+    folder = memory_place(run, needed_bytes).path
     folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+def _sweep(folder: Path) -> None:
+    if not os.path.lexists(folder):
+        return
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         raise RunRefused(f"{folder} belongs to somebody else. Remove it, or choose another folder with --out.")
     for entry in folder.iterdir():
         shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
-    return folder

@@ -253,7 +253,7 @@ def checkpoint_folder(path: Path, spec: RLJobSpec) -> str:
 def _checkpoint_places(folder: str) -> list[RecordedPlace]:
     names = [
         rf"(\.partial-|\.deleted-)?{_CHECKPOINT}|{_CHECKPOINT}\.damaged",
-        r"(record|begun|best)\.json|record\.json\.damaged|\.((record|begun|best)\.json|latest)\.\d+",
+        r"(record|begun|best|inputs)\.json|record\.json\.damaged|\.((record|begun|best|inputs)\.json|latest)\.\d+",
         LATEST,
     ]
     if Path(folder).is_absolute():

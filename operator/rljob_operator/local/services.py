@@ -29,7 +29,7 @@ from rljob_operator.local import processes
 from rljob_operator.local.journal import merge_timeline
 from rljob_operator.local.pods import Pods
 from rljob_operator.local.processes import Infrastructure, Launch
-from rljob_operator.local.run_folder import RunFolder, memory_folder
+from rljob_operator.local.run_folder import RunFolder, memory_folder, staged_bytes_of
 from rljob_operator.local.run_record import write_secret
 
 _PROGRAMS = ("valkey-server", "redis-server")
@@ -140,7 +140,7 @@ class Services:
     @classmethod
     def prepare(cls, folder: RunFolder, job: RLJob) -> Services:
         """Draws secrets, takes a port and writes the endpoints file. Starts nothing."""
-        memory = memory_folder(folder.path)
+        memory = memory_folder(folder.path, staged_bytes_of(job))
         weights = memory / "weights"
         weights.mkdir(mode=0o700)
         password = secrets.token_hex(16)

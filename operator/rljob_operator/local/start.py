@@ -4,9 +4,11 @@ import asyncio
 import errno
 import gc
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from rljob_api.machine.devices import machine_devices
+from rljob_api.machine.room import FileSystem
 from rljob_api.names import EXIT_FAILED, EXIT_SUCCEEDED
 from rljob_api.spec import RLJob
 from rljob_api.status import Phase
@@ -17,7 +19,7 @@ from rljob_operator.local.device_placement import PodDevices, place, wanted_devi
 from rljob_operator.local.earlier_run import Earlier
 from rljob_operator.local.errors import RunRefused
 from rljob_operator.local.journal import Journal, summary
-from rljob_operator.local.run_folder import RunFolder
+from rljob_operator.local.run_folder import RunFolder, memory_place, staged_bytes_of
 from rljob_operator.local.supervisor import Supervisor
 from rljob_operator.local.view import View, make_view
 
@@ -33,13 +35,15 @@ def run_job(job: RLJob, out: Path, *, earlier: Earlier, output: str, resume: str
     folder = RunFolder.open(out, fresh=earlier is not Earlier.GOES_ON)
     try:
         devices = devices_of(job)  # before the earlier run is moved
+        memory = memory_place(folder.path, staged_bytes_of(job))
         became = "" if earlier is Earlier.GOES_ON else folder.start_over(job, earlier)
         folder.begin(job)
         view = make_view(output)
         if folder.is_finished(job):
             view.close(_finished_already(job, folder))
             return EXIT_SUCCEEDED
-        return _supervise(job, folder, devices, view, resume, became)
+        notes = ((Reason.EARLIER_RUN, became), (Reason.STAGED_ON_DISK, memory.note))
+        return _supervise(job, folder, devices, view, resume, notes)
     finally:
         folder.close()
 
@@ -55,7 +59,9 @@ def devices_of(job: RLJob) -> PodDevices:
     return place(job.spec.roles, found.names, found.source)
 
 
-def _supervise(job: RLJob, folder: RunFolder, devices: PodDevices, view: View, resume: str, became: str) -> int:
+def _supervise(
+    job: RLJob, folder: RunFolder, devices: PodDevices, view: View, resume: str, notes: Sequence[tuple[Reason, str]]
+) -> int:
     started = time.monotonic()
     # What is loaded by now lives to the end: a full collection in the middle of a restart would cost tens of ms.
     gc.freeze()
@@ -64,7 +70,7 @@ def _supervise(job: RLJob, folder: RunFolder, devices: PodDevices, view: View, r
             view.open(job, str(folder.path))
             changed = folder.write_manifest(job)
             journal = Journal(folder.path, view, folder.status())
-            for reason, message in ((Reason.EARLIER_RUN, became), (Reason.SPEC_CHANGED, changed)):
+            for reason, message in (*notes, (Reason.SPEC_CHANGED, changed)):
                 if message:
                     journal.note(time.time(), reason.value, message)
             exit_code = asyncio.run(Supervisor(job, folder, devices, journal).run())
@@ -82,8 +88,8 @@ def _unwritable(folder: RunFolder, error: OSError, seconds: float, resume: str) 
     line = summary(folder.path, folder.status(), seconds, resume)
     is_full = error.errno in _FULL
     message = (
-        f"{folder.path} cannot be written: {error.strerror}. Everything was stopped; the last recorded checkpoint"
-        f" stands. {'Free some space' if is_full else 'Make it writable'} and resume."
+        f"{folder.path} on {FileSystem.of(folder.path)} cannot be written: {error.strerror}. Everything was stopped;"
+        f" the last recorded checkpoint stands. {'Free some space' if is_full else 'Make it writable'} and resume."
     )
     reason = "DiskFull" if is_full else "NotWritable"
     return {**line, "phase": Phase.FAILED.value, "reason": reason, "message": message}

@@ -15,6 +15,7 @@ import pytest
 from rljob_api.names import Epoch, Role
 from rljob_api.wire.epochs import EpochRequest, PodPhase
 from rljob_api.wire.failures import FailureKind
+from rljob_api.wire.inputs import FileContent, InputAnswer, InputNote
 from rljob_api.wire.observation import CoordinatorEvent, EventKind, EventPage, ServerState
 from rljob_api.wire.ranks import NoticeKind
 from rljob_workers.dcs.errors import IncarnationOver
@@ -376,7 +377,51 @@ def test_a_notice_becomes_an_event_of_its_rank(world: World) -> None:
     session.notify(NoticeKind.WRONG_WEIGHTS, "The engine has other weights.")  # as after a lost answer
     (event,) = world.reported(EventKind.WRONG_WEIGHTS)
     assert (event.message, event.pod) == ("rollout-0.0: The engine has other weights.", session.incarnation.key.pod)
+    for length in ("1,000", "2,000"):
+        session.notify(NoticeKind.TOOL_TEXT_CUT, f"A text of {length} characters.")
+    assert [one.message for one in world.reported(EventKind.TOOL_TEXT_CUT)] == [
+        "rollout-0.0: A text of 1,000 characters."
+    ]
     world.raise_epoch(2)
     with pytest.raises(IncarnationOver):
         session.notify(NoticeKind.STEP_SKIPPED, "Too late.")
     assert world.reported(EventKind.STEP_SKIPPED) == []
+
+
+def _note(digest: str, *, may_change: bool = True, is_read: bool = True) -> InputNote:
+    content = FileContent(num_bytes=7, digest=digest)
+    return InputNote(
+        field="spec.data.prompts",
+        path="/data/rows.jsonl",
+        stamp=f"stamp of {digest}",
+        files={"rows.jsonl": content} if is_read else None,
+        may_change=may_change,
+    )
+
+
+def test_an_input_with_other_content_is_an_event_also_to_a_later_coordinator(world: World) -> None:
+    world.begin()
+    session = world.rank(Role.ROLLOUT)
+    assert session.report_inputs([_note("a", is_read=False)]).wanted == ["spec.data.prompts"]
+    assert session.report_inputs([_note("a")]) == InputAnswer()
+    world.restart()
+    assert session.report_inputs([_note("a", is_read=False)]) == InputAnswer(), "nothing is read again"
+    assert session.report_inputs([_note("b", is_read=False)]).wanted == ["spec.data.prompts"]
+    assert world.reported(EventKind.INPUT_CHANGED) == []
+    for _ in range(2):  # as after a lost answer
+        assert session.report_inputs([_note("b")]) == InputAnswer()
+    (event,) = world.reported(EventKind.INPUT_CHANGED)
+    assert "/data/rows.jsonl is not what this run has read before (rows.jsonl: other content)" in event.message
+
+
+def test_an_input_that_may_not_change_is_refused_until_it_may(world: World) -> None:
+    world.begin()
+    session = world.rank(Role.REFERENCE)
+    session.report_inputs([_note("a", may_change=False)])
+    for _ in range(2):
+        refusal = session.report_inputs([_note("b", may_change=False)]).refusal
+        assert refusal is not None
+        assert "set spec.roles.reference.changedWeights to Accept" in refusal
+    assert world.reported(EventKind.INPUT_CHANGED) == []
+    assert session.report_inputs([_note("b")]).refusal is None
+    assert len(world.reported(EventKind.INPUT_CHANGED)) == 1

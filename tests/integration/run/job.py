@@ -22,7 +22,7 @@ import yaml
 
 from rljob_api.spec import RLJob
 from rljob_cli.jobs.sample_log import AuditReport, audit_run
-from rljob_operator.local.run_folder import memory_path
+from rljob_operator.local.run_folder import memory_paths
 from tests.integration.children import die_with_tests
 from tests.integration.preloaded.client import Forked, fork_program
 from tests.integration.preloaded.image import MARK
@@ -149,7 +149,8 @@ class RunningJob:
             _kill(pid, signal.SIGKILL)
         self.process.wait(240)
         self._output.close()
-        shutil.rmtree(memory_path(self.out), ignore_errors=True)
+        for path in memory_paths(self.out):
+            shutil.rmtree(path, ignore_errors=True)
 
     def start(self) -> Process:
         """Starts `rljob run` (again), with its leisure where it has one."""

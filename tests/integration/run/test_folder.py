@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rljob_operator.local.earlier_run import Earlier
-from rljob_operator.local.run_folder import RunFolder, memory_path
+from rljob_operator.local.run_folder import RunFolder, memory_paths
 
 from .job import RunningJob, at_leisure, kill, make_manifest, make_simulated
 
@@ -29,7 +29,7 @@ def test_a_job_trains_to_its_end_and_is_then_finished(tmp_path: Path) -> None:
         assert [event["reason"] for event in job.events()] == ["Started", "EpochOpened", "Ready", "Succeeded"]
         assert len((job.out / "samples.jsonl").read_bytes().splitlines()) == 5 * 32
         assert drawn(job.out / "timeline.json").startswith("<svg ")
-        assert not memory_path(job.out).exists()
+        assert not any(path.exists() for path in memory_paths(job.out))
 
         job.start()
         assert job.finish() == 0
@@ -75,7 +75,7 @@ def test_an_interrupted_run_states_how_to_go_on_and_goes_on(tmp_path: Path) -> N
         job.interrupt()
         assert "resume with: rljob run" in job.output()
         assert job.status()["phase"] == "Interrupted"
-        assert not memory_path(job.out).exists()
+        assert not any(path.exists() for path in memory_paths(job.out))
 
         done = job.status()["training"]["checkpoint"]
         job.rewrite(make_simulated(tmp_path, rollout={"numRollouts": done + 3}))

@@ -37,6 +37,7 @@ OURS = (
     f"checkpoints/reference/{CHECKPOINT}.safetensors",
     "checkpoints/record.json",
     "checkpoints/begun.json",
+    "checkpoints/inputs.json",
     "checkpoints/latest",
 )
 THEIRS = (

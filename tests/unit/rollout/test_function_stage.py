@@ -1,6 +1,7 @@
 """A user's rollout function: called for each sample, tried again, given up, and refused by name for what it returns."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import closing
@@ -11,6 +12,7 @@ import pytest
 
 from rljob_api.names import RolloutId
 from rljob_api.spec.model import TokenizerConfig
+from rljob_api.wire.ranks import NoticeKind
 from rljob_workers.data.prompts import Prompt
 from rljob_workers.engines.base import (
     EngineEmptied,
@@ -24,11 +26,13 @@ from rljob_workers.engines.base import (
 )
 from rljob_workers.models.tokenizers import TokenizerText, make_tokenizer
 from rljob_workers.rewards.scoring import FailedShare
+from rljob_workers.rollout import function_loops, function_stage
 from rljob_workers.rollout.admission import PromptedTicket
 from rljob_workers.rollout.engine_calls import EngineCalls
 from rljob_workers.rollout.function import RolloutEngine, Trajectory, single_turn
 from rljob_workers.rollout.function_stage import CalledFunction, FunctionStage, turn_seed
 from rljob_workers.rollout.group_rows import GeneratedGroup
+from rljob_workers.rollout.groups import News
 from rljob_workers.rollout.sampling import GenerateConfig, sampling_seed
 from rljob_workers.rollout.trajectory import LostSample
 from rljob_workers.transfer_queue.types import Ticket
@@ -83,6 +87,7 @@ class Setting:
     rank: FakeRankEngine
     moved: list[int] = field(default_factory=list)
     counters: dict[str, float] = field(default_factory=dict)
+    news: list[News] = field(default_factory=list)
 
     def run(self, function: Any, *, retries: int = 1, timeout_seconds: float = 60.0, **arguments: Any) -> Any:
         """The samples of the ticket's group."""
@@ -96,6 +101,7 @@ class Setting:
             (group,) = self.rank.call(work)
         finally:
             stage.close()
+        self.news = stage.take_news()
         return group.samples
 
 
@@ -158,6 +164,64 @@ def test_no_request_is_sent_where_the_conversation_has_no_room(setting: Setting)
 
     first, _ = setting.run(talks_on)
     assert len(first.loss_mask) == CONFIG.max_new_tokens
+
+
+@pytest.mark.parametrize("door", ["encode", "add_text"])
+def test_a_tool_that_writes_a_megabyte_is_read_as_far_as_there_is_room_and_reported_once(
+    setting: Setting, door: str
+) -> None:
+    async def writes(prompt: Prompt, engine: RolloutEngine, _: SamplingParams) -> Trajectory:
+        conversation = engine.begin(prompt.token_ids)
+        conversation.add_turn(await engine.generate(conversation.token_ids))
+        if door == "encode":
+            fits = conversation.add_tokens(engine.encode("7" * 1_000_000))
+        else:
+            fits = await engine.add_text(conversation, "7" * 1_000_000)
+        assert not fits
+        assert conversation.is_full
+        return conversation.finish(metrics={"mine": 1.0})
+
+    first, _ = setting.run(writes)
+    assert first.token_ids == [4, 4, 4, 1, 2, 7, 7, 7, 7, 7, 7]
+    assert first.finish is FinishReason.LENGTH
+    read = 17 if door == "encode" else 7
+    cut = {"tools/cut_share": 1.0, "tools/cut_tokens": read - 6.0, "tools/cut_characters": 1_000_000.0 - read}
+    assert first.metrics == {**cut, "mine": 1.0}
+    (news,) = setting.news
+    assert news.kind is NoticeKind.TOOL_TEXT_CUT
+    assert "tools:play gave the tokenizer a text of 1,000,000 characters" in news.sentence
+    assert "rollout/tools/cut_share of each step" in news.sentence
+
+
+def test_what_fits_is_no_news_and_its_metrics_are_zero(setting: Setting) -> None:
+    async def writes(prompt: Prompt, engine: RolloutEngine, _: SamplingParams) -> Trajectory:
+        conversation = engine.begin(prompt.token_ids)
+        conversation.add_turn(await engine.generate(conversation.token_ids))
+        assert await engine.add_text(conversation, "789")
+        return conversation.finish()
+
+    first, _ = setting.run(writes)
+    assert first.token_ids == [4, 4, 4, 1, 2, 7, 8, 9]
+    assert set(first.metrics.values()) == {0.0}
+    assert setting.news == []
+
+
+def test_a_function_that_blocks_its_loop_is_named_with_its_line_once(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(function_loops, "BLOCKED_SECONDS", 0.05)
+    monkeypatch.setattr(function_stage, "CHECK_SECONDS", 0.02)
+    released = threading.Event()
+
+    async def blocks(prompt: Prompt, engine: RolloutEngine, params: SamplingParams) -> Trajectory:
+        released.wait(1.0)
+        return await single_turn(prompt, engine, params)
+
+    setting.run(blocks)
+    (news,) = setting.news
+    line = blocks.__code__.co_firstlineno + 1
+    assert news.kind is NoticeKind.FUNCTION_BLOCKS
+    assert f"tools:play blocks its event loop for more than 5 s ({__file__}, line {line})" in news.sentence
 
 
 def test_a_function_that_raises_is_tried_again_and_then_the_sample_is_lost(setting: Setting) -> None:

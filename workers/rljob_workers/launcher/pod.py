@@ -22,6 +22,7 @@ from rljob_workers.launcher.preload import count_start, limit_thread_pools, prel
 
 limit_thread_pools()  # before anything below pulls in NumPy or torch
 
+from rljob_api.machine.room import require_room_of_pod  # noqa: E402 -- see above
 from rljob_api.spec import RLJob  # noqa: E402 -- see above
 from rljob_api.wire.identity import PodKey  # noqa: E402 -- see above
 from rljob_api.wire.processes import Preloads, preloads_of  # noqa: E402 -- see above
@@ -72,6 +73,7 @@ class Pod:
         logs = self._environment.folder(cluster.STATE_DIR) / "logs"
         for folder in (logs, Path(self._endpoints.run_dir), Path(self._endpoints.weights_dir)):
             folder.mkdir(parents=True, exist_ok=True)
+        require_room_of_pod(self._job.spec, self._role, Path(self._endpoints.weights_dir))
         load(preloads_of(self._job.spec, [self._role]))
         signals = SignalPipe()
         probes = self._probes(restart_count)

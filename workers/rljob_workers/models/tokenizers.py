@@ -18,6 +18,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase, PreTrainedTo
 from rljob_api.model_files.tokens import symbols_of_bytes
 from rljob_api.spec.model import SPECIAL_TOKENS, ModelSpec, TokenizerConfig, TokenizerKind, alphabet_of
 from rljob_workers.models.chat_templates import OWN_TEMPLATE, ChatTemplate
+from rljob_workers.models.first_tokens import FirstTokens, first_tokens
 from rljob_workers.models.template_forms import Messages
 
 CHAT_TEMPLATE = (
@@ -84,7 +85,7 @@ def decode_tokens(tokenizer: PreTrainedTokenizerBase, token_ids: Sequence[int]) 
 
 
 class TokenizerText:
-    """Texts and tokens of one tokenizer, for one thread: its settings change while it encodes.
+    """Texts and tokens of one tokenizer. Threads may encode side by side; `tokenizer` is the function's own.
 
     TokenizerText(build_tokenizer(model), vocab_size)
     """
@@ -93,22 +94,32 @@ class TokenizerText:
         """`vocab_size`: tokens that the model knows."""
         self.tokenizer = tokenizer
         self.vocab_size = vocab_size
+        self._known = _known_characters(tokenizer)
+        # A copy: truncation and padding, which a function may set, are settings of the tokenizer that encodes.
+        self._encoder = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+        self._encoder.no_truncation()
+        self._encoder.no_padding()
 
-    def encode(self, text: str) -> list[int]:
-        """Tokens of the text and no others. ValueError names the first character that the tokenizer does not know."""
-        known = _known_characters(self.tokenizer)
-        unknown = (
-            next((char for char in _without_special_tokens(self.tokenizer, text) if char not in known), None)
-            if known
-            else None
+    def encode(self, text: str, most: int) -> FirstTokens:
+        """The text's first tokens, at most `most`, and no others.
+
+        ValueError names the first character before their end that the tokenizer does not know.
+        """
+        try:
+            return first_tokens(self._encoder, text, most)
+        except Exception as error:  # tokenizers has no error of its own
+            raise self._refused(text) or error from error
+
+    def _refused(self, text: str) -> ValueError | None:
+        unknown = next(
+            (char for char in _without_special_tokens(self.tokenizer, text) if char not in self._known), None
         )
-        if unknown is not None:
-            raise ValueError(
-                f"the character {unknown!r} of {_shortened(text)!r} is not in the alphabet {''.join(sorted(known))!r}"
-                " of the tokenizer."
-            )
-        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
-        return ids
+        if not self._known or unknown is None:
+            return None
+        return ValueError(
+            f"the character {unknown!r} of {_shortened(text)!r} is not in the alphabet {''.join(sorted(self._known))!r}"
+            " of the tokenizer."
+        )
 
     def decode(self, token_ids: Sequence[int], *, special_tokens: bool = False) -> str:
         """The text of tokens, with special ones or without."""

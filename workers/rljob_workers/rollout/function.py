@@ -52,8 +52,15 @@ class RolloutEngine(Protocol):
         """
         ...
 
+    async def add_text(self, conversation: TrajectoryBuilder, text: str) -> bool:
+        """Adds what a tool wrote, as `add_tokens` does; encodes beside the loop, and no more than there is room for."""
+        ...
+
     def encode(self, text: str) -> list[int]:
-        """Tokens of a text, without any that the tokenizer adds. ValueError for what it cannot express."""
+        """Tokens of a text, without any that the tokenizer adds. ValueError for what it cannot express.
+
+        Holds the loop up. Of a text that is longer than the model has positions, the first tokens: one more than those.
+        """
         ...
 
     def decode(self, token_ids: Sequence[int], *, special_tokens: bool = False) -> str:

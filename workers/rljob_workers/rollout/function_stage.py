@@ -10,14 +10,16 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping, MutableMapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
+from queue import SimpleQueue
 from typing import Any, NoReturn
 
 import xxhash
 
 from rljob_api.spec import RLJobSpec
+from rljob_api.wire.ranks import NoticeKind
 from rljob_workers.data.prompts import Prompt
 from rljob_workers.dcs.membership.counters import FUNCTION_RETRIES, SAMPLES_LOST
 from rljob_workers.engines.base import (
@@ -28,14 +30,16 @@ from rljob_workers.engines.base import (
     SamplingParams,
     all_or_none,
 )
+from rljob_workers.models.first_tokens import FirstTokens
 from rljob_workers.models.tokenizers import TokenizerText
 from rljob_workers.rewards.base import Answer, Reward, RewardRefused, named_prompt
 from rljob_workers.rewards.scoring import FailedShare
 from rljob_workers.rollout.admission import PromptedTicket
 from rljob_workers.rollout.engine_calls import CHECK_SECONDS, EngineCalls
 from rljob_workers.rollout.function import FIELD, RolloutFunction
-from rljob_workers.rollout.function_loops import FunctionLoops
+from rljob_workers.rollout.function_loops import BLOCKED_SECONDS, FunctionLoops
 from rljob_workers.rollout.group_rows import GeneratedGroup
+from rljob_workers.rollout.groups import News
 from rljob_workers.rollout.sampling import GenerateConfig
 from rljob_workers.rollout.trajectory import (
     LostSample,
@@ -54,6 +58,14 @@ _LOG = logging.getLogger(__name__)
 MAX_LEFT = 100
 """Event loops that functions which never return have left behind. A job that leaves more would end by the limits of its
 machine, without a name."""
+
+
+ENCODING_THREADS = 4
+"""Texts of tools that are encoded at once. A pool of its own: tools that hang may fill that of their loop."""
+
+
+CUT_SHARE, CUT_TOKENS, CUT_CHARACTERS = "tools/cut_share", "tools/cut_tokens", "tools/cut_characters"
+"""Samples in which a tool wrote more than there was room for; tokens that had none; characters that were not read."""
 
 
 class _Failed(Exception):
@@ -121,6 +133,48 @@ class _Place:
             self._moved(1 if is_counted else -1)
 
 
+class _ToolTexts:
+    """Encodes what tools wrote for one sample, and counts what there was no room for."""
+
+    def __init__(self, text: TokenizerText, limits: TokenLimits, encoders: ThreadPoolExecutor) -> None:
+        self.text = text
+        self.longest = 0
+        """Characters of the longest text of which a part was not read."""
+        self._limits = limits
+        self._encoders = encoders
+        self._builders: list[TrajectoryBuilder] = []
+        self._characters_left = 0
+
+    def begin(self, prompt_ids: Sequence[int]) -> TrajectoryBuilder:
+        """Follows the conversation."""
+        self._builders.append(TrajectoryBuilder(prompt_ids, self._limits))
+        return self._builders[-1]
+
+    async def add(self, conversation: TrajectoryBuilder, text: str) -> bool:
+        """One token more than there is room for is read, by which the conversation knows that it is cut."""
+        read = asyncio.get_running_loop().run_in_executor(self._encoders, self.text.encode, text, conversation.room + 1)
+        return conversation.add_tokens(self._counted(await read, text))
+
+    def encode(self, text: str) -> list[int]:
+        """No more than the longest conversation has room for: which one it is for is not known here."""
+        return self._counted(self.text.encode(text, self._limits.max_tokens + 1), text)
+
+    def metrics(self) -> dict[str, float]:
+        """Of the sample; every sample has them, so that their means are over all."""
+        tokens = sum(each.num_cut for each in self._builders)
+        return {
+            CUT_SHARE: float(bool(tokens or self._characters_left)),
+            CUT_TOKENS: float(tokens),
+            CUT_CHARACTERS: float(self._characters_left),
+        }
+
+    def _counted(self, read: FirstTokens, text: str) -> list[int]:
+        if read.characters_left:
+            self._characters_left += read.characters_left
+            self.longest = max(self.longest, len(text))
+        return read.token_ids
+
+
 class _SampleEngine:
     """A `RolloutEngine`: lives in the function's loop, and asks in the engine's."""
 
@@ -130,12 +184,12 @@ class _SampleEngine:
         begin: Callable[[Coroutine[Any, Any, Turn]], Future[Turn]],
         calls: EngineCalls,
         place: _Place,
-        text: TokenizerText,
+        texts: _ToolTexts,
         params: SamplingParams,
         limits: TokenLimits,
         prompt_length: int,
     ) -> None:
-        self.tokenizer = text.tokenizer
+        self.tokenizer = texts.text.tokenizer
         self.error: EngineError | None = None
         """What the engine raised last: it ends the sample, whatever the function made of it."""
         self.is_over = False
@@ -144,7 +198,7 @@ class _SampleEngine:
         self._begin = begin
         self._calls = calls
         self._place = place
-        self._text = text
+        self._texts = texts
         self._params = params
         self._limits = limits
         self._prompt_length = prompt_length
@@ -153,7 +207,11 @@ class _SampleEngine:
     def begin(self, prompt_ids: Sequence[int]) -> TrajectoryBuilder:
         """See `RolloutEngine`."""
         self._prompt_length = len(prompt_ids)
-        return TrajectoryBuilder(prompt_ids, self._limits)
+        return self._texts.begin(prompt_ids)
+
+    async def add_text(self, conversation: TrajectoryBuilder, text: str) -> bool:
+        """See `RolloutEngine`."""
+        return await self._texts.add(conversation, text)
 
     async def generate(self, token_ids: Sequence[int], params: SamplingParams | None = None) -> Turn:
         """See `RolloutEngine`."""
@@ -168,11 +226,11 @@ class _SampleEngine:
 
     def encode(self, text: str) -> list[int]:
         """See `RolloutEngine`."""
-        return self._text.encode(text)
+        return self._texts.encode(text)
 
     def decode(self, token_ids: Sequence[int], *, special_tokens: bool = False) -> str:
         """See `RolloutEngine`."""
-        return self._text.decode(token_ids, special_tokens=special_tokens)
+        return self._texts.text.decode(token_ids, special_tokens=special_tokens)
 
     async def _turn(self, token_ids: list[int], params: SamplingParams) -> Turn:
         wanted = min(params.max_new_tokens, self._limits.room(self._prompt_length, len(token_ids)))
@@ -250,6 +308,9 @@ class FunctionStage:
         self._counters = counters
         self._limits = TokenLimits(config.max_new_tokens, config.max_tokens, text.vocab_size)
         self._loops = FunctionLoops()
+        self._encoders = ThreadPoolExecutor(ENCODING_THREADS, thread_name_prefix="encode")
+        self._news = SimpleQueue[News]()
+        self._reported: set[NoticeKind] = set()
         self._failures = FailureLog(_LOG, "the rollout function")
         counters.update(dict.fromkeys((FUNCTION_RETRIES, SAMPLES_LOST), 0.0))
 
@@ -267,6 +328,11 @@ class FunctionStage:
     def close(self) -> None:
         """No sample begins any more."""
         self._loops.close()
+        self._encoders.shutdown(wait=False, cancel_futures=True)
+
+    def take_news(self) -> list[News]:
+        """See `GroupMaker`."""
+        return [self._news.get() for _ in range(self._news.qsize())]
 
     async def _sample(self, each: PromptedTicket, index: int, calls: EngineCalls) -> Trajectory | LostSample:
         params = self._config.params_of(each)
@@ -290,8 +356,9 @@ class FunctionStage:
         return self._lost(sentence, cause)
 
     async def _attempt(self, prompt: Prompt, params: SamplingParams, place: _Place, calls: EngineCalls) -> Trajectory:
+        texts = _ToolTexts(self._text, self._limits, self._encoders)
         engine = _SampleEngine(
-            self._engine, self._begin, calls, place, self._text, params, self._limits, len(prompt.token_ids)
+            self._engine, self._begin, calls, place, texts, params, self._limits, len(prompt.token_ids)
         )
         place.begin()
         try:
@@ -302,7 +369,22 @@ class FunctionStage:
             raise engine.error
         if isinstance(outcome, _Raised):
             self._raise(outcome.error, prompt)
-        return self._checked(outcome)
+        made = self._checked(outcome)
+        if texts.longest:
+            self._report(
+                NoticeKind.TOOL_TEXT_CUT,
+                f"{FIELD}.function: {self._called.name} gave the tokenizer a text of {texts.longest:,} characters, and"
+                f" only its beginning has room (rollout.sampling.maxNewTokens: {self._limits.max_new_tokens}; positions"
+                f" of the model: {self._limits.max_tokens}). The rest was not read: where another part of it matters"
+                f" more, cut what the tool returns. The share of such samples is rollout/{CUT_SHARE} of each step.",
+            )
+        return replace(made, metrics={**texts.metrics(), **made.metrics})
+
+    def _report(self, kind: NoticeKind, sentence: str) -> None:
+        if kind not in self._reported:
+            self._reported.add(kind)
+            _LOG.warning(sentence)
+            self._news.put(News(kind, sentence))
 
     async def _called_on(self, prompt: Prompt, engine: _SampleEngine, params: SamplingParams) -> object:
         try:
@@ -317,6 +399,13 @@ class FunctionStage:
         waiting = asyncio.wrap_future(running)
         try:
             while not (await asyncio.wait({waiting}, timeout=CHECK_SECONDS))[0]:
+                if (blocked := self._loops.blocked()) is not None:
+                    self._report(
+                        NoticeKind.FUNCTION_BLOCKS,
+                        f"{FIELD}.function: {self._called.name} blocks its event loop for more than"
+                        f" {BLOCKED_SECONDS:g} s{blocked}, and all its other samples wait meanwhile. Await"
+                        " asyncio.to_thread(...) there, or a client that is async.",
+                    )
                 if place.outside() > self._called.timeout_seconds:
                     self._give_up(prompt)
             return waiting.result()

@@ -55,6 +55,7 @@ from rljob_workers.rollout.partials import PartialConfig, Partials
 from rljob_workers.rollout.sampling import GenerateConfig
 from rljob_workers.rollout.scoring_stage import Refused, ScoreStage, Unscored
 from rljob_workers.rollout.verification import EngineMismatch, WeightProof, bound_of
+from rljob_workers.run_inputs import report_inputs
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.errors import AttemptsExhausted, TicketLost
@@ -140,6 +141,8 @@ class RolloutLoop:
                 _log.warning(sentence)
                 self._session.notify(NoticeKind.WRONG_WEIGHTS, sentence)
             self._report_retries()
+            for news in self._work.take_news():
+                self._session.notify(news.kind, news.sentence)
             if follower.error is not None:
                 self._give_up(follower.error)
             self._withheld_time.count(self._idle_share)
@@ -376,6 +379,7 @@ def _serve_tickets(rank: RankParts, engine: RankEngine, found: IdleEngine) -> No
         plan = build_plan(spec, tokenizer, found.max_tokens, of_sets)
     wake = threading.Event()
     maker = _group_maker(rank, engine, found)
+    report_inputs(rank)
     work = GroupsInWork(
         engine,
         maker,

@@ -241,7 +241,7 @@ class TrajectoryBuilder:
     conversation = engine.begin(prompt.token_ids)
     turn = await engine.generate(conversation.token_ids)
     conversation.add_turn(turn)
-    conversation.add_tokens(engine.encode("the tool's answer"))
+    await engine.add_text(conversation, "the tool's answer")
     return conversation.finish()
     """
 
@@ -255,6 +255,8 @@ class TrajectoryBuilder:
         self._log_probs: list[float] = []
         self._spans: list[VersionSpan] = []
         self._finish = FinishReason.STOP
+        self.num_cut = 0
+        """Tokens of tools that there was no room for."""
 
     @property
     def room(self) -> int:
@@ -286,6 +288,7 @@ class TrajectoryBuilder:
         tokens = list(token_ids[:room])
         self.token_ids += tokens
         self._loss_mask += [0] * len(tokens)
+        self.num_cut += len(token_ids) - len(tokens)
         if len(tokens) < len(token_ids):
             self._finish = FinishReason.LENGTH
             return False

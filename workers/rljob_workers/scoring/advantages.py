@@ -15,6 +15,7 @@ from rljob_workers.engines.base import FINISH_LENGTH
 from rljob_workers.estimators import estimator_of, has_variance
 from rljob_workers.pipeline import COMPUTE_ADVANTAGES
 from rljob_workers.rank_loop import Draining, RankParts, RowServer, idle_until_ordered
+from rljob_workers.run_inputs import report_inputs
 from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
 
@@ -89,6 +90,7 @@ def run_advantages(rank: RankParts) -> None:
     session, partitions = rank.session, rank.partitions
     estimator = estimator_of(rank.spec.algorithm)
     samples = rank.spec.rollout.samples_per_prompt
+    report_inputs(rank)
 
     def work(batch: Batch) -> None:
         with rank.timeline.span("advantages", r=batch.rollout_id, rows=len(batch.rows)):

@@ -25,6 +25,7 @@ from rljob_workers.gangs.shared_weights import SharedReceiver
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.models.weight_source import Folder
 from rljob_workers.rank_loop import TURN_SECONDS, Draining, RankParts, RowServer, idle_until_ordered
+from rljob_workers.run_inputs import report_inputs
 from rljob_workers.scoring.teacher import Teacher
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.tensors.columns import Column
@@ -183,6 +184,7 @@ def _run(rank: RankParts, task: Task, field: str, *, interval: int | None, teach
         interval=interval,
     )
     with rank.loading("building the model", rank.spec.model.path if teacher is None else teacher.folder):
+        report_inputs(rank)
         gang, tokenizer = form_group(rank.context, rank.session), build_tokenizer(rank.spec.model)
         if teacher is None:
             model = build_forward_model(rank.spec, tokenizer, role, gang)

@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rljob_api.machine.room import named_room
 from rljob_api.roles import LEADING_ROLE, VALUE_ROLE
 from rljob_workers.models.blob import write_blob
 from rljob_workers.models.building import stored_weights
@@ -61,7 +62,7 @@ def load_version_0(trainer: Trainer, spec: RLJobSpec, tokenizer: PreTrainedToken
         stored_weights(Path(spec.model.path))  # its error names what is missing in the folder
         trainer.load(Folder(Path(spec.model.path)))
         return
-    with tempfile.TemporaryDirectory(dir=scratch) as folder:
+    with named_room(scratch, "version 0 of the model"), tempfile.TemporaryDirectory(dir=scratch) as folder:
         blob = Path(folder) / "version-0.safetensors"
         write_blob(blob, backend.version_0(spec, tokenizer))
         trainer.load(Folder(blob))

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rljob_api.machine.room import named_room
 from rljob_workers.models.blob import WEIGHTS_FILE, write_blob
 from rljob_workers.models.building import weight_files
 from rljob_workers.models.value_head import new_value_head, require_value_head
@@ -54,14 +55,14 @@ def load_first_weights(
 
 def load_policy(trainer: Trainer, state: Mapping[str, torch.Tensor], width: int, scratch: Path) -> None:
     """The tensors of a policy of hidden size `width`, and a new head."""
-    with tempfile.TemporaryDirectory(dir=scratch) as name:
+    with named_room(scratch, "version 0 of the critic"), tempfile.TemporaryDirectory(dir=scratch) as name:
         write_blob(Path(name) / WEIGHTS_FILE, {**state, **new_value_head(width)})
         trainer.load(Folder(Path(name)))
 
 
 def load_policy_folder(trainer: Trainer, policy: Path, width: int, scratch: Path) -> None:
     """The weights in a policy's folder, of which each rank reads what it holds, and a new head."""
-    with tempfile.TemporaryDirectory(dir=scratch) as name:
+    with named_room(scratch, "version 0 of the critic"), tempfile.TemporaryDirectory(dir=scratch) as name:
         folder = Path(name)
         for file in weight_files(policy):
             (folder / file.name).symlink_to(file.resolve())

@@ -21,6 +21,7 @@ from rljob_workers.models.saved_templates import saved_template, with_template
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.models.value_head import critic_files
 from rljob_workers.rank_loop import RankParts, RowServer
+from rljob_workers.run_inputs import report_inputs
 from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_critic, load_critic_version_0
@@ -113,6 +114,7 @@ def run_critic(rank: RankParts) -> None:
         group = form_group(context, session)
         settings = CriticSettings.of(spec)
         trainer = build_critic(settings, spec, tokenizer, group)
+        report_inputs(rank)
         store = build_checkpoint_store(
             context,
             session,

@@ -28,6 +28,7 @@ from rljob_workers.models.policy_files import policy_files
 from rljob_workers.models.saved_templates import saved_template
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.rank_loop import TURN_SECONDS, RankParts
+from rljob_workers.run_inputs import report_inputs
 from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_trainer, load_version_0, tensors_of_version_0
@@ -244,6 +245,7 @@ def run_actor(rank: RankParts) -> None:
         trainer, named = build_trainer(spec, tokenizer, group), spec.algorithm.sample_filter
         sample_filter = None if named is None else SampleFilter.load(named, spec)
         template = saved_template(spec.data, tokenizer)
+        report_inputs(rank)
         store = build_checkpoint_store(
             context,
             session,

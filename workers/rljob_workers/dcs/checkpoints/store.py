@@ -24,6 +24,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from rljob_api.failpoints import failpoint
+from rljob_api.machine.room import named_room
 from rljob_api.roles import LEADING_ROLE, SAVING_ROLES
 from rljob_api.spec.restart import absence_seconds, parts_seconds
 from rljob_api.wire.checkpoints import DamageRequest, PartWriter
@@ -146,8 +147,9 @@ class CheckpointStore:
         """Makes this rank's part of a reference version durable."""
         incarnation = self._place.incarnation
         file = f"{version}-e{incarnation.epoch}-{incarnation.id}.safetensors"
-        digest = write_synced(self._place.root / REFERENCE_FOLDER / file, safetensors_pieces(tensors))
-        sync_folder(self._place.root / REFERENCE_FOLDER)
+        with named_room(self._place.root, f"reference version {version}"):
+            digest = write_synced(self._place.root / REFERENCE_FOLDER / file, safetensors_pieces(tensors))
+            sync_folder(self._place.root / REFERENCE_FOLDER)
         with self._turn:
             self._reference = Reference(version, file, digest)
 
@@ -257,7 +259,8 @@ class CheckpointStore:
                 return
 
     def _write(self, due: DuePart) -> None:
-        recorded = Attempt(self._place, due).carry_out()
+        with named_room(self._place.root, f"checkpoint {due.weight} (checkpoint.path, checkpoint.keep)"):
+            recorded = Attempt(self._place, due).carry_out()
         if recorded is not None:
             self._prune(recorded.folder, None if recorded.best is None else recorded.best.folder)
 

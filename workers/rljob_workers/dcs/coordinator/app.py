@@ -27,6 +27,7 @@ from rljob_api.wire.checkpoints import (
 )
 from rljob_api.wire.epochs import DesiredState, EpochRequest
 from rljob_api.wire.failures import Failure, FailureAcknowledgement
+from rljob_api.wire.inputs import InputReport
 from rljob_api.wire.launchers import LauncherHello, ReplicaAnswer
 from rljob_api.wire.logs import LogTail
 from rljob_api.wire.observation import ServerState
@@ -63,6 +64,7 @@ def add_requests(app: FastAPI, executor: SerialExecutor) -> None:
     when_open("PUT", "/v1/desired", DesiredState, coordinator.order)
     when_open("POST", "/v1/ranks", RankHello, coordinator.register_rank)
     when_open("POST", "/v1/notices", Notice, progress.take_notice)
+    when_open("POST", "/v1/inputs", InputReport, coordinator.inputs.take)
     when_open("POST", "/v1/steps", StepReport, coordinator.report_step)
     when_open("POST", "/v1/weights/parts", PartRequest, coordinator.weights.take_part)
     when_open("POST", "/v1/weights/sources", SourceRequest, coordinator.weights.add_source)

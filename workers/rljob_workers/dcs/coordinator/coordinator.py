@@ -38,6 +38,7 @@ from rljob_workers.dcs.coordinator.rank_incarnations import Judged, RankIncarnat
 from rljob_workers.dcs.coordinator.records import EVALUATION, RankEntry
 from rljob_workers.dcs.coordinator.rendezvous import RendezvousTable
 from rljob_workers.dcs.coordinator.restoring import Restoring, SavedFolder
+from rljob_workers.dcs.coordinator.run_inputs import RunInputs
 from rljob_workers.dcs.coordinator.server_gate import OpeningPatience, ServerGate
 from rljob_workers.dcs.coordinator.steps import Steps
 from rljob_workers.dcs.coordinator.turns import Goal, TurnTable
@@ -63,6 +64,7 @@ class Coordinator:
         self.progress = Progress(context, self.epochs, self.ranks, self._measures)
         self._steps = Steps(context, self.epochs, self.ranks, self._measures)
         self.restoring = Restoring(context, self.epochs, self.ranks, self.progress, self._saved)
+        self.inputs = RunInputs(context, self.ranks, checkpoint_dir)
         self.rendezvous = RendezvousTable(context, self.epochs, self.ranks)
         self.gate = ServerGate(context, self.epochs, self.launchers, self.ranks, opening)
         self.queue = QueueRoom(context, self.epochs, self.gate)

@@ -34,8 +34,14 @@ NOTICED = {
     NoticeKind.ENGINE_STALLED: EventKind.ENGINE_STALLED,
     NoticeKind.EVALUATION_UNFINISHED: EventKind.EVALUATION_UNFINISHED,
     NoticeKind.REWARD_RETRIED: EventKind.REWARD_RETRIED,
+    NoticeKind.TOOL_TEXT_CUT: EventKind.TOOL_TEXT_CUT,
+    NoticeKind.FUNCTION_BLOCKS: EventKind.FUNCTION_BLOCKS,
 }
 """The event that each kind of notice becomes."""
+
+
+ONCE_A_JOB = frozenset({NoticeKind.TOOL_TEXT_CUT, NoticeKind.FUNCTION_BLOCKS})
+"""Of the function that all ranks run: the first rank's sentence is enough."""
 
 
 MAX_ACKNOWLEDGED = 1000
@@ -62,13 +68,15 @@ class Progress:
     def take_notice(self, notice: Notice) -> None:
         """Emits it. Twice is once where it was sent again: nothing else of its kind was emitted meanwhile.
 
-        With a subject it is emitted once in an epoch, for all ranks.
+        With a subject it is emitted once in an epoch, for all ranks; some kinds once in a job.
         """
         self._ranks.check_incarnation(notice.incarnation)
         key = notice.incarnation.key
         event = self._context.event(NOTICED[notice.kind], notice.incarnation.epoch, f"{key}: {notice.message}")
         mark, value = f"notice:{notice.kind}", f"{notice.incarnation.id}: {notice.message}"
-        if notice.subject is not None:
+        if notice.kind in ONCE_A_JOB:
+            value = "once"
+        elif notice.subject is not None:
             mark, value = f"{mark}:{notice.subject}", str(notice.incarnation.epoch)
         self._context.emit_once(mark, value, event.model_copy(update={"pod": key.pod}))
 

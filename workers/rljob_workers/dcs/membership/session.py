@@ -25,6 +25,7 @@ from enum import Enum
 from rljob_api.spec.restart import absence_seconds
 from rljob_api.wire.failures import Failure, FailureKind, Hopeless
 from rljob_api.wire.identity import WeightId
+from rljob_api.wire.inputs import InputAnswer, InputNote, InputReport
 from rljob_api.wire.ranks import (
     Beat,
     BeatAnswer,
@@ -193,6 +194,11 @@ class RankSession:
         about = None if subject is None else subject[:2500]
         notice = Notice(incarnation=self.incarnation, kind=kind, message=message[:4096], subject=about)
         self._client.call("POST", "/v1/notices", notice, deadline=self._patience())
+
+    def report_inputs(self, notes: Sequence[InputNote]) -> InputAnswer:
+        """Reports what this rank reads from outside of the run."""
+        report = InputReport(incarnation=self.incarnation, inputs=list(notes))
+        return self._client.ask("POST", "/v1/inputs", report, InputAnswer, deadline=self._patience())
 
     def report_failure(self, message: str, hopeless: Hopeless | None = None) -> None:
         """Reports a failure that no process died of; durable when this returns. Same message, one failure.

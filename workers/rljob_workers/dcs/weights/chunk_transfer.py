@@ -21,6 +21,7 @@ from io import FileIO
 from pathlib import Path
 
 from rljob_api.base import WireModel
+from rljob_api.machine.room import is_no_room
 from rljob_api.names import Stream
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.weights import OfferedPart
@@ -257,6 +258,8 @@ def _pull_in_rounds(
                 _pull_from(address, wanted, file, progress, terms)
                 return True
             except (OSError, EOFError, ValueError) as error:
+                if is_no_room(error):
+                    raise  # no other source has more of it
                 if progress.failures and terms.clock() >= terms.deadline:
                     break  # a try cut short by our own deadline explains less than what failed before it
                 progress.failures.append(error)

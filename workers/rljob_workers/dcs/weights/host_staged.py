@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rljob_api.failpoints import failpoint
+from rljob_api.machine.room import named_room
 from rljob_api.names import Stream
 from rljob_api.wire.identity import PodKey, WeightId
 from rljob_api.wire.weights import PartRequest, Probe, SourceRequest, WeightOffer, WeightPart
@@ -268,7 +269,10 @@ class HostStagedReceiver(WeightReceiver):
 
     def _pull(self, offer: WeightOffer, pulse: Callable[[], None]) -> dict[int, bytes] | None:
         """Pulls it for the whole pod; the checksums of each part, None where it is not offered any more."""
-        with self._pulls.pulling(offer) as partial:
+        with (
+            named_room(self._folder, f"weights on their way ({offer.stream} {offer.id})"),
+            self._pulls.pulling(offer) as partial,
+        ):
             checksums = self._pull_parts(offer, partial, pulse)
             if checksums is not None:
                 files = [part_file(part.index, len(offer.parts)) for part in offer.parts]

@@ -1,0 +1,158 @@
+"""Room on file systems: how much there is, how much weights on their way take, and the sentence where there is none.
+
+For what starts processes, before it does, and for what writes, when a file system is full. A process that runs out of
+room fails its job with the sentence: a restart would only write the same again.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rljob_api.model_files.size import num_parameters
+from rljob_api.names import Role, Stream
+from rljob_api.roles import REFERENCE_ROLE, TRAITS, field_name
+from rljob_api.spec import RLJobSpec
+from rljob_api.spec.roles import BACKENDS
+
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a file system, and no file of it
+
+
+STAGED_COPIES = 3
+"""Of weights that follow the policy, in the memory of a pod: the newest, the one before it, which may still be read,
+and the next one while it comes."""
+
+
+_FIRST_BYTES = 4
+"""Of a parameter of version 0 of a model that model.config makes, float32: every rank that trains reads it there."""
+
+
+_SMALL_FILES = 1 << 20
+"""Sockets, configurations and tokenizers beside the weights."""
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def more_shared_memory(needed_bytes: int | None = None) -> str:
+    """How a user gives it more, as a sentence without its end."""
+    size = "SIZE" if needed_bytes is None else f"{-(-needed_bytes // (1 << 20))}m"
+    return (
+        f"Give it more: docker run --shm-size={size} (or --ipc=host); on Kubernetes resources.limits.memory of the"
+        " role, or workloads.sharedMemory of the operator for pods without a limit"
+    )
+
+
+def staged_bytes(spec: RLJobSpec, role: Role, parameters: int) -> int:
+    """What one pod of a role keeps in memory of weights on their way; `parameters`: of the policy."""
+    traits, model = TRAITS[role], spec.model
+    if not BACKENDS[spec.trainer_backend].computes:
+        return _SMALL_FILES
+    followed = parameters * model.dtype.num_bytes if traits.stream is not None else 0
+    copies = STAGED_COPIES if traits.stream is Stream.POLICY or spec.training.ref_update_interval is not None else 1
+    if role is REFERENCE_ROLE and spec.roles.reference is not None and spec.roles.reference.model_path is not None:
+        followed = 0  # a teacher is read from its folder
+    first = 0
+    if traits.saves and model.config is not None:
+        first = parameters * _FIRST_BYTES * spec.roles.topology(role).ranks_per_pod
+    return followed * copies + first + _SMALL_FILES
+
+
+def staged_bytes_of_all(spec: RLJobSpec, parameters: int) -> int:
+    """What all pods of a job keep so, where they share one memory."""
+    present = spec.roles.present()
+    return sum(staged_bytes(spec, role, parameters) * each.most_replicas for role, each in present.items())
+
+
+def require_room_of_pod(spec: RLJobSpec, role: Role, folder: Path) -> None:
+    """ValueError where the file system of `folder`, which a pod of the role has for itself, is too small.
+
+    Says nothing where the model's files cannot be read: what reads the model names that.
+    """
+    traits = TRAITS[role]
+    if traits.stream is None and not traits.saves:
+        return
+    try:
+        needed = staged_bytes(spec, role, num_parameters(spec.model))
+    except ValueError:
+        return
+    system = FileSystem.of(folder)
+    if system.total_bytes >= needed:
+        return
+    raise ValueError(
+        f"Weights on their way take about {in_units(needed)} in each pod of the role {field_name(role)}, and"
+        f" {system} is smaller. {more_shared_memory(needed)}."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FileSystem:
+    """The one that a folder is on."""
+
+    path: Path
+    """Where it is mounted."""
+    total_bytes: int
+    free_bytes: int
+    """For this user."""
+
+    @classmethod
+    def of(cls, folder: Path) -> FileSystem:
+        """`folder` need not exist yet."""
+        place = folder.absolute()
+        while not place.exists():
+            place = place.parent
+        found, device = os.statvfs(place), place.stat().st_dev
+        while place != place.parent and place.parent.stat().st_dev == device:
+            place = place.parent
+        return cls(place, found.f_frsize * found.f_blocks, found.f_frsize * found.f_bavail)
+
+    def __str__(self) -> str:
+        return f"{self.path} ({in_units(self.total_bytes)}, of which {in_units(self.free_bytes)} are free)"
+
+    @property
+    def cure(self) -> str:
+        """As a sentence without its end."""
+        return more_shared_memory() if self.path == SHARED_MEMORY else "Free some space there"
+
+
+def in_units(number: int) -> str:
+    """Bytes for a sentence."""
+    size, units = float(number), ["bytes", "KiB", "MiB", "GiB", "TiB"]
+    while size >= 1024 and len(units) > 1:
+        size, units = size / 1024, units[1:]
+    return f"{size:.4g} {units[0]}"
+
+
+@contextmanager
+def named_room(folder: Path, what: str) -> Iterator[None]:
+    """Around what writes into `folder`: ValueError names file system, size and cure where it is full or read-only."""
+    try:
+        yield
+    except Exception as error:
+        is_full = is_no_room(error)
+        if not is_full and not _has_number(error, (errno.EROFS,)):
+            raise
+        system = FileSystem.of(folder)
+        how = f"has no room for {what}. {system.cure}" if is_full else f"is read-only, and {what} cannot be written"
+        raise ValueError(f"The file system {system} {how}; then resume the job.") from error
+
+
+def is_no_room(error: BaseException) -> bool:
+    """Whether it says that a file system, or a quota, is full."""
+    return _has_number(error, _FULL)
+
+
+def _has_number(error: BaseException, numbers: tuple[int, ...]) -> bool:
+    """Whether `error`, or what caused it, has one of the system's numbers; libraries in Rust write it out."""
+    link: BaseException | None = error
+    while link is not None:
+        if isinstance(link, OSError) and link.errno in numbers:
+            return True
+        if any(f"(os error {number})" in str(link) for number in numbers):
+            return True
+        link = link.__cause__ or link.__context__
+    return False

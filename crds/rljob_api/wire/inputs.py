@@ -1,0 +1,55 @@
+"""Messages about what a run reads: files by the field that names them, and what is in them."""
+
+from rljob_api.base import WireModel
+from rljob_api.wire.identity import Incarnation
+
+FILE = "inputs.json"
+"""Beside the record of checkpoints: what the run has read last, by field."""
+
+
+class FileContent(WireModel):
+    """What is in a file."""
+
+    num_bytes: int
+    digest: str
+    """xxh3-128 hex: of all bytes, or of parts of a large file."""
+    rows: int | None = None
+    """None: it has none, or they were not counted."""
+
+
+class InputNote(WireModel):
+    """What a rank reads for one field."""
+
+    field: str
+    """In the manifest's spelling, with `spec.`; several where functions lie in one folder."""
+    path: str
+    """As the spec has it. Another one is another input, of which the change of the spec says enough."""
+    stamp: str
+    """Of names, sizes and times: the same one means the same content."""
+    files: dict[str, FileContent] | None = None
+    """By name below the path. None: `stamp` may be known already."""
+    may_change: bool = True
+    """Whether the job may go on with another content."""
+
+
+class InputReport(WireModel):
+    """`POST /v1/inputs`, by the first rank of a role before it works."""
+
+    incarnation: Incarnation
+    inputs: list[InputNote]
+
+
+class InputAnswer(WireModel):
+    """What is not known of a report."""
+
+    wanted: list[str] = []
+    """Fields of notes without files whose stamps are not known: the rank reads them, and reports again."""
+    refusal: str | None = None
+    """Why the job cannot go on with what the rank would read."""
+
+
+class KnownInputs(WireModel):
+    """The file `inputs.json`."""
+
+    inputs: dict[str, InputNote] = {}
+    """By field."""
