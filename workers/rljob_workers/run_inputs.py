@@ -19,6 +19,7 @@ import xxhash
 from rljob_api.names import Role
 from rljob_api.row_files.tables import PARQUET_MAGIC
 from rljob_api.spec.roles import ChangedWeights
+from rljob_api.spec.set_defaults import stated_data
 from rljob_api.wire.inputs import FileContent, InputNote
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def _texts(spec: RLJobSpec) -> Iterator[Input]:
     sets = () if spec.evaluation is None else spec.evaluation.sets
     for where, data in (
         ("", spec.data),
-        *((f"evaluation.sets[{place}].", each.data) for place, each in enumerate(sets)),
+        *((f"evaluation.sets[{place}].", stated_data(each.data)) for place, each in enumerate(sets)),
     ):
         yield from (Input(f"{where}{file.field}", file.path, Kind.ROWS) for file in data.files)
         if data.chat_template is not None and data.chat_template.file is not None:

@@ -1,7 +1,7 @@
 """Functions that users bring by import path: found, imported and checked, with a sentence for everything that is wrong.
 
 For rewards, rollout functions and algorithms. Loads from installed packages and from a folder that the job names, never
-from data. Imports nothing of ours.
+from data.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from rljob_workers.user_cures import with_cure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -176,7 +178,7 @@ class FinalCalls:
         try:
             return self.function(*arguments)
         except Exception as error:  # a user's function may raise anything
-            sentence = f"{self.where} raised {type(error).__name__} on {on}{user_place(error)}: {error}"
+            sentence = f"{self.where} raised {type(error).__name__} on {on}{user_place(error)}: {with_cure(error)}"
             raise final(sentence, error) from error
 
     def verdict(self, on: str, cure: str, *arguments: object) -> bool:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -60,18 +61,51 @@ def try_reward(spec: RLJobSpec, rows: int) -> Trial:
     asked = json.dumps({"spec": spec.model_dump(mode="json"), "rows": rows})
     command = [sys.executable, "-m", "rljob_workers.rewards.trial"]
     field, name = field_of(spec), name_of(spec)
-    try:
-        done = subprocess.run(command, input=asked.encode(), capture_output=True, timeout=limit, check=False)
-    except subprocess.TimeoutExpired:
+    ended = _end_of(command, asked.encode(), limit)
+    if ended is None:
         return Trial(f"{field}: {name} was not loaded and tried within {limit} s. Find out what it waits for.")
-    if done.returncode or not done.stdout:
-        printed = done.stderr.decode(errors="replace").strip()[-_TAIL:]
-        how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
-        return Trial(f"{field}: {name} ended its process with {how}: {printed}. It would end the rollout's, too.")
-    answer = json.loads(done.stdout)
+    printed = ended.errors.decode(errors="replace").strip()
+    if ended.code or not ended.output:
+        how = f"signal {-ended.code}" if ended.code < 0 else f"exit code {ended.code}"
+        return Trial(
+            f"{field}: {name} ended its process with {how}: {printed[-_TAIL:]}. It would end the rollout's, too."
+        )
+    answer = json.loads(ended.output)
     cause = answer["problem"]
-    printed = done.stderr.decode(errors="replace").strip()
     return Trial(None if cause is None else f"spec.{cause}", tuple(answer["rows"]), printed)
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    code: int
+    output: bytes
+    errors: bytes
+
+
+def _end_of(command: Sequence[str], asked: bytes, seconds: float) -> _End | None:
+    """Of a process that ends its own; None where it takes too long, and is ended.
+
+    Files take what it writes: the end of a pipe would come when the last of its helpers closes it.
+    """
+    with (
+        tempfile.TemporaryFile() as question,
+        tempfile.TemporaryFile() as output,
+        tempfile.TemporaryFile() as errors,
+    ):
+        question.write(asked)
+        question.seek(0)
+        process = subprocess.Popen(command, stdin=question, stdout=output, stderr=errors, start_new_session=True)
+        try:
+            code = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            if process.returncode is None:  # also after an interrupt
+                process.terminate()
+                process.wait()
+        output.seek(0)
+        errors.seek(0)
+        return _End(code, output.read(), errors.read())
 
 
 def package_findings(spec: RLJobSpec, *, is_elsewhere: bool) -> Iterator[Finding]:

@@ -1,6 +1,7 @@
 """What fails minutes after a start and is refused, or warned of, before: each thing by its sentence and its line."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -294,6 +295,10 @@ def test_static_runs_no_code(folder: Path) -> None:
 
 
 def test_the_command_shows_what_answers_are_worth(folder: Path) -> None:
+    """The reward starts a helper that holds the outputs of its process: the command waits for neither, and ends it."""
+    helper = "subprocess.Popen(['sleep', '600'], start_new_session=True)"
+    begun = f"import subprocess\nhelper = {helper}\nprint(f'{{helper.pid}} helps')\n"
+    (folder / "graders.py").write_text(f"{REWARDS}\n{begun}")
     assert validated(folder, custom("score")).exit_code == 0
     done = CliRunner().invoke(cli, ["reward", str(folder / "job.yaml"), "--rows", "2"])
     assert done.exit_code == 0, done.output
@@ -304,6 +309,8 @@ def test_the_command_shows_what_answers_are_worth(folder: Path) -> None:
         ["empty", "0"],
     ]
     assert "a word of the reward's" in done.stderr
+    (helping,) = re.findall(r"(\d+) helps", done.stderr)
+    assert not Path(f"/proc/{helping}").exists()
     (folder / "graders.py").write_text(REWARDS + "\nscore = broken\n")
     done = CliRunner().invoke(cli, ["reward", str(folder / "job.yaml"), "--output", "json"])
     assert done.exit_code == 64

@@ -14,7 +14,10 @@ from rljob_workers import pipeline
 from rljob_workers.data.prompts import Prompt
 from rljob_workers.engines.base import FinishReason, Sample, VersionSpan
 from rljob_workers.estimators import estimator_of
-from rljob_workers.rewards.base import Answer, SettledScore
+from rljob_workers.rewards.base import Answer, Reward, SettledScore
+from rljob_workers.rewards.length import LengthShaped
+from rljob_workers.rewards.retries import FailurePolicy, ScoringCounts
+from rljob_workers.rewards.scoring import FailedShare, Scoring
 from rljob_workers.rollout.group_rows import GeneratedGroup
 from rljob_workers.rollout.scoring_stage import ScoreStage, Unscored
 from rljob_workers.rollout.trajectory import LostSample, Trajectory
@@ -124,12 +127,13 @@ def beside_greedy(samples: int = 2) -> GeneratedGroup:
 
 
 @pytest.mark.parametrize("no_variance", [NoVariance.KEEP, NoVariance.LEAVE_OUT])
-def test_a_greedy_answer_is_scored_with_its_group_and_is_no_row(no_variance: NoVariance) -> None:
+def test_a_greedy_answer_is_scored_alone_and_is_no_row(no_variance: NoVariance) -> None:
     estimator = estimator_of(AlgorithmSpec(advantage="ReMax", no_variance=no_variance))
     reward = RememberingReward()
     (rows,) = ScoreStage(reward, decode, estimator).run([beside_greedy()])
     assert isinstance(rows, GroupRows)
-    assert [(answer.index, answer.response) for answer in reward.groups[0]] == [(0, "40"), (1, "40 40"), (2, "7 8")]
+    asked = [[(answer.index, answer.response) for answer in group] for group in reward.groups]
+    assert asked == [[(0, "40"), (1, "40 40")], [(2, "7 8")]]
     assert [row.tolist() for row in rows.columns[Column.TOKENS].rows()] == [[4] * 4 + [40], [4] * 4 + [40, 40]]
     assert len(rows.oldest) == len(rows.newest) == 2
     baselines = rows.columns[Column.BASELINES].values
@@ -141,6 +145,31 @@ def test_a_greedy_answer_is_scored_with_its_group_and_is_no_row(no_variance: NoV
     assert all(torch.equal(rows.columns[column].values, values.values) for column, values in of_role.items())
     metrics = [one.metrics for one in unpack_rows(rows.columns[Column.EXTRA])]
     assert metrics == [{"greedy_reward": 2.0}, {}], "once for each group"
+
+
+@pytest.mark.parametrize("length", [1, 9])
+def test_a_greedy_answer_has_no_part_in_what_lengths_add_to_the_samples(length: int) -> None:
+    """Neither shorter nor longer than they are does it move the rank of a sample, nor has it one."""
+    group = beside_greedy()
+    tokens, span = list(range(length)), VersionSpan(weight(3), 0, length)
+    greedy = Sample(tokens, [-0.1] * length, FinishReason.STOP, (span,))
+    group = replace(group, greedy=Trajectory.of_sample(group.prompt.token_ids, greedy))
+    shaped = LengthShaped(Worth(1.0), None, 1.0)
+    scoring = Scoring(shaped, FailurePolicy(0, 0.0, None), FailedShare(10, 1.0), ScoringCounts({}))
+    (rows,) = ScoreStage(scoring, decode).run([group])
+    assert isinstance(rows, GroupRows)
+    assert rows.columns[Column.REWARDS].values.tolist() == [1.5, 0.5]
+    assert rows.columns[Column.BASELINES].values.tolist() == [1.0, 1.0]
+
+
+class Worth(Reward):
+    """Every answer is worth the same."""
+
+    def __init__(self, reward: float) -> None:
+        self._reward = reward
+
+    def score_groups(self, groups: Sequence[Sequence[Answer]]) -> list[list[float]]:
+        return [[self._reward for _ in group] for group in groups]
 
 
 class PartlyScored:

@@ -25,6 +25,7 @@ from rljob_workers.rewards.base import (
 from rljob_workers.rewards.keywords import KEYWORD, of_answers, takes_keywords
 from rljob_workers.rewards.metrics import MetricNames, as_number, checked_metrics, is_reward
 from rljob_workers.rewards.runners import Call, Clock, LoopRunner, Runner, ThreadRunner
+from rljob_workers.user_cures import with_cure
 from rljob_workers.user_functions import Signature, is_async, load, user_place
 
 if TYPE_CHECKING:
@@ -138,7 +139,8 @@ class CustomReward(Reward):
             is_final = type(error) is ValueError or isinstance(error, RewardRefused)
             kind = RewardRefused if is_final else RewardFailed
             raise kind(
-                f"{self.where} raised {type(error).__name__} on {_prompt(call.group)}{user_place(error)}: {error}"
+                f"{self.where} raised {type(error).__name__} on {_prompt(call.group)}{user_place(error)}:"
+                f" {with_cure(error)}"
             ) from error
         return call.future.result()
 

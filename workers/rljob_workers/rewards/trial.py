@@ -2,10 +2,12 @@
 
     stdin     {"spec": the job's spec with absolute paths, "rows": how many; 0: it is only loaded}
     stdout    {"problem": sentence or null, "rows": [{"row", "prompt", "answers": [...]}]}
+    SIGTERM   ends it
 
 There is no model yet. Each row gets answers whose worth its author knows: the label itself, an empty one, another row's
 label, and the prompt. There is no tokenizer either: a response has a token, 0, for each character and for its end. What
-the reward prints goes to stderr. Imports no torch, unless the reward does.
+the reward prints goes to stderr. Processes that the reward starts end with it. Imports no torch, unless the reward
+does.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from rljob_workers.data.rows import label_of, open_rows, other_columns, prompt_o
 from rljob_workers.rewards import Answer, Reward, RewardError, RewardMissing, Score, build_reward
 from rljob_workers.rewards.base import Outcome
 from rljob_workers.rewards.length import shaped_by_length
+from rljob_workers.user_processes import begin_from_a_server, run_and_end_all
 
 MOST_ANSWERS = 4
 """Of a row; and never more than are drawn for a prompt."""
@@ -102,7 +105,7 @@ def try_reward(spec: RLJobSpec, count: int) -> dict[str, Any]:
         reward = shaped_by_length(build_reward(spec.rollout.reward, spec.data, source), spec.rollout)
         rows = list(islice(_rows_of(source), count))
         for row in rows:
-            answers = _answers(row, rows)[: min(MOST_ANSWERS, spec.samples_per_ticket)]
+            answers = _answers(row, rows)[: min(MOST_ANSWERS, spec.rollout.samples_per_prompt)]
             tried.append({"row": row.number, "prompt": row.text, "answers": _scored(reward, row, answers)})
     except (RewardError, ValueError) as error:
         return {"problem": str(error), "rows": tried}
@@ -160,6 +163,7 @@ def _reward_of(outcome: Outcome) -> float | None:
 
 def main() -> None:
     """Reads what is asked, and answers."""
+    begin_from_a_server()
     asked = json.loads(sys.stdin.buffer.read())
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what the user's code prints is no part of the answer
@@ -167,9 +171,7 @@ def main() -> None:
         # Rules between fields are held by who asks, who may have left out a field that they are about.
         spec = RLJobSpec.model_validate(asked["spec"], context=WITHOUT_RULES)
         json.dump(try_reward(spec, asked["rows"]), answer)
-        answer.flush()
-        os._exit(0)  # threads of calls that hang would keep the process
 
 
 if __name__ == "__main__":
-    main()
+    run_and_end_all(main)

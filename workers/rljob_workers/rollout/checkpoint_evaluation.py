@@ -32,6 +32,7 @@ from rljob_workers.rollout.loop import RETRY_SECONDS
 from rljob_workers.rollout.verification import WeightProof
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.transfer_queue.types import EvaluationWaits
+from rljob_workers.user_processes import begin_from_a_server
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -169,6 +170,7 @@ class CheckpointEvaluator:
         ValueError, a sentence, for a checkpoint or a set that cannot be evaluated; CheckpointDamaged for a record that
         is not whole; whatever an engine cannot recover from.
         """
+        begin_from_a_server()
         tokenizer = build_tokenizer(self._spec.model)
         weights = self._weights(tokenizer)
         staged = self._staged(weights)

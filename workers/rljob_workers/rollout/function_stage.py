@@ -50,6 +50,7 @@ from rljob_workers.rollout.trajectory import (
     not_finite,
     refuse_impossible,
 )
+from rljob_workers.user_cures import with_cure
 from rljob_workers.user_functions import FailureLog, final, user_place
 
 _LOG = logging.getLogger(__name__)
@@ -428,7 +429,7 @@ class FunctionStage:
     def _raise(self, error: BaseException, prompt: Prompt) -> NoReturn:
         sentence = (
             f"{FIELD}.function: {self._called.name} raised {type(error).__name__} on {named_prompt(prompt.text)}"
-            f"{user_place(error)}: {error}"
+            f"{user_place(error)}: {with_cure(error)}"
         )
         # A subclass of it is mostly a text that could not be read, and so a matter of this sample alone.
         if type(error) is ValueError:

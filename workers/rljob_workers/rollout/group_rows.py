@@ -32,7 +32,7 @@ class GeneratedGroup:
     prompt: Prompt
     samples: tuple[Trajectory | LostSample, ...]
     greedy: Trajectory | None = None
-    """The greedy answer, where the job has them: no row, and scored like one more sample."""
+    """The greedy answer, where the job has them: no row, and scored alone."""
 
     @property
     def answers(self) -> tuple[Trajectory | LostSample, ...]:

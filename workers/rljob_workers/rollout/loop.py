@@ -60,6 +60,7 @@ from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.errors import AttemptsExhausted, TicketLost
 from rljob_workers.transfer_queue.types import GroupRows, Ticket, Withheld
+from rljob_workers.user_processes import begin_from_a_server
 
 _log = logging.getLogger(__name__)
 
@@ -355,6 +356,7 @@ def run_rollout(rank: RankParts) -> None:
 
 def _serve_tickets(rank: RankParts, engine: RankEngine, found: IdleEngine) -> None:
     spec = rank.spec
+    begin_from_a_server()
     with rank.loading("opening data and reward", *(file.path for file in spec.data.files)):
         tokenizer = build_tokenizer(spec.model)
         source = build_prompt_source(spec.data, tokenizer)

@@ -5,7 +5,7 @@ Runs in threads of the rollout's groups in work.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -123,20 +123,29 @@ class ScoreStage:
 
     def _score(self, groups: Sequence[GeneratedGroup]) -> list[list[SettledScore]]:
         """Of every answer; the reward is asked for those that were made and have none of their function's."""
-        asked = [[index for index, answer in enumerate(group.answers) if _is_asked(answer)] for group in groups]
-        pairs = [(group, index) for group, indices in zip(groups, asked, strict=True) for index in indices]
-        texts = iter(self._decode([_made(group, index).response_ids for group, index in pairs]))
-        answers = [
-            [answer_of(group, index, next(texts)) for index in indices]
-            for group, indices in zip(groups, asked, strict=True)
-        ]
-        to_score = [group for group in answers if group]
-        scored = iter(self._reward.score_groups(to_score) if to_score else ())
-        by_group = [iter(next(scored)) if group else iter(()) for group in answers]
-        return [
-            [next(scores) if _is_asked(answer) else _own_score(answer) for answer in group.answers]
-            for group, scores in zip(groups, by_group, strict=True)
-        ]
+        asked = [(group, indices) for group in groups for indices in _scored_together(group)]
+        texts = iter(self._decode([_made(group, index).response_ids for group, indices in asked for index in indices]))
+        answers = [[answer_of(group, index, next(texts)) for index in indices] for group, indices in asked]
+        scored = iter(self._reward.score_groups(answers) if answers else ())
+        return [_settled(group, scored) for group in groups]
+
+
+def _scored_together(group: GeneratedGroup) -> list[list[int]]:
+    """Indices of answers that the reward is asked for; none is empty.
+
+    The greedy answer is alone: a reward may compare the samples, and what they are measured against is none of them.
+    """
+    samples = [index for index, sample in enumerate(group.samples) if _is_asked(sample)]
+    greedy = [] if group.greedy is None else [len(group.samples)]
+    return [indices for indices in (samples, greedy) if indices]
+
+
+def _settled(group: GeneratedGroup, scored: Iterator[Sequence[SettledScore]]) -> list[SettledScore]:
+    """Of every answer of the group; `scored` has those that were asked for, in the order of `_scored_together`."""
+    found = {
+        index: score for indices in _scored_together(group) for index, score in zip(indices, next(scored), strict=True)
+    }
+    return [found[index] if index in found else _own_score(answer) for index, answer in enumerate(group.answers)]
 
 
 def _is_asked(sample: Trajectory | LostSample) -> bool:

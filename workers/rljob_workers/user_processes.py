@@ -1,0 +1,117 @@
+"""Processes that users' functions start: how those of `multiprocessing` begin, and the end of all that a process left.
+
+For the processes that call users' functions. Imports nothing of ours.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import multiprocessing.context
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+from typing import NoReturn
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+_END_SECONDS = 5.0
+"""For processes that were killed to end."""
+
+
+def begin_from_a_server() -> None:
+    """Lets processes and pools of `multiprocessing` begin in a server of one thread, as Python 3.14 does.
+
+    Users' functions are called in threads: a process that is forked there has all locks as they are at that moment, and
+    waits for ever for one that another thread had. Only the default: a user may set another one, or ask for a context.
+    They import no main module, as users' functions are in none: ours would take each of them a second.
+    """
+    sys.modules["__main__"] = ModuleType("__main__")
+    context = multiprocessing.get_context("forkserver")
+    # Not set_start_method: after it a user's own would be refused.
+    multiprocessing.context._default_context._default_context = context  # type: ignore[attr-defined]
+
+
+def run_and_end_all(work: Callable[[], None]) -> NoReturn:
+    """Runs `work` in a child process, and ends as it did, once nothing is left of what the child had started.
+
+    SIGTERM ends the work. To be called in the main thread of a process that has no other.
+    """
+    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # whatever the child leaves is ours, also in a session of its own
+    signal.signal(signal.SIGTERM, _end)
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        _work(work)
+    status = _status_of(child)
+    end_descendants()
+    code = os.waitstatus_to_exitcode(status)
+    if code >= 0:
+        os._exit(code)
+    if -code != signal.SIGKILL:
+        signal.signal(-code, signal.SIG_DFL)
+    os.kill(os.getpid(), -code)
+    os._exit(1)
+
+
+def _work(work: Callable[[], None]) -> NoReturn:
+    code = 1
+    try:
+        work()
+        code = 0
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+        os._exit(code)  # threads of calls that hang would keep the process
+
+
+def _status_of(child: int) -> int:
+    """Of its end; what else ends meanwhile is collected, too."""
+    while True:
+        pid, status = os.wait()
+        if pid == child:
+            return status
+
+
+def _end(*_: object) -> NoReturn:
+    end_descendants()
+    os._exit(1)
+
+
+def end_descendants() -> None:
+    """Kills all children of this process, and those that become its children as these end."""
+    deadline = time.monotonic() + _END_SECONDS
+    while time.monotonic() < deadline:
+        for pid in _children():
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        try:
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                time.sleep(0.01)
+        except ChildProcessError:
+            return
+
+
+def _children() -> list[int]:
+    parent = str(os.getpid())
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            # Behind the name, which may have blanks and brackets: state, parent.
+            if (folder / "stat").read_text().rpartition(")")[2].split()[1] == parent:
+                found.append(int(folder.name))
+    return found
