@@ -339,7 +339,7 @@ def _label_problems(file: PromptFile, spec: RLJobSpec, seen: _Seen) -> Iterator[
     keys = ", ".join(seen.keys)
     yield problem(
         f"spec.data.labelKey: no row of {file.path} has {file.label_key!r}; they have {keys}. Give one of these, or"
-        " null for a reward without labels.",
+        " an empty text for a reward without labels.",
         _PROMPTS,
         _SOURCES,
         *_LABEL,

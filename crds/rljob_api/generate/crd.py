@@ -6,6 +6,7 @@ no anyOf with null, and exclusive bounds as booleans: most of this module conver
 
 import re
 from enum import Enum
+from functools import cache
 from typing import Any
 
 import yaml
@@ -46,6 +47,7 @@ WITHOUT_SERVER_DEFAULT = frozenset(
         "perSample",
         "shards",
         "order",
+        "applyChatTemplate",
     }
 )
 """Fields whose defaults readers fill in, and the API server does not: it would write them into every job that it reads,
@@ -180,7 +182,7 @@ def _version() -> Schema:
 
 
 def _resource_schema() -> Schema:
-    return with_defaults(_resource(spec_schema()), _resource(spec_schema(Defaults.ALL)))
+    return with_defaults(_resource(_spec(Defaults.SERVER)), _resource(_spec(Defaults.ALL)))
 
 
 def _resource(spec: Schema) -> Schema:
@@ -207,16 +209,23 @@ def _resource(spec: Schema) -> Schema:
     }
 
 
+@cache
 def spec_schema(defaults: Defaults = Defaults.SERVER) -> Schema:
-    """The structural schema of `spec`."""
-    full = _spec_schema(Defaults.ALL)
-    return with_defaults(full if defaults is Defaults.ALL else _spec_schema(defaults), full)
+    """The structural schema of `spec`, which nobody changes."""
+    return with_defaults(_spec(defaults), _spec(Defaults.ALL))
 
 
-def _spec_schema(defaults: Defaults) -> Schema:
-    source = RLJobSpec.model_json_schema()
+@cache
+def _source() -> Schema:
+    return RLJobSpec.model_json_schema()
+
+
+@cache
+def _spec(defaults: Defaults) -> Schema:
+    """Its rules read fields as if each had its default."""
+    source = _source()
     schema = _structural(source, source["$defs"], defaults)
-    full = schema if defaults is Defaults.ALL else _structural(source, source["$defs"], Defaults.ALL)
+    full = schema if defaults is Defaults.ALL else _spec(Defaults.ALL)
     schema[VALIDATIONS] = [
         *schema[VALIDATIONS],
         *(_transition(row, full) for row in REFUSED),
@@ -277,7 +286,7 @@ def _structural(source: Schema, definitions: dict[str, Schema], defaults: Defaul
 def _property(name: str, source: Schema, above: Schema, definitions: dict[str, Schema], defaults: Defaults) -> Schema:
     source = _without_reference(source, definitions)
     if name in LEFT_OPEN:
-        source.pop("default", None)
+        source = {key: value for key, value in source.items() if key != "default"}
     if defaults is not Defaults.SERVER:
         return _structural(source, definitions, defaults)
     own = Defaults.NONE if name in WITHOUT_SERVER_DEFAULT else defaults

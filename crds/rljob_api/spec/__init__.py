@@ -17,8 +17,8 @@ from rljob_api.change import LIVE, RESTARTS, fixed
 from rljob_api.names import EngineKind, Role
 from rljob_api.roles import FORWARD_ROLES, LEADING_ROLE, PROXIMAL_ROLE, TRAITS, field_name
 from rljob_api.rule import Derived, Rule, RuledModel
-from rljob_api.spec.advantages import ADVANTAGES
-from rljob_api.spec.algorithm import AlgorithmSpec, ProximalPolicy
+from rljob_api.spec.advantages import ADVANTAGES, WITHOUT_GROUPS
+from rljob_api.spec.algorithm import AlgorithmSpec, NoVariance, ProximalPolicy
 from rljob_api.spec.checkpoint import CheckpointSpec
 from rljob_api.spec.curriculum import CURRICULUM
 from rljob_api.spec.data import DataSpec
@@ -104,8 +104,16 @@ _IS_GREEDY = f"self.algorithm.advantage in {_BESIDE_GREEDY}"
 _OF_ONE_SAMPLE = [str(name) for name, traits in ADVANTAGES.items() if traits.fewest_samples == 1]
 
 
+_HAS_GROUPS = f"(self.rollout.samplesPerPrompt >= 2 || {_IS_GREEDY})"
+"""Whether a reward has another one beside it, a sample's or a greedy answer's."""
+
+
 def _samples_have_a_measure(job: RLJobSpec) -> bool:
     return job.rollout.samples_per_prompt >= job.algorithm.advantage_traits.fewest_samples
+
+
+def _has_groups(job: RLJobSpec) -> bool:
+    return job.samples_per_ticket >= 2
 
 
 def _function_leaves_greedy_answers(job: RLJobSpec) -> bool:
@@ -395,8 +403,31 @@ SPEC: tuple[Rule, ...] = (
         field="rollout.samplesPerPrompt",
         holds=_samples_have_a_measure,
         sentence="{rollout.samplesPerPrompt} leaves algorithm.advantage {algorithm.advantage} no other sample of the "
-        f"prompt to measure one against. Give at least 2, or set advantage to {' or '.join(_OF_ONE_SAMPLE)}.",
-        cel=f"self.rollout.samplesPerPrompt >= 2 || self.algorithm.advantage in {_OF_ONE_SAMPLE}",
+        f"prompt to measure one against. Give at least 2, or set advantage to {', '.join(_OF_ONE_SAMPLE[:-1])} or "
+        f"{_OF_ONE_SAMPLE[-1]}.",
+        cel=f"self.rollout.samplesPerPrompt >= 2 || self.algorithm.advantage in {_OF_ONE_SAMPLE} || "
+        "self.algorithm.advantage.contains(':')",
+    ),
+    Rule(
+        field="algorithm.noVariance",
+        holds=lambda job: job.algorithm.no_variance is NoVariance.KEEP or _has_groups(job),
+        sentence="{algorithm.noVariance} leaves out every prompt whose samples have one reward, and with "
+        "rollout.samplesPerPrompt 1 each has: nothing would be trained on. Set noVariance to Keep, or samplesPerPrompt "
+        "to at least 2.",
+        cel=f"!has(self.algorithm.noVariance) || self.algorithm.noVariance == 'Keep' || {_HAS_GROUPS}",
+    ),
+    Rule(
+        field="rollout.dynamicSampling.filter",
+        holds=lambda job: (
+            job.rollout.dynamic_sampling is None
+            or job.rollout.dynamic_sampling.filter != "NoVariance"
+            or job.algorithm.advantage in WITHOUT_GROUPS  # a rule of its own says so
+            or _has_groups(job)
+        ),
+        sentence="{rollout.dynamicSampling.filter} refuses every prompt whose samples have one reward, and with "
+        "rollout.samplesPerPrompt 1 each has. Give a filter of yours, or samplesPerPrompt of at least 2.",
+        cel="!has(self.rollout.dynamicSampling) || self.rollout.dynamicSampling.filter != 'NoVariance' || "
+        f"self.algorithm.advantage in {list(WITHOUT_GROUPS)} || {_HAS_GROUPS}",
     ),
     Rule(
         field="rollout.function",

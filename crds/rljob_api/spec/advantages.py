@@ -50,28 +50,29 @@ class AdvantageTraits:
     """Whether it reads the log-probs of a teacher, which is the model of the role reference, and no rewards."""
     compares_group: bool = True
     """Whether a group whose rewards, a greedy answer's among them, are all equal has no advantage."""
+    fewest_samples: int = 2
+    """Of a prompt, for each to be measured against something: the others, unless there is something else."""
 
     @property
     def is_of_a_group(self) -> bool:
         """Whether the rewards of a group, and of its greedy answer, are all that it needs."""
         return self.statistics is not Statistics.PARTITION and not self.is_per_token
 
-    @property
-    def fewest_samples(self) -> int:
-        """Of a prompt, for each to be measured against something: without greedy answer and teacher, the others."""
-        return 1 if self.needs_greedy or self.needs_reference else 2
-
 
 ADVANTAGES: Mapping[str, AdvantageTraits] = {
     Advantage.GRPO: AdvantageTraits(),
     Advantage.DR_GRPO: AdvantageTraits(),
     Advantage.RLOO: AdvantageTraits(),
-    Advantage.REMAX: AdvantageTraits(Statistics.ROW, needs_greedy=True),
-    Advantage.REINFORCE_PLUS_PLUS: AdvantageTraits(Statistics.PARTITION, is_per_token=True, compares_group=False),
+    Advantage.REMAX: AdvantageTraits(Statistics.ROW, needs_greedy=True, fewest_samples=1),
+    Advantage.REINFORCE_PLUS_PLUS: AdvantageTraits(
+        Statistics.PARTITION, is_per_token=True, compares_group=False, fewest_samples=1
+    ),
     Advantage.REINFORCE_PLUS_PLUS_BASELINE: AdvantageTraits(Statistics.PARTITION, is_per_token=True),
-    Advantage.GAE: AdvantageTraits(Statistics.PARTITION, is_per_token=True, needs_values=True, compares_group=False),
+    Advantage.GAE: AdvantageTraits(
+        Statistics.PARTITION, is_per_token=True, needs_values=True, compares_group=False, fewest_samples=1
+    ),
     Advantage.DISTILLATION: AdvantageTraits(
-        Statistics.ROW, is_per_token=True, needs_reference=True, compares_group=False
+        Statistics.ROW, is_per_token=True, needs_reference=True, compares_group=False, fewest_samples=1
     ),
 }
 
@@ -84,8 +85,8 @@ WITHOUT_GROUPS = tuple(str(name) for name, traits in ADVANTAGES.items() if not t
 """Those that measure samples against something other than their group."""
 
 
-OWN_ADVANTAGE = AdvantageTraits()
-"""Of a function of the user's: whole groups in, one number a sample out."""
+OWN_ADVANTAGE = AdvantageTraits(fewest_samples=1)
+"""Of a function of the user's: whole groups in, one number a sample out. What it measures them against is its own."""
 
 
 class Whitening(StrEnum):

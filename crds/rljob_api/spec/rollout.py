@@ -419,8 +419,8 @@ class RolloutSpec(ApiModel):
     )
     """Prompts of one rollout."""
     samples_per_prompt: Annotated[int, fixed("the rows of the queue are numbered by it.")] = Field(ge=1, le=4096)
-    """Samples of one prompt: the group that their advantages are relative to. 1: with the
-    advantages ReMax and Distillation alone."""
+    """Samples of one prompt: the group that their advantages are relative to. 1: with advantages that are relative to
+    something else, ReMax, ReinforcePlusPlus, Gae, Distillation or a function of yours."""
     max_staleness: int = Field(default=1, ge=0, le=64)
     """Largest r - v for a row of train_r and any weight version v that made a token of it; where groups are carried on
     (partial with order Swap), a token that is learnt from. 0: strictly on-policy."""

@@ -35,6 +35,7 @@ def roles_of(resolution: Resolution) -> dict[str, Any]:
 CPU = (0, "")
 WHITENED = {"spec.algorithm.advantage": "ReinforcePlusPlus"}
 VALUED = {"spec.algorithm.advantage": "Gae", "spec.roles.critic": {}}
+SIMULATED = {"spec.roles.rollout": {"engine": {"kind": "Sim"}}}
 PENALISED = {"spec.algorithm.kl.placement": "Reward"}
 NO_ROLE: dict[str, Any] = {"spec.roles.advantages": None}
 NEW = [
@@ -333,3 +334,29 @@ def test_the_api_server_fills_in_nothing_that_is_resolved() -> None:
     assert not {"actorFwd", "advantages"} & set(defaulted(spec_schema(), without)["roles"])
     del without["roles"]
     assert not {"actorFwd", "advantages"} & set(defaulted(spec_schema(), without)["roles"])
+
+
+GIVEN = [
+    *(pytest.param(case.values[0], id=f"resolved: {case.id}") for case in NEW),
+    pytest.param({"spec.roles.reference": {"parallelism": None, "replicas": 2}}, id="a role with a null"),
+    pytest.param(
+        {"spec.evaluation": {"everySteps": 5, "sets": [{"name": "a", "data": {"prompts": "a"}}]}}, id="a set of prompts"
+    ),
+    pytest.param(
+        {"spec.rollout.reward": {"sum": [{"name": "a", "mathVerify": {}}], "shorter": {}}}, id="several rewards"
+    ),
+    pytest.param({"spec.model": {"config": {}}, "spec.simulation": {}, **SIMULATED}, id="objects with nothing in them"),
+]
+
+
+@pytest.mark.parametrize("changes", GIVEN)
+@pytest.mark.parametrize("place", JobPlace, ids=lambda place: place.value)
+def test_what_the_api_server_fills_in_is_never_what_the_rest_of_the_job_decides(
+    changes: dict[str, Any], place: JobPlace
+) -> None:
+    """A stored job resolves to what its file does, for the same reasons, and means the same before that."""
+    given = {path: value for path, value in changes.items() if value is not None}
+    file = changed(given)["spec"]
+    stored = defaulted(spec_schema(), file)
+    assert RLJobSpec.model_validate(stored) == RLJobSpec.model_validate(file)
+    assert resolve(RLJobSpec.model_validate(stored), place) == resolve(RLJobSpec.model_validate(file), place)

@@ -2,6 +2,7 @@
 
 from typing import Any, cast
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -311,3 +312,52 @@ def _rules(schema: Schema) -> list[str]:
         below.append(_rules(schema["items"]))
     own = [entry["rule"] for entry in schema.get(VALIDATIONS, ()) if "oldSelf" not in entry["rule"]]
     return own + [rule for rules in below for rule in rules]
+
+
+ALONE: dict[str, Any] = {
+    "spec.rollout.samplesPerPrompt": 1,
+    "spec.training.globalBatchSize": 32,
+    "spec.training.microBatchSize": 32,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_possible"),
+    [
+        pytest.param({"spec.algorithm.advantage": "Grpo"}, False, id="Grpo compares samples"),
+        pytest.param({"spec.algorithm.advantage": "DrGrpo"}, False, id="so does DrGrpo"),
+        pytest.param({"spec.algorithm.advantage": "Rloo"}, False, id="and Rloo"),
+        pytest.param(
+            {"spec.algorithm.advantage": "ReinforcePlusPlusBaseline"}, False, id="and ReinforcePlusPlusBaseline"
+        ),
+        pytest.param({"spec.algorithm.advantage": "ReMax"}, True, id="ReMax has a greedy answer"),
+        pytest.param({"spec.algorithm.advantage": "ReinforcePlusPlus"}, True, id="ReinforcePlusPlus has the rollout"),
+        pytest.param({"spec.algorithm.advantage": "Gae", "spec.roles.critic": {}}, True, id="Gae has a critic"),
+        pytest.param(
+            {
+                "spec.algorithm.advantage": "Gae",
+                "spec.algorithm.gae": {"whiten": "Partition"},
+                "spec.roles.critic": {},
+            },
+            True,
+            id="so has one that whitens",
+        ),
+        pytest.param(
+            {"spec.algorithm.advantage": "Distillation", "spec.roles.reference": {"modelPath": "teacher"}},
+            True,
+            id="Distillation has a teacher",
+        ),
+        pytest.param({"spec.algorithm.advantage": "mine:of_rewards"}, True, id="a function knows itself"),
+        pytest.param(
+            {"spec.algorithm.advantage": "ReMax", "spec.algorithm.noVariance": "LeaveOut"},
+            True,
+            id="a greedy answer may have another reward",
+        ),
+    ],
+)
+def test_prompts_of_one_sample_are_possible_where_it_is_measured_against_something(
+    changes: dict[str, Any], is_possible: bool
+) -> None:
+    manifest = changed({**ALONE, **changes})
+    assert (not _refused_by_python(manifest)) is is_possible
+    assert (not _refused_by_cel(manifest)) is is_possible

@@ -253,8 +253,8 @@ def custom(name: str, module: str = "graders") -> dict[str, Any]:
 def test_a_label_that_no_row_has_is_refused_once_where_it_is_meant(folder: Path) -> None:
     (problem,) = reported(folder, {"spec.data.labelKey": "answer"})
     assert problem.endswith(
-        "spec.data.labelKey: no row of prompts.jsonl has 'answer'; they have prompt, label. Give one of these, or null"
-        " for a reward without labels."
+        "spec.data.labelKey: no row of prompts.jsonl has 'answer'; they have prompt, label. Give one of these, or an"
+        " empty text for a reward without labels."
     )
     assert len(reported(folder, {**custom("score"), "spec.data.labelKey": "answer"}, "problems", "--static")) == 1
     (folder / "prompts.jsonl").write_text('{"prompt": "12="}\n{"prompt": "34="}\n')
