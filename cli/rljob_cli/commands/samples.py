@@ -33,14 +33,22 @@ def table_text(lines: Sequence[RetainedSample]) -> str:
     """A line for each sample."""
     from rich.text import Text
 
-    made = table(
-        "rollout:", "group:", "sample:", "reward:", "advantage:", "finish", "tokens", "made by", "prompt", "response"
-    )
+    columns = ["rollout:", "group:", "sample:", "reward:", "advantage:", "finish", "tokens", "made by"]
+    more = [(name, text) for name, text in (("parts", _parts), ("label", _label)) if any(map(text, lines))]
+    made = table(*columns, *(name for name, _ in more), "prompt", "response")
     for line in lines:
         place = [str(line[key]) for key in ("rollout", "group", "index")]
         worth = [f"{line['reward']:g}", f"{line['advantage']:+.3g}"] if line["valid"] else ["-", "-"]
         texts = [_cut(harmless(line[key])) for key in ("prompt", "response")]
-        facts = [*place, *worth, line["finishReason"], _tokens(line), _versions(line), *texts]
+        facts = [
+            *place,
+            *worth,
+            line["finishReason"],
+            _tokens(line),
+            _versions(line),
+            *(_cut(text(line)) for _, text in more),
+            *texts,
+        ]
         made.add_row(*map(Text, facts))  # not as markup, which brackets in a text would be
     return drawn(made)
 
@@ -94,9 +102,20 @@ def _tokens(line: RetainedSample) -> str:
     return f"{line['responseTokens']}" + (f" ({of_tools} of tools)" if of_tools else "")
 
 
+def _parts(line: RetainedSample) -> str:
+    """What its rewards measured, by name; empty where the reward is a single number."""
+    parts: dict[str, float | None] = line.get("rewardParts", {})
+    return ", ".join(f"{name} {'-' if value is None else f'{value:g}'}" for name, value in parts.items())
+
+
+def _label(line: RetainedSample) -> str:
+    return harmless(line.get("label", ""))
+
+
 def _texts(line: RetainedSample, max_characters: int | None) -> list[str]:
     parts = [("prompt", line["prompt"])]
     parts += [(turn["by"], turn["text"]) for turn in _turns(line)] or [("response", line["response"])]
+    parts += [(name, text) for name, text in (("label", line.get("label", "")), ("rewards", _parts(line))) if text]
     return [f"{name:10}{_indented(_shown(text, max_characters))}" for name, text in parts]
 
 
@@ -169,7 +188,7 @@ def samples(
     unscored: bool,
     full: bool,
 ) -> None:
-    """Show what was generated in the run in FOLDER: prompt, response, reward, and who made it.
+    """Show what was generated in the run in FOLDER: prompt, response, label, rewards, and who made it.
 
     Of each trained rollout telemetry.generationsPerRollout samples are kept (8), spread over it whatever they are
     worth. A job that runs can be looked at, too.

@@ -10,9 +10,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from rljob_api import evaluations
+from rljob_api.evaluations import evaluation_line
 from rljob_api.status import Phase, RLJobStatus
 from rljob_api.times import timestamp
-from rljob_api.wire.observation import CoordinatorEvent, EvaluationReport, EventKind, QueueObservation
+from rljob_api.wire.observation import CoordinatorEvent, EventKind, QueueObservation
 from rljob_api.wire.step_line import step_line
 from rljob_operator.core import Decision, Event
 from rljob_operator.core.conditions import terminal
@@ -136,8 +138,9 @@ class Journal:
         line = step_line(event, self.queue) if event.kind is EventKind.STEP_TRAINED else None
         if line is not None:
             self._record_step(line)
-        if event.evaluation is not None:
-            self._record_evaluation(event, event.evaluation)
+        found = evaluation_line(event)
+        if found is not None:
+            self._record_evaluation(found)
         ours = reported(event, self.status)
         if ours is not None and event.at >= self._started_at:
             self.emit(ours)
@@ -158,12 +161,11 @@ class Journal:
         epochs.append(epoch)
         self._view.step(line)
 
-    def _record_evaluation(self, event: CoordinatorEvent, report: EvaluationReport) -> None:
-        """A version that is evaluated again, since a restart has taken it back, has another line; the last counts."""
-        file = self._run / "evaluations.jsonl"
-        line = {"time": event.at, "version": report.version, "epoch": event.epoch, "samples": report.samples}
-        if (event.at, report.version) not in {(before["time"], before["version"]) for before in read_lines(file)}:
-            append_line(file, line | dict(sorted(report.metrics.items())))
+    def _record_evaluation(self, line: dict[str, object]) -> None:
+        """One that is replayed is written once."""
+        file = self._run / evaluations.FILE
+        if (line["time"], line["version"]) not in {(before["time"], before["version"]) for before in read_lines(file)}:
+            append_line(file, line)
 
     def _write_status(self, *, durable: bool) -> None:
         data = self.status.model_dump_json(by_alias=True, indent=2).encode()

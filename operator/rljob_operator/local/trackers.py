@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from rljob_api import evaluations
 from rljob_api.spec import Tracker
 from rljob_operator.core.reasons import last_line
 from rljob_operator.local import processes
@@ -27,6 +28,10 @@ FINISH_SECONDS = 20.0
 POLL_SECONDS = 1.0
 
 _MODULE = "rljob_workers.telemetry.trackers"
+
+_FOLLOWED = {"metrics.jsonl": "metrics", evaluations.FILE: "evaluations"}
+"""Files by which it is judged how far a tracker is, and what its cursor calls them. Events and samples are not waited
+for."""
 
 
 class Trackers:
@@ -65,9 +70,10 @@ class Trackers:
         await asyncio.gather(*(processes.stop(one, patience=left) for one in self._running.values()))
         for one in self._trackers:
             if self._bytes_left(one):
+                names = " and ".join(file.name for file in self._followed())
                 self._report(
                     one,
-                    f"it has not got all of metrics.jsonl. `python -m {_MODULE} {self._folder.path}"
+                    f"it has not got all of {names}. `python -m {_MODULE} {self._folder.path}"
                     f" {one.value} --once` gives it the rest",
                 )
 
@@ -121,19 +127,18 @@ class Trackers:
         return self._folder.log(_log_name(tracker))
 
     def _offset(self, tracker: Tracker) -> int:
-        """How much of metrics.jsonl it has, in bytes."""
+        """How much of the files of `_FOLLOWED` it has, in bytes."""
         try:
             cursor = json.loads((self._folder.path / "trackers" / f"{tracker.value}.json").read_bytes())
-            return int(cursor["metrics"]["offset"])
-        except (OSError, ValueError, KeyError, TypeError):
+            return sum(int(cursor.get(name, {}).get("offset", 0)) for name in _FOLLOWED.values())
+        except (OSError, ValueError, AttributeError, TypeError):
             return 0
 
     def _bytes_left(self, tracker: Tracker) -> int:
-        try:
-            size = (self._folder.path / "metrics.jsonl").stat().st_size
-        except OSError:
-            return 0
-        return size - self._offset(tracker)
+        return sum(file.stat().st_size for file in self._followed()) - self._offset(tracker)
+
+    def _followed(self) -> list[Path]:
+        return [file for name in _FOLLOWED if (file := self._folder.path / name).exists()]
 
 
 def _log_name(tracker: Tracker) -> str:

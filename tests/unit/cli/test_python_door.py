@@ -6,6 +6,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -161,6 +162,50 @@ def test_metrics_of_a_folder_have_each_step_as_it_was_trained_last(tmp_path: Pat
 def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=rf"{tmp_path} is not the folder of a run: it has no job\.json"):
         load_run(tmp_path)
+
+
+def test_evaluations_are_rows_by_version_as_they_were_evaluated_last(tmp_path: Path) -> None:
+    (tmp_path / "job.json").write_text("{}")
+    assert load_run(tmp_path).evaluations() == []
+    lines = [
+        {"time": 1.0, "version": version, "epoch": epoch, "samples": 8, "eval/dev/mean@4": 10.0 * epoch + version}
+        for epoch, version in ((1, 0), (1, 2), (1, 4), (1, 6), (2, 4))
+    ]
+    of_checkpoint = {"time": 1.0, "version": 4, "checkpoint": "/policy", "samples": 8, "eval/dev/mean@4": 0.5}
+    text = "".join(json.dumps(line) + "\n" for line in (*lines, of_checkpoint))
+    (tmp_path / "evaluations.jsonl").write_text(text + '{"version": 6, "ep')
+    found = load_run(tmp_path).evaluations()
+    assert {row["version"]: row["eval/dev/mean@4"] for row in found} == {0: 10.0, 2: 12.0, 4: 24.0}
+
+
+def test_samples_are_rows_without_those_that_were_trained_again(tmp_path: Path) -> None:
+    (tmp_path / "job.json").write_text("{}")
+    assert load_run(tmp_path).samples() == []
+    lines = [
+        {"rollout": rollout, "epoch": epoch, "group": 0, "index": 0} for epoch, rollout in ((1, 0), (1, 1), (2, 1))
+    ]
+    (tmp_path / "generations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert [(row["rollout"], row["epoch"]) for row in load_run(tmp_path).samples()] == [(0, 1), (1, 2)]
+
+
+class Frame:
+    """What of pandas is called."""
+
+    @staticmethod
+    def from_records(rows: list[dict[str, Any]], index: str | None) -> tuple[int, str | None]:
+        return len(rows), index
+
+
+@pytest.mark.parametrize(("of", "index"), [("metrics", "step"), ("evaluations", "version"), ("samples", None)])
+def test_rows_of_each_kind_are_a_data_frame_by_their_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: Any, index: str | None
+) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=Frame))
+    (tmp_path / "job.json").write_text("{}")
+    row = json.dumps({"epoch": 1, "step": 0, "version": 1, "rollout": 0, "group": 0, "index": 0}) + "\n"
+    for name in ("metrics", "evaluations", "generations"):
+        (tmp_path / f"{name}.jsonl").write_text(row)
+    assert load_run(tmp_path).to_pandas(of) == (1, index)
 
 
 def test_without_pandas_a_sentence_names_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,6 +119,24 @@ def test_a_table_has_a_line_for_each(folder: Path) -> None:
     assert output[3].split() == ["1", "0", "0", "-", "-", "stop", "2", "v1", "1+0=", "1<|eos|>"]
 
 
+def test_label_and_parts_of_the_reward_are_shown(tmp_path: Path) -> None:
+    parts = {"digit": 0.5, "right": 1.0, "judge/score": None}
+    write(tmp_path / FILE, [line(2, label="4\x1b", rewardParts=parts), line(2, 1)])
+    assert run(tmp_path).output.splitlines()[1:5] == [
+        "prompt    2+0=",
+        "response  2<|eos|>",
+        "label     4\\x1b",
+        "rewards   digit 0.5, right 1, judge/score -",
+    ]
+    head, first, second = run(tmp_path, "--output", "table").output.splitlines()[:3]
+    assert head.split()[-4:] == ["parts", "label", "prompt", "response"]
+    assert "digit 0.5, right 1, judge/score -" in first
+    assert "\\x1b" in first
+    assert second.split()[-2:] == ["2+1=", "3<|eos|>"]
+    first_sample, _ = json.loads(run(tmp_path, "--output", "json").output)["samples"]
+    assert (first_sample["label"], first_sample["rewardParts"]) == ("4\x1b", parts)
+
+
 def test_model_and_tools_are_shown_by_turns(tmp_path: Path) -> None:
     turns = [
         {"by": "model", "start": 0, "end": 2, "text": "2*3?"},

@@ -15,7 +15,7 @@ from rljob_workers.rollout.group_rows import GeneratedGroup
 from rljob_workers.rollout.scoring_stage import Refused, ScoreStage
 from rljob_workers.rollout.trajectory import LostSample
 from rljob_workers.tensors.columns import Column
-from rljob_workers.tensors.packed import unpack_rows
+from rljob_workers.tensors.packed import LABEL, unpack_rows
 from rljob_workers.transfer_queue.pass_rates import UNSCORED, GroupScore
 from rljob_workers.transfer_queue.types import GroupRows
 from tests.unit.rollout.test_score import TICKET, RememberingReward, ScoredBut, beside_greedy, decode, make_group
@@ -75,8 +75,10 @@ def stage(reward: object, limit: int = 3) -> ScoreStage:
 
 
 def facts_of(outcome: object) -> list[dict[str, object]]:
+    """What rows carry, but for the text of their label."""
     assert isinstance(outcome, GroupRows)
-    return [dict(row.facts) for row in unpack_rows(outcome.columns[Column.EXTRA])]
+    rows = unpack_rows(outcome.columns[Column.EXTRA])
+    return [{name: value for name, value in row.facts.items() if name != LABEL} for row in rows]
 
 
 def drawn(refused: int) -> GeneratedGroup:

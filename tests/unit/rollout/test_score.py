@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from rljob_workers.rewards.base import Answer, Reward, SettledScore
 from rljob_workers.rewards.length import LengthShaped
 from rljob_workers.rewards.retries import FailurePolicy, ScoringCounts
 from rljob_workers.rewards.scoring import FailedShare, Scoring
-from rljob_workers.rollout.group_rows import GeneratedGroup
+from rljob_workers.rollout.group_rows import LABEL_CHARACTERS, GeneratedGroup
 from rljob_workers.rollout.scoring_stage import ScoreStage, Unscored
 from rljob_workers.rollout.trajectory import LostSample, Trajectory
 from rljob_workers.scoring.advantages import advantages
@@ -283,13 +284,42 @@ class MeasuringReward:
         ]
 
 
+@pytest.mark.parametrize(
+    ("label", "shown"),
+    [
+        pytest.param(None, None, id="none"),
+        pytest.param("", None, id="an empty one"),
+        pytest.param(7, "7", id="a number"),
+        pytest.param(0, "0", id="zero"),
+        pytest.param({"answers": ["é"]}, '{"answers": ["é"]}', id="an object"),
+        pytest.param({"question": "1+1", (0, 1): 2}, '{"question": "1+1"}', id="a task of a procedure"),
+        pytest.param("half \ud800", "half ?", id="a text that is no text"),
+    ],
+)
+def test_a_row_has_the_text_of_its_label(label: Any, shown: str | None) -> None:
+    group = make_group(TICKET, 4)
+    (rows,) = ScoreStage(MeasuringReward(), decode).run([replace(group, prompt=replace(group.prompt, label=label))])
+    assert isinstance(rows, GroupRows)
+    assert [one.facts.get("label") for one in unpack_rows(rows.columns[Column.EXTRA])] == [shown] * 2
+
+
+def test_a_long_label_goes_with_its_rows_without_its_middle() -> None:
+    group = make_group(TICKET, 4)
+    prompt = replace(group.prompt, label="a" * LABEL_CHARACTERS + "b" * LABEL_CHARACTERS)
+    (rows,) = ScoreStage(MeasuringReward(), decode).run([replace(group, prompt=prompt)])
+    assert isinstance(rows, GroupRows)
+    label = str(unpack_rows(rows.columns[Column.EXTRA])[0].facts["label"])
+    assert len(label) < LABEL_CHARACTERS + 100
+    assert label.endswith("b" * (LABEL_CHARACTERS // 2))
+
+
 def test_a_row_knows_its_data_set_its_source_and_what_its_reward_measured() -> None:
     group = make_group(TICKET, 4)
-    prompt = replace(group.prompt, row={"level": 3}, dataset="problems", source="algebra")
+    prompt = replace(group.prompt, label="4", row={"level": 3}, dataset="problems", source="algebra")
     (rows,) = ScoreStage(MeasuringReward(), decode).run([replace(group, prompt=prompt)])
     assert isinstance(rows, GroupRows)
     packed = unpack_rows(rows.columns[Column.EXTRA])
-    assert [dict(one.facts) for one in packed] == [{"dataset": "problems", "source": "algebra"}] * 2
+    assert [dict(one.facts) for one in packed] == [{"dataset": "problems", "source": "algebra", "label": "4"}] * 2
     assert [dict(one.metrics) for one in packed] == [{"reward/length": 1.0}, {"reward/length": 2.0}]
 
 

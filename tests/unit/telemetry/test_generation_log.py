@@ -52,6 +52,12 @@ def test_a_sample_has_the_draws_of_its_group_where_a_filter_has_seen_it() -> Non
     assert "draws" not in json.loads(SAMPLE.line())
 
 
+def test_a_sample_has_label_and_parts_of_its_reward_where_there_are_such() -> None:
+    line = json.loads(replace(SAMPLE, label="2", reward_parts={"right": 1.0, "odd": float("nan")}).line())
+    assert (line["label"], line["rewardParts"]) == ("2", {"right": 1.0, "odd": None})
+    assert not {"label", "rewardParts"} & json.loads(SAMPLE.line()).keys()
+
+
 def test_the_older_of_two_files_goes_when_the_newer_is_full(tmp_path: Path) -> None:
     size = len(SAMPLE.line())
     log = GenerationLog(tmp_path, max_bytes=3 * size)

@@ -24,13 +24,25 @@ EVENT = {"time": "now", "reason": "Ready", "message": "every role", "role": None
 SAMPLE = {"reward": 0.5, "epoch": 1, "prompt": "1+1", "response": "2", "responseTokens": 1, "finishReason": "stop"}
 
 
-def tracked(folder: Path, next_step: int, given_lines: int) -> TrackedRun:
-    return TrackedRun(ID, "demo", {"seed": 3}, folder, next_step, given_lines)
+def tracked(folder: Path, next_step: int, given_lines: int, next_version: int = 0) -> TrackedRun:
+    return TrackedRun(ID, "demo", {"seed": 3}, folder, next_step, next_version, given_lines)
 
 
 def give(tracker: Tracker, epoch: int, *steps: int) -> None:
     for step in steps:
         tracker.step(step, {"reward/mean": 10.0 * epoch + step, "step/epoch": float(epoch)})
+
+
+def database_of(project: str) -> Path:
+    """Trackio's package takes its folder once, when a process imports it."""
+    from trackio.sqlite_storage import SQLiteStorage
+
+    return Path(SQLiteStorage.get_project_db_path(project))
+
+
+def evaluate(tracker: Tracker, epoch: int, *versions: int) -> None:
+    for version in versions:
+        tracker.evaluation(version, {"eval/dev/mean@4": 10.0 * epoch + version, "evaluation/epoch": float(epoch)})
 
 
 def test_trackio_has_each_step_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,7 +61,7 @@ def test_trackio_has_each_step_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     give(second, 2, 2, 3)
     second.close()
 
-    with sqlite3.connect(tmp_path / "trackio/rljob.db") as database:
+    with sqlite3.connect(database_of("rljob")) as database:
         rows = database.execute("SELECT run_name, step, metrics FROM metrics ORDER BY id").fetchall()
         alerts = database.execute("SELECT title, text FROM alerts").fetchall()
         configs = database.execute("SELECT DISTINCT run_name FROM configs").fetchall()
@@ -61,6 +73,35 @@ def test_trackio_has_each_step_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ]
     assert alerts == [("Ready", "every role")]
     assert configs == [(ID,)]
+
+
+def test_trackio_has_each_evaluation_once_whatever_steps_are_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    monkeypatch.setenv("TRACKIO_PROJECT", "evaluated")
+    pytest.importorskip("trackio", reason="the extra trackio is not installed: pip install 'rljob[trackio]'")
+    from rljob_workers.telemetry.trackers.trackio_run import TrackioRun
+
+    first = TrackioRun(tracked(tmp_path, 0, 0))
+    give(first, 1, 0, 1, 2, 3)
+    evaluate(first, 1, 0, 2, 4)
+    first.forget(2)  # the job goes on from version 2, which was evaluated
+    give(first, 2, 2)
+    first.forget_evaluations(4)
+    evaluate(first, 2, 4)
+    first.close()
+    second = TrackioRun(tracked(tmp_path, 3, 5, next_version=3))  # the cursor of the first lacks version 4
+    evaluate(second, 2, 4)
+    second.close()
+
+    with sqlite3.connect(database_of("evaluated")) as database:
+        rows = database.execute("SELECT step, metrics FROM metrics ORDER BY id").fetchall()
+    figures = [(step, json.loads(text)) for step, text in rows]
+    evaluated = [(step, row["eval/dev/mean@4"]) for step, row in figures if "eval/dev/mean@4" in row]
+    assert sorted(evaluated) == [(0, 10.0), (2, 12.0), (4, 24.0)]
+    trained = [(step, row["reward/mean"]) for step, row in figures if "reward/mean" in row]
+    assert sorted(trained) == [(0, 10.0), (1, 11.0), (2, 22.0)]
 
 
 def records(file: Path) -> Iterator[Any]:
@@ -83,6 +124,16 @@ def records(file: Path) -> Iterator[Any]:
             yield record
 
 
+def written(folder: Path, rows: int) -> list[Any]:
+    """All records below a folder once so many rows are among them: W&B's own process writes them, and outlives ours."""
+    deadline = time.monotonic() + 60
+    while True:
+        found = [record for file in sorted(folder.rglob("*.wandb")) for record in records(file)]
+        if sum(record.HasField("history") for record in found) >= rows or time.monotonic() > deadline:
+            return found
+        time.sleep(0.1)
+
+
 def test_wandb_has_one_run_whose_rows_are_numbered_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     pytest.importorskip("wandb", reason="the extra wandb is not installed: pip install 'rljob[wandb]'")
@@ -95,18 +146,19 @@ def test_wandb_has_one_run_whose_rows_are_numbered_through(tmp_path: Path, monke
     first.samples(2, [SAMPLE])
     first.events(0, [EVENT])
     first.close()
-    second = WandbRun(tracked(tmp_path, 3, 6))
+    later = tmp_path / "later"  # W&B names its folders by the second
+    later.mkdir()
+    second = WandbRun(tracked(later, 3, 6))
     give(second, 2, 3)
     second.close()
 
     runs, rows = set(), []
-    for file in sorted(tmp_path.glob("wandb/offline-run-*/*.wandb")):
-        for record in records(file):
-            if record.HasField("run"):
-                runs.add(record.run.run_id)
-            if record.HasField("history"):
-                items = {item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.history.item}
-                rows.append((items["_step"], items.get("step"), items.get("step/epoch"), items.get("reward/mean")))
+    for record in [*written(tmp_path / "wandb", 6), *written(later, 1)]:
+        if record.HasField("run"):
+            runs.add(record.run.run_id)
+        if record.HasField("history"):
+            items = {item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.history.item}
+            rows.append((items["_step"], items.get("step"), items.get("step/epoch"), items.get("reward/mean")))
     assert runs == {ID}
     assert [row for row in rows if row[3] is not None] == [
         (0, 0, 1, 10),
@@ -116,6 +168,33 @@ def test_wandb_has_one_run_whose_rows_are_numbered_through(tmp_path: Path, monke
         (6, 3, 2, 23),
     ]
     assert [row[0] for row in rows] == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_wandb_draws_evaluations_over_their_version_however_late_they_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    pytest.importorskip("wandb", reason="the extra wandb is not installed: pip install 'rljob[wandb]'")
+    from rljob_workers.telemetry.trackers.wandb_run import WandbRun
+
+    run = WandbRun(tracked(tmp_path, 0, 0))
+    evaluate(run, 1, 0)
+    give(run, 1, 0, 1, 2, 3)
+    evaluate(run, 1, 2)
+    run.forget_evaluations(2)
+    evaluate(run, 2, 2)
+    run.close()
+
+    rows, axes = [], {}
+    for record in written(tmp_path, 7):
+        if record.HasField("metric") and record.metric.name:
+            axes[record.metric.name] = record.metric.step_metric
+        if record.HasField("history"):
+            items = {item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.history.item}
+            rows.append((items["_step"], items.get("evaluation/version"), items.get("eval/dev/mean@4")))
+    assert [row for row in rows if row[1] is not None] == [(0, 0, 10), (5, 2, 12), (6, 2, 22)]
+    assert [row[0] for row in rows] == list(range(7))
+    assert axes["eval/dev/mean@4"] == axes["evaluation/epoch"] == "evaluation/version"
 
 
 KILLED = """
@@ -139,13 +218,6 @@ def test_wandb_has_what_was_flushed_by_a_process_that_was_killed_then(
     ended = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], timeout=120, check=False)
     assert ended.returncode == -signal.SIGKILL
 
-    def steps() -> list[int]:
-        (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
-        rows = [record.history for record in records(file) if record.HasField("history")]
-        items = [item for row in rows for item in row.item if (item.key or item.nested_key[0]) == "step"]
-        return [json.loads(item.value_json) for item in items]
-
-    deadline = time.monotonic() + 60  # its own process writes them, and outlives ours
-    while steps() != [0, 1, 2] and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert steps() == [0, 1, 2]
+    rows = [record.history for record in written(tmp_path, 3) if record.HasField("history")]
+    items = [item for row in rows for item in row.item if (item.key or item.nested_key[0]) == "step"]
+    assert [json.loads(item.value_json) for item in items] == [0, 1, 2]

@@ -15,8 +15,8 @@ from rljob_workers.telemetry.trackers.base import TrackedRun
 pytest.importorskip("tensorboard", reason="the extra tensorboard is not installed: make install brings it")
 
 
-def tracked(folder: Path, next_step: int, given_lines: int) -> TrackedRun:
-    return TrackedRun("demo-0123456789ab", "demo", {"seed": 3}, folder, next_step, given_lines)
+def tracked(folder: Path, next_step: int, given_lines: int, next_version: int = 0) -> TrackedRun:
+    return TrackedRun("demo-0123456789ab", "demo", {"seed": 3}, folder, next_step, next_version, given_lines)
 
 
 def read(folder: Path) -> Any:
@@ -70,13 +70,44 @@ def test_what_is_read_back_over_a_restart_of_the_job_and_of_the_process(tmp_path
     ]
 
 
+def test_evaluations_are_read_back_by_their_version_over_a_restart_of_the_job_and_of_the_process(
+    tmp_path: Path,
+) -> None:
+    from rljob_workers.telemetry.trackers.tensorboard_files import TensorBoardFiles
+
+    TensorBoardFiles(tracked(tmp_path, 0, 0)).close()
+    assert not (tmp_path / "evaluations").exists()
+    first = TensorBoardFiles(tracked(tmp_path, 0, 3))
+    for step in range(6):
+        first.step(step, {"reward/mean": float(step)})
+    for version in (0, 2, 4):
+        first.evaluation(version, {"eval/dev/mean@4": float(version), "evaluation/epoch": 1.0})
+    first.forget(2)  # the job goes on from version 2
+    first.step(2, {"reward/mean": 22.0})
+    first.forget_evaluations(4)
+    first.evaluation(4, {"eval/dev/mean@4": 24.0, "evaluation/epoch": 2.0})
+    first.close()  # its cursor says that version 4 was not given
+    second = TensorBoardFiles(tracked(tmp_path, 3, 9, next_version=3))
+    second.step(3, {"reward/mean": 23.0})
+    second.evaluation(4, {"eval/dev/mean@4": 24.0, "evaluation/epoch": 2.0})
+    second.close()
+
+    found = read(tmp_path / "evaluations").Scalars("eval/dev/mean@4")
+    assert [(one.step, one.value) for one in found] == [(0, 0.0), (2, 2.0), (4, 24.0)]
+    assert [one.step for one in read(tmp_path / "metrics").Scalars("reward/mean")] == [0, 1, 2, 3]
+
+
 def test_the_command_gives_the_rest_of_a_run_that_has_ended(tmp_path: Path) -> None:
     (tmp_path / "job.json").write_text(json.dumps({"metadata": {"name": "demo"}, "spec": {}}))
     (tmp_path / "run.json").write_text(json.dumps({"run": "0123456789ab"}))
     lines = [{"step": step, "epoch": 1, "reward/mean": step / 2} for step in range(3)]
     (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    evaluated = {"time": 1.0, "version": 3, "epoch": 1, "samples": 2, "eval/dev/mean@1": 0.5}
+    (tmp_path / "evaluations.jsonl").write_text(f"{json.dumps(evaluated)}\n")
     command = [sys.executable, "-m", "rljob_workers.telemetry.trackers", str(tmp_path), "tensorboard", "--once"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     found = read(tmp_path / "trackers/tensorboard/metrics").Scalars("reward/mean")
     assert [(one.step, one.value) for one in found] == [(0, 0.0), (1, 0.5), (2, 1.0)]
+    (of_version,) = read(tmp_path / "trackers/tensorboard/evaluations").Scalars("eval/dev/mean@1")
+    assert (of_version.step, of_version.value) == (3, 0.5)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rljob_api import generations
+from rljob_api import evaluations, generations
 from rljob_api.spec import Tracker as TrackerName
 from rljob_workers.telemetry.trackers import tail
 from rljob_workers.telemetry.trackers.base import Line, Tracker
@@ -20,10 +20,11 @@ NAME = TrackerName.TENSORBOARD
 
 
 class Shown(Tracker):
-    """What trackers show in the end: figures by step, samples by step, events by number."""
+    """What trackers show in the end: figures by step and by version, samples by step, events by number."""
 
     def __init__(self) -> None:
         self.steps: dict[int, Mapping[str, float]] = {}
+        self.evaluations: dict[int, Mapping[str, float]] = {}
         self.texts: dict[int, list[str]] = {}
         self.noted: dict[int, str] = {}
         self.flushes = 0
@@ -36,6 +37,14 @@ class Shown(Tracker):
     def step(self, step: int, figures: Mapping[str, float]) -> None:
         assert step not in self.steps, "a step that is there must be forgotten first"
         self.steps[step] = figures
+
+    def forget_evaluations(self, version: int) -> None:
+        for known in [one for one in self.evaluations if one >= version]:
+            del self.evaluations[known]
+
+    def evaluation(self, version: int, figures: Mapping[str, float]) -> None:
+        assert version not in self.evaluations, "an evaluation that is there must be forgotten first"
+        self.evaluations[version] = figures
 
     def samples(self, step: int, samples: Sequence[Line]) -> None:
         self.texts.setdefault(step, []).extend(line["response"] for line in samples)
@@ -67,6 +76,12 @@ class Run:
             self.append(
                 "metrics.jsonl", {"step": step, "epoch": epoch, "time": 1.0, "reward/mean": 10.0 * epoch + step}
             )
+
+    def evaluate(self, epoch: int, *versions: int) -> None:
+        for version in versions:
+            figures = {"eval/dev/mean@4": 10.0 * epoch + version, "eval/dev/set_aside": float("nan")}
+            line = {"time": 1.0, "version": version, "epoch": epoch, "samples": 8, **figures}
+            self.append(evaluations.FILE, line)
 
     def feed(self, tracker: Tracker) -> None:
         """As a process of the tracker does it: until there is nothing more."""
@@ -100,6 +115,65 @@ def test_so_they_do_where_all_is_read_at_once(run: Run) -> None:
     run.train(2, 2, 3)
     run.feed(shown)
     assert rewards(shown) == {0: 10.0, 1: 11.0, 2: 22.0, 3: 23.0}
+
+
+def means(shown: Shown) -> dict[int, float]:
+    return {version: figures["eval/dev/mean@4"] for version, figures in shown.evaluations.items()}
+
+
+def test_an_evaluation_that_ends_late_is_of_its_version(run: Run) -> None:
+    """Version 0 is evaluated before any step, version 2 while later steps are trained, the last after all of them."""
+    shown = Shown()
+    run.evaluate(1, 0)
+    run.feed(shown)
+    run.train(1, 0, 1, 2, 3, 4)
+    run.feed(shown)
+    run.evaluate(1, 2)
+    run.feed(shown)
+    run.evaluate(1, 5)
+    run.feed(shown)
+    assert means(shown) == {0: 10.0, 2: 12.0, 5: 15.0}
+    assert shown.evaluations[2] == {"eval/dev/mean@4": 12.0, "evaluation/epoch": 1.0, "evaluation/samples": 8.0}
+    assert sorted(shown.steps) == [0, 1, 2, 3, 4]
+
+
+def test_evaluations_stay_where_steps_are_repeated_and_give_way_where_they_are_themselves(run: Run) -> None:
+    """The job goes on from version 2, whose evaluation is over, and evaluates 4 and 6 anew."""
+    shown = Shown()
+    run.train(1, 0, 1, 2, 3, 4, 5)
+    run.evaluate(1, 2, 4, 6)
+    run.feed(shown)
+    run.train(2, 2, 3)
+    run.feed(shown)
+    assert means(shown) == {2: 12.0, 4: 14.0, 6: 16.0}
+    run.evaluate(2, 4)
+    run.feed(shown)
+    assert means(shown) == {2: 12.0, 4: 24.0}
+    run.evaluate(2, 6)
+    run.feed(shown)
+    assert means(shown) == {2: 12.0, 4: 24.0, 6: 26.0}
+
+
+def test_so_do_evaluations_that_are_read_at_once_or_by_a_process_that_was_begun_again(run: Run) -> None:
+    run.evaluate(1, 0, 2, 4)
+    run.evaluate(2, 2, 4)
+    shown = Shown()
+    run.feed(shown)
+    assert means(shown) == {0: 10.0, 2: 22.0, 4: 24.0}
+    begun_again = tracked_run(run.path, NamedRun.of_folder(run.path), NAME)
+    assert (begun_again.next_version, begun_again.next_step, begun_again.given_lines) == (5, 0, 5)
+    later = Shown()
+    run.feed(later)
+    assert means(later) == {}
+
+
+def test_what_was_scored_of_a_checkpoint_is_none_of_the_run(run: Run) -> None:
+    """`rljob evaluate --out` may have been given the run's own file."""
+    run.append(evaluations.FILE, {"time": 1.0, "version": None, "checkpoint": "/policy", "eval/dev/mean@4": 0.5})
+    run.evaluate(1, 2)
+    shown = Shown()
+    run.feed(shown)
+    assert means(shown) == {2: 12.0}
 
 
 def test_samples_wait_for_their_step(run: Run) -> None:
@@ -163,7 +237,7 @@ def test_numbers_without_a_group_are_of_the_step() -> None:
         "policy/entropy": 2,
         "x/y": float("nan"),
     }
-    assert figures_of(line) == {"step/loss": 0.5, "policy/entropy": 2.0}
+    assert figures_of(line, "step") == {"step/loss": 0.5, "policy/entropy": 2.0}
 
 
 def test_a_line_is_read_when_it_is_whole_and_left_out_where_it_was_torn(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from rljob_api.names import RolloutId
 from rljob_workers.telemetry.sample_logs import GenerationLog
 from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
+from rljob_workers.tensors.packed import RowExtra, pack_rows
 from rljob_workers.training.reporting import GenerationSampler, places_to_log
 from rljob_workers.transfer_queue.types import Batch
 from tests.unit.training.batches import make_batch
@@ -82,4 +84,20 @@ def test_a_line_states_all_that_is_known_of_a_sample(tmp_path: Path) -> None:
         ],
         "turns": [],
     }
+    assert "label" not in second
     assert (second["index"], second["response"], second["valid"], second["advantage"]) == (1, "q", False, 0.0)
+
+
+def test_a_line_has_label_and_parts_of_the_reward_as_its_row_carries_them(tmp_path: Path) -> None:
+    batch, log = trained_batch(), GenerationLog(tmp_path)
+    carried = [
+        RowExtra({"reward/digit": 0.5, "reward/judge/score": 7.0, "rollout/turns": 2.0}, {"label": "xyz"}),
+        RowExtra(),
+    ]
+    columns = {**batch.columns, Column.EXTRA: pack_rows(carried)}
+    retained = GenerationSampler(log, decode, per_rollout=2, num_slices=1, samples_per_prompt=2)
+    retained.add(RolloutId(4), 1, 0, replace(batch, columns=columns))
+    first, second = [json.loads(line) for line in (tmp_path / FILE).read_text().splitlines()]
+    log.close()
+    assert (first["label"], first["rewardParts"]) == ("xyz", {"digit": 0.5, "judge/score": 7.0})
+    assert not {"label", "rewardParts"} & second.keys()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from types import MappingProxyType
+from typing import Any
 
 import torch
 
+from rljob_api.base import without_middle
 from rljob_workers.data.prompts import Prompt
 from rljob_workers.engines.base import FINISH_CODES, FinishReason
 from rljob_workers.estimators import JobEstimator, has_variance
@@ -16,7 +19,7 @@ from rljob_workers.rewards.base import Answer, SettledScore
 from rljob_workers.rollout.trajectory import LostSample, Trajectory, place_of
 from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
-from rljob_workers.tensors.packed import Fact, RowExtra, pack_rows
+from rljob_workers.tensors.packed import LABEL, Fact, RowExtra, pack_rows
 from rljob_workers.transfer_queue.types import GroupRows, Ticket
 
 GREEDY_REWARD = "greedy_reward"
@@ -127,9 +130,22 @@ def _group_metrics(baseline: float | None, num_rows: int) -> list[dict[str, floa
     return [first, *({} for _ in range(num_rows - 1))]
 
 
+LABEL_CHARACTERS = 1000
+"""Of a label that goes with every row of its group, to be shown: a file of tests may be one."""
+
+
 def _facts(prompt: Prompt) -> dict[str, Fact]:
-    """Where the row comes from."""
-    return {name: value for name, value in (("dataset", prompt.dataset), ("source", prompt.source)) if value}
+    """Where the row comes from, and what was right."""
+    facts = (("dataset", prompt.dataset), ("source", prompt.source), (LABEL, _label_text(prompt.label)))
+    return {name: value for name, value in facts if value}
+
+
+def _label_text(label: Any) -> str:  # noqa: ANN401 - a label is what the user wrote
+    """Empty where there is none. Half a surrogate pair, which no pack takes, is a question mark."""
+    if label is None:
+        return ""
+    text = label if isinstance(label, str) else json.dumps(label, ensure_ascii=False, default=str, skipkeys=True)
+    return without_middle(text, LABEL_CHARACTERS).encode(errors="replace").decode()
 
 
 def _masked(prompt: Prompt) -> Trajectory:

@@ -7,8 +7,8 @@ durable before the checkpoint that contains the training.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -144,6 +144,10 @@ class LoggedTurn:
     text: str
 
 
+_OPTIONAL = frozenset(("draws", "label", "reward_parts"))
+"""Not in the line of a sample that has none."""
+
+
 @dataclass(frozen=True, slots=True)
 class LoggedGeneration:
     """One sample."""
@@ -168,11 +172,17 @@ class LoggedGeneration:
     """Of a response that tools wrote into; of another one none."""
     draws: DrawsOfGroup | None = None
     """None where no filter has seen its group."""
+    label: str | None = None
+    """None where the prompt has none."""
+    reward_parts: Mapping[str, float] = field(default_factory=dict)
+    """What rewards measured of it, by the names below reward/; none where the reward is a single number."""
 
     def line(self) -> bytes:
         """The sample as a JSON line; a long text is without its middle."""
-        fields = {to_camel(name): value for name, value in asdict(self).items() if name != "draws"}
+        fields = {to_camel(name): value for name, value in asdict(self).items() if name not in _OPTIONAL}
         fields |= {} if self.draws is None else self.draws.fields()
+        fields |= {} if self.label is None else {"label": self.label}
+        fields |= {"rewardParts": dict(self.reward_parts)} if self.reward_parts else {}
         fields |= {"prompt": _bounded(self.prompt), "response": _bounded(self.response)}
         fields["turns"] = [{**asdict(turn), "text": _bounded(turn.text)} for turn in self.turns]
         return orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)

@@ -67,6 +67,10 @@ DRAWN_FOR = "drawn_for"
 """Fact of rows in jobs with `rollout.order: Swap`: the rollout that their group was begun for."""
 
 
+LABEL = "label"
+"""Fact of rows whose prompt has one: what it is as a text, for people."""
+
+
 class CorruptPack(Exception):
     """Bytes that `pack` did not write; the message says what is wrong with them."""
 

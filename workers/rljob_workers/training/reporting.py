@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from rljob_api.metric_names import OF_REWARDS
 from rljob_api.names import RolloutId, partition_name
 from rljob_api.roles import audit_file
 from rljob_workers.dcs.membership.session import RankSession
@@ -33,7 +34,7 @@ from rljob_workers.telemetry.sample_logs import (
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
-from rljob_workers.tensors.packed import draws_of, unpack
+from rljob_workers.tensors.packed import LABEL, RowExtra, draws_of, unpack
 from rljob_workers.training.step_metrics import FACTS, RolloutTally
 from rljob_workers.transfer_queue.dataset import TrainingSlice
 from rljob_workers.transfer_queue.types import Batch
@@ -80,6 +81,7 @@ class GenerationSampler:
         for number, place in enumerate(places):
             of_rows = Column.ROW_ADVANTAGES in columns
             advantages = columns[Column.ROW_ADVANTAGES if of_rows else Column.ADVANTAGES].row(place)
+            extra = _extra_of(columns, place)
             yield LoggedGeneration(
                 rollout=rollout_id,
                 epoch=epoch,
@@ -97,15 +99,31 @@ class GenerationSampler:
                 turns=turns_of(
                     columns[Column.LOSS_MASKS].row(place).tolist(), rows[number][cuts[number] :], self._decode
                 ),
-                draws=_draws_of_row(columns, place),
+                draws=_draws_of_row(extra),
+                label=_label_of_row(extra),
+                reward_parts=_reward_parts_of_row(extra),
             )
 
 
-def _draws_of_row(columns: Mapping[str, Jagged], place: int) -> DrawsOfGroup | None:
-    if Column.EXTRA not in columns:  # of a release before it
-        return None
-    found = draws_of(unpack(columns[Column.EXTRA].row(place).numpy().tobytes()).facts)
+def _extra_of(columns: Mapping[str, Jagged], place: int) -> RowExtra:
+    """Of a row; that of a release before has none."""
+    return unpack(columns[Column.EXTRA].row(place).numpy().tobytes()) if Column.EXTRA in columns else RowExtra()
+
+
+def _draws_of_row(extra: RowExtra) -> DrawsOfGroup | None:
+    found = draws_of(extra.facts)
     return None if found is None else DrawsOfGroup(*found)
+
+
+def _label_of_row(extra: RowExtra) -> str | None:
+    label = extra.facts.get(LABEL)
+    return None if label is None else str(label)
+
+
+def _reward_parts_of_row(extra: RowExtra) -> dict[str, float]:
+    return {
+        name.removeprefix(OF_REWARDS): value for name, value in extra.metrics.items() if name.startswith(OF_REWARDS)
+    }
 
 
 def _draws_of(facts: torch.Tensor) -> list[DrawsOfGroup | None]:

@@ -1,8 +1,9 @@
-"""What trackers read on a cluster: steps and events of the job, as lines of files in the coordinator's run folder.
+"""What trackers read on a cluster: steps, evaluations and events, as lines of files in the coordinator's run folder.
 
 `serving` follows the coordinator's events with it, in a thread of its own, so that a slow volume delays no beat. The
 pods of trackers have the volume and no token: they see these files, and nothing of the coordinator. A process that is
-killed, and a new coordinator, write on where the files end: no step of an epoch and no event is there twice.
+killed, and a new coordinator, write on where the files end: no step of an epoch, no evaluation and no event is there
+twice.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from rljob_api import evaluations
 from rljob_api.cluster import RUN_NAME_FILE, TRACKERS_FOLDER
+from rljob_api.evaluations import evaluation_line
 from rljob_api.spec import RLJob
 from rljob_api.times import timestamp
 from rljob_api.wire.identity import Endpoints
@@ -37,6 +40,8 @@ class WrittenRecord:
         self._folder = folder
         self._last_step = (0, -1)
         """Epoch and step of the last line of metrics.jsonl."""
+        self._evaluations: set[tuple[float, int]] = set()
+        """Time and version of the last lines of evaluations.jsonl."""
         self._events: set[tuple[int, int, str]] = set()
         """Epoch, id and time of the last lines of events.jsonl."""
 
@@ -51,13 +56,17 @@ class WrittenRecord:
             beside.replace(name)
         for line in _tail(self._folder / METRICS):
             self._last_step = (int(line["epoch"]), int(line["step"]))
+        found = evaluations.of_run(_tail(self._folder / evaluations.FILE))
+        self._evaluations = {(float(line["time"]), int(line["version"])) for line in found}
         lines = _tail(self._folder / EVENTS)[-MAX_EVENTS:]
         self._events = {(int(line["epoch"]), int(line["id"]), str(line["time"])) for line in lines}
 
     def write(self, events: Iterable[CoordinatorEvent]) -> None:
         """Those that are not written yet. An epoch is above those before it, also over jobs, and its steps ascend."""
         for event in events:
-            line = step_line(event, None)
+            line, found = step_line(event, None), evaluation_line(event)
+            if found is not None:
+                self._write_evaluation(event, found)
             if line is not None:
                 self._write_step(event, line)
             elif event.kind not in _PROGRESS:
@@ -68,6 +77,12 @@ class WrittenRecord:
         if place > self._last_step:
             _append(self._folder / METRICS, line)
             self._last_step = place
+
+    def _write_evaluation(self, event: CoordinatorEvent, line: Mapping[str, object]) -> None:
+        key = (event.at, int(str(line["version"])))
+        if key not in self._evaluations:
+            _append(self._folder / evaluations.FILE, line)
+            self._evaluations.add(key)
 
     def _write_event(self, event: CoordinatorEvent) -> None:
         at = timestamp(event.at)

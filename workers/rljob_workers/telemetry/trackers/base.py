@@ -1,4 +1,4 @@
-"""What a tracker is to the feed: a run that goes on, figures by step, events and samples."""
+"""What a tracker is to the feed: a run that goes on, figures by step and by version, events and samples."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ class TrackedRun:
     """For the tracker's own files; it is there."""
     next_step: int
     """From which on steps come."""
+    next_version: int
+    """From which on evaluations of versions come."""
     given_lines: int
     """Of all kinds, that earlier processes have given; 0 for a run that begins."""
 
@@ -38,6 +40,7 @@ class Tracker(ABC):
     """One run at one tracker. Of one thread; every call may take as long as it likes, since no one waits for it.
 
     for each line of metrics: forget(step) if it or a later one was given before; then step(...)
+    for each evaluation: forget_evaluations(version) likewise; then evaluation(...)
     flush(); the cursor is written; ...; close()
     """
 
@@ -48,6 +51,14 @@ class Tracker(ABC):
     @abstractmethod
     def step(self, step: int, figures: Mapping[str, float]) -> None:
         """Of a trained step, by the names of docs/metrics.md, and `step/NAME` for what has no group."""
+
+    @abstractmethod
+    def forget_evaluations(self, version: int) -> None:
+        """Evaluations of `version` and later ones will be given again, as steps are in `forget`, which leaves them."""
+
+    @abstractmethod
+    def evaluation(self, version: int, figures: Mapping[str, float]) -> None:
+        """Of a version, however many steps were given since: its figures and `evaluation/NAME`, by the version."""
 
     @abstractmethod
     def samples(self, step: int, samples: Sequence[Line]) -> None:

@@ -1,4 +1,4 @@
-"""Gives a tracker what a run has written, from where it stopped last: metrics, events and samples.
+"""Gives a tracker what a run has written, from where it stopped last: metrics, evaluations, events and samples.
 
 The cursor is written after the tracker has flushed, so that a process that dies gives some lines twice and none never.
 Called by the process of a tracker; reads the run folder, and writes its cursor there and nothing else.
@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from rljob_api import generations
+from rljob_api import evaluations, generations
 from rljob_api.cluster import TRACKERS_FOLDER
 from rljob_api.spec import Tracker as TrackerName
 from rljob_workers.telemetry.trackers.base import TrackedRun, Tracker
@@ -30,11 +30,19 @@ class Cursor(BaseModel):
     """`trackers/NAME.json`."""
 
     metrics: Place = Place()
+    evaluations: Place = Place()
     events: Place = Place()
     samples: Place = Place()
     last_step: int = -1
     """The last one that was given; -1: none was."""
     last_epoch: int = 0
+    last_version: int = -1
+    """The last one whose evaluation was given; -1: none was."""
+
+    @property
+    def lines(self) -> int:
+        """Of all kinds."""
+        return sum(place.lines for place in (self.metrics, self.evaluations, self.events, self.samples))
 
     @classmethod
     def read(cls, file: Path) -> Cursor:
@@ -85,18 +93,19 @@ def tracked_run(run: Path, named: NamedRun, name: TrackerName) -> TrackedRun:
         config=named.spec,
         folder=folder,
         next_step=cursor.last_step + 1,
-        given_lines=cursor.metrics.lines + cursor.events.lines + cursor.samples.lines,
+        next_version=cursor.last_version + 1,
+        given_lines=cursor.lines,
     )
 
 
-def figures_of(line: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a line of metrics.jsonl by group and name; what is not finite is left out."""
+def figures_of(line: Mapping[str, Any], group: str) -> dict[str, float]:
+    """The numbers of a line by group and name, those without one in `group`; what is not finite is left out."""
     numbers = {name: value for name, value in line.items() if isinstance(value, int | float) and name not in _NO_FIGURE}
-    named = {name if "/" in name else f"step/{name}": float(value) for name, value in numbers.items()}
+    named = {name if "/" in name else f"{group}/{name}": float(value) for name, value in numbers.items()}
     return {name: value for name, value in named.items() if math.isfinite(value)}
 
 
-_NO_FIGURE = frozenset(("time", "step", "restates"))
+_NO_FIGURE = frozenset(("time", "step", "version", "restates"))
 
 
 class Feed:
@@ -113,6 +122,7 @@ class Feed:
         before = self._cursor
         after = before.model_copy()
         self._give_steps(after)
+        self._give_evaluations(after)
         self._give_samples(after)
         lines, after.events = read_on(self._run / "events.jsonl", before.events)
         if lines:
@@ -130,8 +140,17 @@ class Feed:
             step = int(line["step"])
             if step <= cursor.last_step:
                 self._tracker.forget(step)
-            self._tracker.step(step, figures_of(line))
+            self._tracker.step(step, figures_of(line, "step"))
             cursor.last_step, cursor.last_epoch = step, int(line["epoch"])
+
+    def _give_evaluations(self, cursor: Cursor) -> None:
+        lines, cursor.evaluations = read_on(self._run / evaluations.FILE, cursor.evaluations)
+        for line in evaluations.of_run(line for line, _ in lines):
+            version = int(line["version"])
+            if version <= cursor.last_version:
+                self._tracker.forget_evaluations(version)
+            self._tracker.evaluation(version, figures_of(line, "evaluation"))
+            cursor.last_version = version
 
     def _give_samples(self, cursor: Cursor) -> None:
         """Those of a step that was not given yet wait for it: it may take an earlier one of its number back."""

@@ -1,7 +1,8 @@
 """TensorBoard: event files in the run folder, written by its own package. No network.
 
 Steps that come again replace the earlier ones: a session start at a step has TensorBoard forget what it has of that
-step and later ones. Events and configuration lie in a folder of their own, where no restart takes them back.
+step and later ones. Evaluations, by version, and events and configuration lie in folders of their own, where no
+restart of the steps takes them back.
 """
 
 from __future__ import annotations
@@ -64,14 +65,19 @@ def text_value(tag: str, text: str) -> Summary.Value:
 
 
 class TensorBoardFiles(Tracker):
-    """`metrics` and `samples` by step, `events` by number, each a run of TensorBoard's."""
+    """`metrics` and `samples` by step, `evaluations` by version, `events` by number, each a run of TensorBoard's."""
 
     def __init__(self, run: TrackedRun) -> None:
         self._metrics = EventFile(run.folder / "metrics")
         self._samples = EventFile(run.folder / "samples")
         self._events = EventFile(run.folder / "events")
+        self._folder_of_evaluations = run.folder / "evaluations"
+        self._evaluations: EventFile | None = None
+        """Once there is one: a job that evaluates nothing has no such run."""
         if run.given_lines:  # a process that died may have given more than its cursor says
             self.forget(run.next_step)
+            if self._folder_of_evaluations.exists():
+                self.forget_evaluations(run.next_version)
         else:
             config = json.dumps(run.config, indent=1)
             self._events.write(0, iter([text_value("config", _quoted(config))]))
@@ -86,6 +92,15 @@ class TensorBoardFiles(Tracker):
         values = (Summary.Value(tag=name, simple_value=value) for name, value in figures.items())
         self._metrics.write(step, values)
 
+    def forget_evaluations(self, version: int) -> None:
+        """See the base."""
+        self._file_of_evaluations().begin_at(version)
+
+    def evaluation(self, version: int, figures: Mapping[str, float]) -> None:
+        """See the base."""
+        values = (Summary.Value(tag=name, simple_value=value) for name, value in figures.items())
+        self._file_of_evaluations().write(version, values)
+
     def samples(self, step: int, samples: Sequence[Line]) -> None:
         """See the base."""
         values = (text_value(f"sample/{place}", _of_sample(line)) for place, line in enumerate(samples))
@@ -99,13 +114,21 @@ class TensorBoardFiles(Tracker):
 
     def flush(self) -> None:
         """See the base."""
-        for file in (self._metrics, self._samples, self._events):
+        for file in self._files():
             file.flush()
 
     def close(self) -> None:
         """See the base."""
-        for file in (self._metrics, self._samples, self._events):
+        for file in self._files():
             file.close()
+
+    def _files(self) -> list[EventFile]:
+        return [self._metrics, self._samples, self._events, *([] if self._evaluations is None else [self._evaluations])]
+
+    def _file_of_evaluations(self) -> EventFile:
+        if self._evaluations is None:
+            self._evaluations = EventFile(self._folder_of_evaluations)
+        return self._evaluations
 
 
 def _of_sample(line: Line) -> str:

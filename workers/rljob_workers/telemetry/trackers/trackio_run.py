@@ -1,7 +1,7 @@
 """Trackio: a run in its database on this machine (`TRACKIO_DIR`), or at the Space or server that its variables name.
 
-Steps that come again replace the earlier ones in the database of this machine: their rows are deleted. A Space or a
-server has both, of which the later one has the higher `step/epoch`.
+Steps and evaluations that come again replace the earlier ones in the database of this machine: their rows are deleted.
+A Space or a server has both, of which the later one has the higher `step/epoch` or `evaluation/epoch`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from rljob_workers.telemetry.trackers.base import Line, TrackedRun, Tracker
 PROJECT = "TRACKIO_PROJECT"
 COLUMNS = ("epoch", "reward", "prompt", "response", "responseTokens", "finishReason", "advantage")
 """Of a table of samples."""
+_EVALUATIONS = """json_type(CAST(metrics AS TEXT), '$."evaluation/epoch"') IS NOT NULL"""
+_STEPS = f"NOT ({_EVALUATIONS})"
+"""Rows of both have a number in the column `step`."""
 
 
 class TrackioRun(Tracker):
@@ -28,18 +31,25 @@ class TrackioRun(Tracker):
         self._tracked = run
         self._project = os.environ.get(PROJECT) or "rljob"
         if run.given_lines:  # a process that died may have given more than its cursor says
-            self._delete_from(run.next_step)
+            self._delete(_STEPS, run.next_step)
+            self._delete(_EVALUATIONS, run.next_version)
         self._run = self._open()
 
     def forget(self, step: int) -> None:
         """See the base."""
-        self._run.finish()
-        self._delete_from(step)
-        self._run = self._open()
+        self._give_again(_STEPS, step)
 
     def step(self, step: int, figures: Mapping[str, float]) -> None:
         """See the base."""
         self._run.log(dict(figures), step=step)
+
+    def forget_evaluations(self, version: int) -> None:
+        """See the base."""
+        self._give_again(_EVALUATIONS, version)
+
+    def evaluation(self, version: int, figures: Mapping[str, float]) -> None:
+        """See the base. Its step is the version."""
+        self._run.log(dict(figures), step=version)
 
     def samples(self, step: int, samples: Sequence[Line]) -> None:
         """See the base."""
@@ -72,9 +82,15 @@ class TrackioRun(Tracker):
             auto_log_cpu=False,
         )
 
-    def _delete_from(self, step: int) -> None:
+    def _give_again(self, rows: str, step: int) -> None:
+        self._run.finish()
+        self._delete(rows, step)
+        self._run = self._open()
+
+    def _delete(self, rows: str, step: int) -> None:
         file = SQLiteStorage.get_project_db_path(self._project)
         if not file.exists():
             return
         with closing(sqlite3.connect(file, timeout=30.0)) as database, database:
-            database.execute("DELETE FROM metrics WHERE run_name = ? AND step >= ?", (self._tracked.id, step))
+            statement = f"DELETE FROM metrics WHERE run_name = ? AND step >= ? AND {rows}"  # noqa: S608 - one of ours
+            database.execute(statement, (self._tracked.id, step))

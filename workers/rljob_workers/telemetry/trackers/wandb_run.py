@@ -1,7 +1,8 @@
 """Weights & Biases: one run by its id, online where there is a key and its server answers, and offline elsewhere.
 
 Its history only grows, so that steps that come again are further rows: the x axis is `step`, and of two rows of a step
-the later one has the higher `step/epoch`. What is offline lies in the run folder, for `wandb sync`.
+the later one has the higher `step/epoch`. That of an evaluation is `evaluation/version`, and its row comes when it is
+over, after rows of later steps. What is offline lies in the run folder, for `wandb sync`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ SERVER = "https://api.wandb.ai"
 CONNECT_SECONDS = 5.0
 """A server that does not take a connection within it is not there: the run is offline."""
 _SAMPLES = ("step", "epoch", "reward", "prompt", "response", "responseTokens", "finishReason", "advantage")
+_VERSION = "evaluation/version"
 _EVENTS = ("time", "reason", "role", "scope", "message")
 
 
@@ -43,6 +45,9 @@ class WandbRun(Tracker):
         """Of the next row. It grows over processes: a part that was offline is sent into the same run."""
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
+        self._run.define_metric(_VERSION)
+        self._by_version: set[str] = set()
+        """Figures whose axis is defined to be the version."""
 
     def forget(self, step: int) -> None:
         """See the base: it cannot."""
@@ -50,6 +55,16 @@ class WandbRun(Tracker):
     def step(self, step: int, figures: Mapping[str, float]) -> None:
         """See the base."""
         self._log({"step": step, **figures})
+
+    def forget_evaluations(self, version: int) -> None:
+        """See the base: it cannot."""
+
+    def evaluation(self, version: int, figures: Mapping[str, float]) -> None:
+        """See the base."""
+        for name in figures.keys() - self._by_version:  # by name, which goes before the pattern of all
+            self._run.define_metric(name, step_metric=_VERSION)
+            self._by_version.add(name)
+        self._log({_VERSION: version, **figures})
 
     def samples(self, step: int, samples: Sequence[Line]) -> None:
         """See the base."""
