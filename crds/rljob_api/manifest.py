@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Hashable, Iterator
@@ -163,7 +164,8 @@ def resolve_paths(job: RLJob, folder: Path) -> RLJob:
     def absolute(path: str, kind: RepoKind) -> str:
         if is_hub_name(path):
             return _cached(path, kind)
-        return str((folder / Path(path).expanduser()).resolve())
+        # Of pathlib's, loops of links and users who are not known raise.
+        return os.path.realpath(folder / os.path.expanduser(path))  # noqa: PTH111
 
     return _with_paths(job, absolute)
 

@@ -108,7 +108,7 @@ def render(file: Path, *, overrides: tuple[str, ...], kubernetes: bool, config: 
 
 def _with_interval(text: str, job: RLJob, folder: Path) -> str:
     """Says beside `everySteps: null` which number that is; a comment, so that the text means the same job."""
-    with suppress(ValueError):  # the model lies elsewhere
+    with suppress(ValueError, OSError):  # the model lies elsewhere
         steps = checkpoint_interval(resolve_paths(job, folder).spec)
         return text.replace("    everySteps: null\n", f"    everySteps: null # {steps}, by the model's size\n")
     return text

@@ -51,7 +51,7 @@ def label_problem(label: Any, kinds: Collection[str]) -> str | None:  # noqa: AN
         return "is null, and the reward compares with it. Write a label, or remove the row."
     if isinstance(answer, list) and answer and set(kinds) == {_WITH_SEVERAL}:
         return next((wrong for wrong in (label_problem(each, kinds) for each in answer) if wrong), None)
-    if not isinstance(answer, str | int | float):
+    if isinstance(answer, dict | list | tuple | bytes):  # others have a text, such as dates and decimals of columns
         kind = "object" if isinstance(answer, dict) else type(answer).__name__
         named = " and ".join(sorted(kinds))
         return f"is of type {kind}, and the reward {named} compares with a text. Give a text or a number."

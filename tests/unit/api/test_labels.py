@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -17,6 +18,13 @@ EMPTY = "is empty, and the reward compares with it. Write a label, or remove the
     [
         pytest.param("12", ["exactMatch"], None, id="a text"),
         pytest.param(12, ["mathVerify"], None, id="a number"),
+        pytest.param(Decimal("1.5"), ["exactMatch"], None, id="a decimal of a column"),
+        pytest.param(
+            b"12",
+            ["exactMatch"],
+            "is of type bytes, and the reward exactMatch compares with a text. Give a text or a number.",
+            id="bytes",
+        ),
         pytest.param({"answer": "12", "more": 1}, ["exactMatch"], None, id="an answer with more beside it"),
         pytest.param(None, ["exactMatch"], NULL, id="null"),
         pytest.param(float("nan"), ["exactMatch"], NULL, id="not a number, as pandas writes null"),

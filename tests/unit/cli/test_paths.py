@@ -236,6 +236,15 @@ def test_a_loop_is_a_sentence_of_every_command_beside_the_others(command: list[s
     assert sentences == ["spec.rollout.batchSize", "spec.data.prompts"]
 
 
+@pytest.mark.parametrize("text", ["a", "a/b", "n" * 300, "~not-a-user-here/a", "a\0b"])
+def test_a_manifest_is_rendered_whatever_its_paths_name(text: str, tmp_path: Path) -> None:
+    a_loop(tmp_path)
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(changed({"spec.model": {"path": text}})))
+    done = CliRunner().invoke(cli, ["render", str(tmp_path / "job.yaml")])
+    assert done.exit_code == 0, done.output
+    assert yaml.safe_load(done.output)["spec"]["model"]["path"] == text
+
+
 def test_a_file_that_vanishes_between_two_looks_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(changed({})))
 
