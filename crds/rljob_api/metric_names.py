@@ -56,6 +56,7 @@ _OF_STEPS: Mapping[tuple[Needs, ...], tuple[str, ...]] = {
         "response_length/max",
         "response_length/truncated_share",
         "samples/invalid_share",
+        "samples/learnt_share",
         "samples/drawn_share",
         "staleness/mean",
         "staleness/max",

@@ -141,6 +141,26 @@ class Measured(WireModel):
     """Recorded version -> its folder."""
 
 
+class StepRow(WireModel):
+    """Steps without a gap."""
+
+    first: int
+    last: int
+
+
+class Health(WireModel):
+    """What the job's steps have shown to be wrong with it."""
+
+    rows: dict[str, StepRow] = {}
+    """Trouble -> the last steps, all of which show it."""
+    told: dict[str, int] = {}
+    """Trouble -> the step after which it was reported."""
+    came: list[str] = []
+    """Metrics of stopWhen and keepBest that some step or evaluation has reported."""
+    first_mismatches: dict[int, float] = {}
+    """Step -> mismatch/kl, of the first ones that have it."""
+
+
 class CheckpointRecord(WireModel):
     """The record, as in the control Redis and in `record.json` beside the folders."""
 
@@ -154,3 +174,5 @@ class CheckpointRecord(WireModel):
     """As it was with this record; None where nothing of the job goes by values."""
     best: BestCheckpoint | None = None
     """Which checkpoint keepBest keeps, as of this record."""
+    health: Health | None = None
+    """As it was with this record; None where no step has shown anything."""

@@ -114,6 +114,13 @@ REPORTED: Mapping[str, Reason] = {
     EventKind.GRADIENT_SPIKE: Reason.GRADIENT_SPIKE,
     EventKind.TEMPLATE_NOT_SAVED: Reason.TEMPLATE_NOT_SAVED,
     EventKind.REWARD_RETRIED: Reason.REWARD_RETRIED,
+    EventKind.NOTHING_LEARNT: Reason.NOTHING_LEARNT,
+    EventKind.NO_VARIANCE: Reason.NO_VARIANCE,
+    EventKind.ENTROPY_COLLAPSED: Reason.ENTROPY_COLLAPSED,
+    EventKind.NO_GRADIENT: Reason.NO_GRADIENT,
+    EventKind.ALL_CUT_OFF: Reason.ALL_CUT_OFF,
+    EventKind.MISMATCH_RISING: Reason.MISMATCH_RISING,
+    EventKind.METRIC_MISSING: Reason.METRIC_MISSING,
 }
 """The others are progress, or something is decided on them, and that decision has an event."""
 

@@ -104,6 +104,20 @@ class Reason(StrEnum):
     """The actor cannot read data.chatTemplate.file, so that checkpoints have the tokenizer's own template."""
     REWARD_RETRIED = "RewardRetried"
     """A reward has failed for answers and was asked again for them; emitted once for a reward and an epoch."""
+    NOTHING_LEARNT = "NothingLearnt"
+    """Steps in a row have left every sample out of the loss: a filter, cut-off answers, groups without variance."""
+    NO_VARIANCE = "NoVariance"
+    """In steps in a row all samples of every prompt had one reward: rewards teach nothing."""
+    ENTROPY_COLLAPSED = "EntropyCollapsed"
+    """In steps in a row the policy always gave the same answer, and not the right one."""
+    NO_GRADIENT = "NoGradient"
+    """Steps in a row had a gradient of 0, and rewards that differ."""
+    ALL_CUT_OFF = "AllCutOff"
+    """In steps in a row every answer was cut off, and none had a reward above 0."""
+    MISMATCH_RISING = "MismatchRising"
+    """In steps in a row engine and trainer differed far more than in the first ones."""
+    METRIC_MISSING = "MetricMissing"
+    """What spec.stopWhen or checkpoint.keepBest goes by was not reported."""
     CONTROL_STATE_LOST = "ControlStateLost"
     """The control state came back without its tail."""
     EPOCH_TAKEN = "EpochTaken"
@@ -178,6 +192,20 @@ class Reason(StrEnum):
     """All rollouts are trained and the last checkpoint is recorded."""
     STOP_CONDITION_MET = "StopConditionMet"
     """spec.stopWhen holds, and the checkpoint of that version is recorded."""
+
+
+TROUBLES = frozenset(
+    {
+        Reason.NOTHING_LEARNT,
+        Reason.NO_VARIANCE,
+        Reason.ENTROPY_COLLAPSED,
+        Reason.NO_GRADIENT,
+        Reason.ALL_CUT_OFF,
+        Reason.MISMATCH_RISING,
+        Reason.METRIC_MISSING,
+    }
+)
+"""What the steps of a job have shown: a job that succeeds names them at its end."""
 
 
 LONGEST_MESSAGE = 4096

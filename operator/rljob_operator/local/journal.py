@@ -19,6 +19,7 @@ from rljob_api.wire.step_line import step_line
 from rljob_operator.core import Decision, Event
 from rljob_operator.core.conditions import terminal
 from rljob_operator.core.notices import reported
+from rljob_operator.core.reasons import TROUBLES
 from rljob_operator.local.run_record import append_line, read_lines, replace_file
 from rljob_operator.local.view import View
 
@@ -36,7 +37,7 @@ def merge_timeline(run: Path) -> Path:
 
 
 REWARD_WINDOW = 10
-"""Steps whose rewards are averaged: a single step's reward is noise."""
+"""Steps whose rewards are averaged, of runs that are long enough: a single step's reward is noise."""
 
 
 def summary(run: Path, status: RLJobStatus, seconds: float, resume: str) -> dict[str, object]:
@@ -44,23 +45,33 @@ def summary(run: Path, status: RLJobStatus, seconds: float, resume: str) -> dict
     ended = terminal(status)
     steps = _steps(run)
     rewards = [float(line["reward"]) for line in steps]
+    window = max(1, min(REWARD_WINDOW, len(steps) // 2))  # no step is in both
     trained = sum(line["seconds"] for line in steps)
     return {
         "phase": status.phase,
         "reason": ended.reason if ended is not None else "Killed",
         "message": ended.message if ended is not None else "everything was killed on the second request to stop",
         "steps": len(steps),
-        "rewardFirst": _mean(rewards[:REWARD_WINDOW]),
-        "rewardLast": _mean(rewards[-REWARD_WINDOW:]),
+        "rewardFirst": _mean(rewards[:window]),
+        "rewardLast": _mean(rewards[-window:]),
+        "rewardSteps": window,
         "samplesPerSecond": sum(line["samples"] for line in steps) / trained if trained else None,
         "seconds": round(seconds, 1),
         "epoch": status.restart.epoch,
         "evaluation": "" if status.evaluation is None else status.evaluation.summary,
         "checkpoint": status.training.checkpoint,
         "globalRestarts": status.restart.global_restarts,
+        "troubles": _troubles(run),
         "out": str(run),
         "resume": "" if status.phase is Phase.SUCCEEDED else resume,
     }
+
+
+def _troubles(run: Path) -> list[dict[str, str]]:
+    """What the steps of the run have shown, before it was resumed as well: reason and message, each once."""
+    told = [(line["reason"], line["message"]) for line in read_lines(run / "events.jsonl")]
+    shown = dict.fromkeys(one for one in told if one[0] in TROUBLES)
+    return [{"reason": reason, "message": message} for reason, message in shown]
 
 
 def _steps(run: Path) -> list[dict[str, Any]]:

@@ -27,12 +27,14 @@ class StepRates:
         """Before the first step."""
         self._window: deque[Mapping[str, Any]] = deque(maxlen=WINDOW_STEPS + 1)
         self._first_rewards: list[float] = []
+        self._num_steps = 0
 
     def add(self, line: Mapping[str, Any]) -> None:
         """One more step. A new epoch is measured from its own first step, without the gap before it."""
         if self._window and self._window[-1]["epoch"] != line["epoch"]:
             self._window.clear()
         self._window.append(line)
+        self._num_steps += 1
         if len(self._first_rewards) < WINDOW_STEPS:
             self._first_rewards.append(line["reward"])
 
@@ -43,8 +45,8 @@ class StepRates:
 
     @property
     def first_reward(self) -> float | None:
-        """Mean of the first ten steps, once there are more than these."""
-        return fmean(self._first_rewards) if len(self._window) > WINDOW_STEPS else None
+        """Mean of the first ten steps, once none of them is one of the last ten."""
+        return fmean(self._first_rewards) if self._num_steps >= 2 * WINDOW_STEPS else None
 
     @property
     def samples_per_second(self) -> float | None:
@@ -142,11 +144,11 @@ def summary_rows(summary: Line) -> list[tuple[str, str]]:
     """The end of a run as names and values."""
     rows = []
     if summary["steps"]:
-        first, last = number(summary["rewardFirst"]), number(summary["rewardLast"])
         rows += [
-            ("reward", f"{first} -> {last} (means of the first and last ten steps)"),
+            ("reward", _rewards(summary)),
             ("steps", f"{summary['steps']}, {number(summary['samplesPerSecond'])} samples/s"),
         ]
+    rows += [("warning", event_text(trouble)) for trouble in summary["troubles"]]
     if summary["evaluation"]:
         rows.append(("evaluation", f"{summary['evaluation']} (mean rewards @ version)"))
     if summary["seconds"]:
@@ -160,6 +162,16 @@ def summary_rows(summary: Line) -> list[tuple[str, str]]:
     if summary["resume"]:
         rows.append(("resume with", str(summary["resume"])))
     return rows
+
+
+def _rewards(summary: Line) -> str:
+    """Of the beginning and the end, which share no step."""
+    first, last, window = number(summary["rewardFirst"]), number(summary["rewardLast"]), summary["rewardSteps"]
+    if summary["steps"] == 1:
+        return f"{last} (of the only step)"
+    if window == 1:
+        return f"{first} -> {last} (of the first and the last step)"
+    return f"{first} -> {last} (means of the first and last {window} steps)"
 
 
 def remaining(steps: int, pace: StepRates) -> str:

@@ -10,8 +10,17 @@ from rich.console import Console
 
 from rljob_api.manifest import load_manifest
 from rljob_api.status import Phase, PodStatus, RLJobStatus, RoleStatus
+from rljob_operator.local.journal import summary
 from rljob_operator.local.live_view import LiveView
-from rljob_operator.local.view import JsonView, PlainView, StepRates, clock_text, duration, make_view
+from rljob_operator.local.view import (
+    JsonView,
+    PlainView,
+    StepRates,
+    clock_text,
+    duration,
+    make_view,
+    summary_rows,
+)
 
 JOB = load_manifest(Path(__file__).parents[3] / "examples/quickstart.yaml")
 
@@ -27,8 +36,22 @@ def make_event(reason: str, message: str, scope: str | None = None) -> dict[str,
 
 
 def make_summary(message: str, phase: str = "Succeeded", resume: str = "") -> dict[str, Any]:
-    figures = {"steps": 240, "rewardFirst": 0.1, "rewardLast": 0.9, "samplesPerSecond": 7000.4, "seconds": 25.2}
-    ending = {"globalRestarts": 1, "evaluation": "", "checkpoint": 240, "out": "/runs/one", "resume": resume}
+    figures = {
+        "steps": 240,
+        "rewardFirst": 0.1,
+        "rewardLast": 0.9,
+        "rewardSteps": 10,
+        "samplesPerSecond": 7000.4,
+        "seconds": 25.2,
+    }
+    ending = {
+        "troubles": [],
+        "globalRestarts": 1,
+        "evaluation": "",
+        "checkpoint": 240,
+        "out": "/runs/one",
+        "resume": resume,
+    }
     return {"phase": phase, "message": message, **figures, **ending}
 
 
@@ -91,7 +114,7 @@ def test_why_it_ended_is_reported_once() -> None:
     plain.view.close(make_summary("all rollouts are trained"))
     assert plain.out.getvalue().count("all rollouts are trained") == 1
     assert plain.out.getvalue().endswith(
-        "  reward: 0.1 -> 0.9 (means of the first and last ten steps)\n  steps: 240, 7000 samples/s\n"
+        "  reward: 0.1 -> 0.9 (means of the first and last 10 steps)\n  steps: 240, 7000 samples/s\n"
         "  time: 25.2 s\n  restarts: 1 of the whole job\n  checkpoint: version 240\n  files: /runs/one\n"
     )
 
@@ -118,7 +141,7 @@ def test_the_table_fits_the_terminal_and_has_what_a_user_asks_for(width: int) ->
     assert max(len(line) for line in text.splitlines()) <= width
     for wanted in ("step 12/240", "3:48 left", "Running", "512", "at most 1 allowed", "RankExited of rollout (Global)"):
         assert wanted in text
-    assert "reward      0.1 -> 0.9 (means of the first and last ten steps)" in text
+    assert "reward      0.1 -> 0.9 (means of the first and last 10 steps)" in text
 
 
 def test_json_is_one_object_a_line_each_with_its_kind() -> None:
@@ -148,6 +171,50 @@ def test_the_pace_is_of_the_last_ten_steps() -> None:
     assert pace.samples_per_second == pytest.approx(1024)
     assert pace.reward == pytest.approx(0.245)
     assert pace.first_reward == pytest.approx(0.045)
+
+
+def test_the_first_rewards_are_shown_once_they_are_none_of_the_last() -> None:
+    pace = StepRates()
+    for step in range(20):
+        assert pace.first_reward is None
+        pace.add(make_step(step, at=step, reward=float(step >= 10)))
+    assert (pace.first_reward, pace.reward) == (0.0, 1.0)
+
+
+def rewards_of(rewards: list[float], folder: Path) -> str:
+    lines = [{**make_step(step, step, reward=reward), "seconds": 1.0} for step, reward in enumerate(rewards)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return dict(summary_rows(summary(folder, RLJobStatus(), 1.0, "")))["reward"]
+
+
+@pytest.mark.parametrize(
+    ("rewards", "text"),
+    [
+        pytest.param([0.25], "0.25 (of the only step)", id="one step"),
+        pytest.param([0.0, 1.0, 0.5], "0 -> 0.5 (of the first and the last step)", id="three"),
+        pytest.param([0.0] * 3 + [1.0] * 3, "0 -> 1 (means of the first and last 3 steps)", id="six"),
+        pytest.param([0.0] * 9 + [0.5] + [1.0] * 9, "0 -> 1 (means of the first and last 9 steps)", id="nineteen"),
+        pytest.param([0.0] * 10 + [0.5] + [1.0] * 10, "0 -> 1 (means of the first and last 10 steps)", id="more"),
+    ],
+)
+def test_first_and_last_rewards_share_no_step(rewards: list[float], text: str, tmp_path: Path) -> None:
+    assert rewards_of(rewards, tmp_path) == text
+
+
+def test_a_summary_names_what_the_steps_have_shown_once_each_and_before_a_resume_too(tmp_path: Path) -> None:
+    events = [
+        make_event("NoVariance", "steps 3 to 12: all alike"),
+        make_event("GradientSpike", "a step"),
+        make_event("Resumed", "epoch 2 begins"),
+        make_event("NoVariance", "steps 3 to 12: all alike"),
+        make_event("MetricMissing", "step 0 reports no reward/mine"),
+    ]
+    (tmp_path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    found = summary(tmp_path, RLJobStatus(), 1.0, "")
+    assert [row for row in summary_rows(found) if row[0] == "warning"] == [
+        ("warning", "NoVariance: steps 3 to 12: all alike"),
+        ("warning", "MetricMissing: step 0 reports no reward/mine"),
+    ]
 
 
 def test_a_new_epoch_is_measured_without_the_gap_before_it() -> None:

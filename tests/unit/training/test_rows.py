@@ -36,10 +36,14 @@ def make_result(loss: float, **metrics: float) -> OptimizerStepResult:
     return OptimizerStepResult(loss=loss, grad_norm=10 * loss, learning_rate=loss, totals=totals)
 
 
+def facts_of(batch: Batch, left_out: torch.Tensor | None = None, max_age: int | None = None) -> torch.Tensor:
+    return slice_facts(batch, LearntTokens(Truncated.KEEP, max_age).rows(batch), left_out, max_age)
+
+
 def test_facts_are_exact_for_the_largest_numbers_of_the_queue() -> None:
     rows, groups, oldest = [2**32 - 1, 0], [2**32 - 2, 1], [2**31 - 1, 0]
     batch = make_batch(groups, [0.1, -3.5], [4096, 0], rows=rows, oldest=oldest)
-    facts = slice_facts(batch)
+    facts = facts_of(batch)
     assert facts.dtype == torch.float64
     by_name = dict(zip(FACTS, facts.unbind(1), strict=True))
     assert by_name["row"].tolist() == rows
@@ -52,7 +56,7 @@ def test_facts_are_exact_for_the_largest_numbers_of_the_queue() -> None:
 def test_facts_report_what_a_row_is_worth() -> None:
     spans = [[(3, 0, 4)], [(1, 0, 2), (2, 2, 5), (3, 5, 6)]]
     batch = make_batch([0, 0], [1.0, 0.0], [4, 6], valid=[1, 0], finish_reasons=["stop", "length"], spans=spans)
-    by_name = dict(zip(FACTS, slice_facts(batch).unbind(1), strict=True))
+    by_name = dict(zip(FACTS, facts_of(batch).unbind(1), strict=True))
     assert by_name["valid"].tolist() == [1, 0]
     assert by_name["truncated"].tolist() == [0, 1]
     assert by_name["token_staleness"].tolist() == [0, 2 * 2 + 3 * 1], "of a row of train_3"
@@ -113,15 +117,15 @@ def seen(batch: Batch) -> list[tuple[int, float, int]]:
 
 
 def test_a_single_rank_gathers_its_own_rows() -> None:
-    facts = slice_facts(make_batch([0, 0], [0.0, 1.0], [1, 2]))
+    facts = facts_of(make_batch([0, 0], [0.0, 1.0], [1, 2]))
     (gathered,) = data_parallel(SingleRank()).gather(facts, "facts")
     torch.testing.assert_close(gathered, facts, rtol=0, atol=0, equal_nan=True)
 
 
 def test_a_rollout_is_summed_up_over_all_its_slices_and_steps() -> None:
     tally = RolloutTally()
-    tally.facts.append(slice_facts(make_batch([0, 0], [0.0, 1.0], [1, 2], oldest=[5, 4])))
-    tally.facts.append(slice_facts(make_batch([1, 1, 1], [1.0, 1.0, 0.0], [3, 4, 5], oldest=[3, 5, 5])))
+    tally.facts.append(facts_of(make_batch([0, 0], [0.0, 1.0], [1, 2], oldest=[5, 4])))
+    tally.facts.append(facts_of(make_batch([1, 1, 1], [1.0, 1.0, 0.0], [3, 4, 5], oldest=[3, 5, 5])))
     tally.add_step(make_result(0.25, kl=0.5, ratio=1.0))
     tally.add_step(make_result(0.75, kl=0.1))
     summary = tally.report(INCARNATION, RolloutId(5), 1.5, {"stage checkpoint": 0.5})
@@ -154,7 +158,7 @@ def test_groups_are_right_wrong_or_mixed() -> None:
     groups = [0, 0, 1, 1, 2, 2, 3, 3, 4]
     rewards = [1.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.5, 0.5, 1.0]
     batch = make_batch(groups, rewards, [1] * 9, valid=[1] * 8 + [0])
-    found = row_metrics(dict(zip(FACTS, slice_facts(batch).unbind(1), strict=True)), RolloutId(3))
+    found = row_metrics(dict(zip(FACTS, facts_of(batch).unbind(1), strict=True)), RolloutId(3))
     shares = {"all_right": 0.25, "all_wrong": 0.25, "mixed": 0.5, "no_variance": 0.75}
     assert {name: found[f"groups/{name}"] for name in shares} == shares, "the fifth group has no valid sample"
     assert found["reward/mean"] == 0.5
@@ -177,7 +181,7 @@ def test_the_kl_that_was_taken_off_is_a_mean_over_drawn_tokens(
     batch = make_batch([0, 0, 1], [0.0] * 3, [2, 1, 3], valid=valid, spans=spans)
     if sums is not None:
         batch = replace(batch, columns={**batch.columns, Column.REWARD_KL: Jagged.scalars(torch.tensor(sums))})
-    found = row_metrics(dict(zip(FACTS, slice_facts(batch).unbind(1), strict=True)), RolloutId(3))
+    found = row_metrics(dict(zip(FACTS, facts_of(batch).unbind(1), strict=True)), RolloutId(3))
     assert found.get("kl/in_reward") == expected
 
 
@@ -185,7 +189,7 @@ def test_a_rollout_is_worth_what_its_valid_samples_are() -> None:
     reasons = ["length", "length", "stop", "stop"]
     tally = RolloutTally()
     tally.facts.append(
-        slice_facts(make_batch([0] * 4, [1.0, 0.0, 0.5, 0.0], [1] * 4, valid=[1, 0, 1, 0], finish_reasons=reasons))
+        facts_of(make_batch([0] * 4, [1.0, 0.0, 0.5, 0.0], [1] * 4, valid=[1, 0, 1, 0], finish_reasons=reasons))
     )
     summary = tally.report(INCARNATION, RolloutId(5), 1.5, {"stage checkpoint": 0.5})
     assert (summary.samples, summary.reward) == (4, 0.75)
@@ -194,20 +198,40 @@ def test_a_rollout_is_worth_what_its_valid_samples_are() -> None:
 
 def test_a_step_reports_the_share_that_a_filter_leaves_out() -> None:
     batch = make_batch([0, 0, 1, 1], [1.0, 0.0] * 2, [1] * 4)
-    facts = slice_facts(batch, torch.tensor([True, False, False, False]))
+    facts = facts_of(batch, torch.tensor([True, False, False, False]))
     assert row_metrics(dict(zip(FACTS, facts.unbind(1), strict=True)), RolloutId(3))["samples/filtered_share"] == 0.25
-    without = row_metrics(dict(zip(FACTS, slice_facts(batch).unbind(1), strict=True)), RolloutId(3))
+    without = row_metrics(dict(zip(FACTS, facts_of(batch).unbind(1), strict=True)), RolloutId(3))
     assert "samples/filtered_share" not in without
+
+
+@pytest.mark.parametrize(
+    ("truncated", "left_out", "share"),
+    [
+        pytest.param(Truncated.KEEP, None, 0.75, id="all that have a score and a token"),
+        pytest.param(Truncated.MASK, None, 0.5, id="those that were cut off are masked"),
+        pytest.param(Truncated.MASK, [True, False, False, False], 0.25, id="and a filter leaves one more out"),
+        pytest.param(Truncated.MASK, [True, True, True, True], 0.0, id="or all"),
+    ],
+)
+def test_a_step_reports_the_share_that_is_learnt_from(
+    truncated: Truncated, left_out: list[bool] | None, share: float
+) -> None:
+    reasons = ["stop", "stop", "length", "stop"]
+    batch = make_batch([0] * 4, [1.0, 0.0, 0.5, 0.0], [1] * 4, valid=[1, 1, 1, 0], finish_reasons=reasons)
+    learnt = LearntTokens(truncated, None).rows(batch)
+    facts = slice_facts(batch, learnt, None if left_out is None else torch.tensor(left_out))
+    found = row_metrics(dict(zip(FACTS, facts.unbind(1), strict=True)), RolloutId(3))
+    assert found["samples/learnt_share"] == share
 
 
 def test_a_step_reports_how_often_its_groups_were_drawn() -> None:
     batch = make_batch([0, 0, 1, 1, 2, 2], [1.0, 0.0] * 3, [1] * 6)
     of_groups = [{DRAWS: 3, LAST_REFUSED: True}, {DRAWS: 1, LAST_REFUSED: False}, {}]  # the last before the filter
     extra = pack_rows([RowExtra(facts=facts) for facts in of_groups for _ in range(2)])
-    facts = slice_facts(replace(batch, columns={**batch.columns, Column.EXTRA: extra}))
+    facts = facts_of(replace(batch, columns={**batch.columns, Column.EXTRA: extra}))
     found = row_metrics(dict(zip(FACTS, facts.unbind(1), strict=True)), RolloutId(3))
     assert (found["groups/draws"], found["groups/last_draw_refused"]) == (2.0, 0.5)
-    without = row_metrics(dict(zip(FACTS, slice_facts(batch).unbind(1), strict=True)), RolloutId(3))
+    without = row_metrics(dict(zip(FACTS, facts_of(batch).unbind(1), strict=True)), RolloutId(3))
     assert "groups/draws" not in without
 
 
@@ -224,21 +248,21 @@ def test_tokens_that_are_too_old_are_context_alone() -> None:
     assert learnt(None) == learnt(3) == [[1] * 5, [1] * 3, [1, 0, 1, 1]]
     assert learnt(2) == [[0, 0, 1, 1, 1], [0] * 3, [1, 0, 1, 1]]
     assert learnt(0) == [[0, 0, 0, 1, 1], [0] * 3, [0, 0, 1, 1]]
-    by_name = dict(zip(FACTS, slice_facts(batch, None, 2).unbind(1), strict=True))
+    by_name = dict(zip(FACTS, facts_of(batch, None, 2).unbind(1), strict=True))
     assert by_name["oldest_version"].tolist() == [2, 0, 1], "the second has no token that is learnt from"
     assert by_name["too_old_tokens"].tolist() == [2, 3, 0]
     found = row_metrics(by_name, RolloutId(3))
     assert found["staleness/too_old_share"] == 5 / 11
     assert found["staleness/max"] == 2.0
     assert found["staleness/mean"] == (1 * 1 + 2 * 0 + 1 * 2 + 2 * 0) / (3 + 3)
-    of_all = row_metrics(dict(zip(FACTS, slice_facts(batch).unbind(1), strict=True)), RolloutId(3))
+    of_all = row_metrics(dict(zip(FACTS, facts_of(batch).unbind(1), strict=True)), RolloutId(3))
     assert of_all["staleness/max"] == 3.0
     assert "staleness/too_old_share" not in of_all
 
 
 def test_a_rollout_of_which_no_token_is_learnt_from_is_a_rollout() -> None:
     batch = make_batch([0, 0], [1.0, 0.0], [2, 2], oldest=[0, 0], spans=[[(0, 0, 2)], [(0, 0, 2)]])
-    found = row_metrics(dict(zip(FACTS, slice_facts(batch, None, 0).unbind(1), strict=True)), RolloutId(3))
+    found = row_metrics(dict(zip(FACTS, facts_of(batch, None, 0).unbind(1), strict=True)), RolloutId(3))
     assert (found["staleness/max"], found["staleness/mean"], found["staleness/too_old_share"]) == (0.0, 0.0, 1.0)
 
 
@@ -259,7 +283,7 @@ def test_no_token_beyond_the_bound_is_learnt_from_and_every_other_is(
         rollout_id=RolloutId(rollout),
     )
     masks = LearntTokens(Truncated.KEEP, max_age).masks(batch).rows()
-    facts = dict(zip(FACTS, slice_facts(batch, None, max_age).unbind(1), strict=True))
+    facts = dict(zip(FACTS, facts_of(batch, None, max_age).unbind(1), strict=True))
     for row, (mask, of_row) in enumerate(zip(masks, spans, strict=True)):
         learnt = [version for version, start, end in of_row for _ in range(start, end) if rollout - version <= max_age]
         assert mask.sum() == len(learnt)

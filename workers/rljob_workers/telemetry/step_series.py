@@ -31,6 +31,7 @@ UNITS: Mapping[str, str] = {
     "response_length/truncated_share": "share",
     "samples/invalid_share": "share",
     "samples/filtered_share": "share",
+    "samples/learnt_share": "share",
     "samples/drawn_share": "share",
     "staleness/mean": "versions",
     "staleness/too_old_share": "share",

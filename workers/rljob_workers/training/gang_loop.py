@@ -165,9 +165,9 @@ class GangLoop(ABC):
 
     def account(self, pass_index: int, part: TrainingSlice) -> None:
         """A slice was trained on; a collective. Audit first, then the commit: what is consumed has its lines."""
-        facts = self.gang.mesh.gather(
-            slice_facts(part.batch, self.left_out(part), self.learnt.max_age), "what the ranks trained on"
-        )
+        batch, learnt = part.batch, self.learnt
+        of_rows = slice_facts(batch, learnt.rows(batch), self.left_out(part), learnt.max_age)
+        facts = self.gang.mesh.gather(of_rows, "what the ranks trained on")
         if pass_index == 0:
             self.tally.facts.extend(facts)
         if self.reports is None:

@@ -46,6 +46,7 @@ FACTS = (
     "drawn_for",
     "left_out",
     "too_old_tokens",
+    "learnt",
 )
 """Columns of `slice_facts`; float64 holds every one of them exactly. `token_staleness` is summed over the tokens that
 the model drew, of which there are `drawn_tokens`: rollout id minus the version that made each. `reward_kl` is the sum
@@ -53,15 +54,20 @@ over the same tokens of the KL that is taken off rewards, and NaN in jobs where 
 row's group: of `rollout.dynamicSampling`, NaN where no filter has seen it, and the rollout that it was begun for, NaN
 in jobs that bind it to that. `left_out`: by `algorithm.sampleFilter`, and NaN in jobs without it.
 `too_old_tokens` are drawn ones that are not learnt from (`rollout.partial` with `order: Swap`), NaN in other jobs; in
-these `oldest_version` and `token_staleness` are of the other tokens, the version of a row without any is its newest."""
+these `oldest_version` and `token_staleness` are of the other tokens, the version of a row without any is its newest.
+`learnt`: 1 where the policy's loss has a token of the row."""
 
 
-def slice_facts(batch: Batch, left_out: torch.Tensor | None = None, max_age: int | None = None) -> torch.Tensor:
+def slice_facts(
+    batch: Batch, learnt: torch.Tensor, left_out: torch.Tensor | None = None, max_age: int | None = None
+) -> torch.Tensor:
     """[rows, len(FACTS)] float64, columns as in FACTS: what rank 0 must know of every rank's rows.
 
-    `left_out`, [rows] bool: which the job's filter leaves out; None: it has none. `max_age`: of tokens that are learnt
-    from; None: all are.
+    `learnt`, [rows] bool: which have a token that is learnt from. `left_out`, [rows] bool: which of them the job's
+    filter leaves out all the same; None: it has none. `max_age`: of tokens that are learnt from; None: all are.
     """
+    if left_out is not None:
+        learnt = learnt & ~left_out
     lengths = batch.columns[Column.RESPONSE_LENGTHS].values
     oldest, staleness, drawn, too_old = _of_spans(batch, max_age)
     columns = (
@@ -79,6 +85,7 @@ def slice_facts(batch: Batch, left_out: torch.Tensor | None = None, max_age: int
         *_of_extra(batch),
         torch.full((len(batch.rows),), torch.nan, dtype=torch.float64) if left_out is None else left_out.double(),
         too_old,
+        learnt.double(),
     )
     return torch.stack(columns, dim=1)
 
@@ -160,6 +167,7 @@ METRICS = (
     Figure("response_length/truncated_share", "share", "samples that were cut off"),
     Figure("samples/invalid_share", "share", "samples without a score"),
     Figure("samples/filtered_share", "share", "samples that algorithm.sampleFilter leaves out of the loss"),
+    Figure("samples/learnt_share", "share", "samples of which the policy's loss has a token: scored, and not left out"),
     Figure("samples/drawn_share", "share", "response tokens that the model drew; the others are a tool's"),
     Figure("staleness/mean", "versions", "r minus the version that drew the token, of tokens that are not too old"),
     Figure("staleness/max", "versions", "r minus the oldest version that drew a token that is not too old"),
@@ -323,6 +331,7 @@ def row_metrics(facts: Mapping[str, torch.Tensor], rollout_id: RolloutId) -> dic
         "response_length/truncated_share": float(facts["truncated"].mean()),
         "samples/invalid_share": 1.0 - float(facts["valid"].mean()),
         **_filtered_share(facts["left_out"]),
+        "samples/learnt_share": float(facts["learnt"].mean()),
         "samples/drawn_share": float(drawn.sum() / lengths.sum().clamp(min=1.0)),
         **_staleness(facts, rollout_id),
         **_kl_in_reward(facts["reward_kl"][is_valid], drawn[is_valid]),

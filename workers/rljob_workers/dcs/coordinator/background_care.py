@@ -14,15 +14,17 @@ from functools import partial
 
 from rljob_api.names import WeightVersion, partition_name
 from rljob_api.roles import LEADING_ROLE, TICKET_ROLE
+from rljob_api.wire.checkpoints import Health
 from rljob_api.wire.failures import FailureKind
 from rljob_api.wire.observation import CoordinatorEvent, EvaluationReport, EventKind, RoomMade
 from rljob_api.wire.ranks import Beat, RankState
 from rljob_workers.dcs.coordinator.context import CoordinatorContext, Topic
 from rljob_workers.dcs.coordinator.epochs import Epochs
+from rljob_workers.dcs.coordinator.health import after_evaluation
 from rljob_workers.dcs.coordinator.measures import Measures
 from rljob_workers.dcs.coordinator.progress import Progress
 from rljob_workers.dcs.coordinator.rank_incarnations import RankIncarnations, beat_interval_seconds
-from rljob_workers.dcs.coordinator.records import EVALUATION, ROOM
+from rljob_workers.dcs.coordinator.records import EVALUATION, HEALTH, ROOM
 from rljob_workers.evaluation import (
     SampleResult,
     is_of,
@@ -258,15 +260,19 @@ class Evaluations:
         message = (
             f"Version {state.version} was evaluated: {sentence_of(metrics, spec.sets)}.{sentence_of_set_aside(aside)}"
         )
-        event = self._context.event(EventKind.EVALUATED, self._epochs.current.restore.epoch, message)
+        epoch = self._epochs.current.restore.epoch
+        event = self._context.event(EventKind.EVALUATED, epoch, message)
         report = EvaluationReport(version=state.version, samples=len(results), metrics=metrics)
         changes = self._measures.after_evaluation(state.version, metrics)
+        examined = after_evaluation(job, self._context.store.value(HEALTH) or Health(), metrics)
         self._context.emit_once(
             "evaluation",
             f"{state.lineage}/{state.version}/{state.digest}",
             event.model_copy(update={"evaluation": report}),
             EVALUATION.put(report),
+            HEALTH.put(examined.health),
             *changes,
+            beside=[self._context.event(one.kind, epoch, one.message) for one in examined.troubles],
         )
         self._note_best()
         self._context.admin.end_evaluation(state.version)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
@@ -177,9 +177,14 @@ class CoordinatorContext:
         """An event of now; its id is given when it is committed."""
         return CoordinatorEvent(id=0, kind=kind, at=self.wall(), epoch=epoch, message=message)
 
-    def emit_once(self, mark: str, value: str, event: CoordinatorEvent, *changes: Change) -> None:
-        """Commits changes and an event, the event only if `value` was not emitted under `mark` before."""
-        events = [] if self.store.was_emitted(mark, value) else [event]
+    def emit_once(
+        self, mark: str, value: str, event: CoordinatorEvent, *changes: Change, beside: Sequence[CoordinatorEvent] = ()
+    ) -> None:
+        """Commits changes and an event, the event only if `value` was not emitted under `mark` before.
+
+        `beside`: events that the same report leads to, and that go with it.
+        """
+        events = [] if self.store.was_emitted(mark, value) else [event, *beside]
         self.store.commit([*changes, MARKS.put(mark, value)], events)
         if events:
             self.notify(Topic.EVENTS)

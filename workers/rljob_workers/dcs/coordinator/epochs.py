@@ -19,12 +19,14 @@ from rljob_api.wire.launchers import LauncherHello
 from rljob_api.wire.observation import EventKind
 from rljob_api.wire.ranks import StepReport
 from rljob_workers.dcs.coordinator.context import CoordinatorContext, Topic, wrong_epoch
+from rljob_workers.dcs.coordinator.health import restored as health_of
 from rljob_workers.dcs.coordinator.measures import restored
 from rljob_workers.dcs.coordinator.records import (
     DESIRED,
     EPOCH,
     EPOCH_TO_COME,
     EVALUATION,
+    HEALTH,
     JOB_IN_FORCE,
     JOB_TO_COME,
     LAST_STEP,
@@ -284,6 +286,9 @@ class Epochs:
         measured = restored(store.value(MEASURED), record, opened.restore.version)
         if measured is not None:
             changes.append(MEASURED.put(measured))
+        health = health_of(store.value(HEALTH), record, opened.restore.version)
+        if health is not None:
+            changes.append(HEALTH.put(health))
         return changes
 
 

@@ -24,7 +24,16 @@ from rljob_workers.dcs.coordinator.context import CoordinatorContext, Topic, not
 from rljob_workers.dcs.coordinator.epochs import Epochs
 from rljob_workers.dcs.coordinator.measures import Measures
 from rljob_workers.dcs.coordinator.rank_incarnations import RankIncarnations
-from rljob_workers.dcs.coordinator.records import ACKNOWLEDGED, ATTEMPTS, FAILURES, GIVEN_UP, MEASURED, RECORD, Change
+from rljob_workers.dcs.coordinator.records import (
+    ACKNOWLEDGED,
+    ATTEMPTS,
+    FAILURES,
+    GIVEN_UP,
+    HEALTH,
+    MEASURED,
+    RECORD,
+    Change,
+)
 
 NOTICED = {
     NoticeKind.WRONG_WEIGHTS: EventKind.WRONG_WEIGHTS,
@@ -87,6 +96,7 @@ class Progress:
             request.incarnation, request.id, request.folder, request.checksums, request.call_id
         )
         record = self._measures.with_record(record)
+        record = record.model_copy(update={"health": self._context.store.value(HEALTH)})
         epoch = request.incarnation.epoch
         event = self._context.event(
             EventKind.RECORDED, epoch, f"Checkpoint {request.id} is recorded: {request.folder}."

@@ -21,7 +21,7 @@ from pydantic import TypeAdapter
 from rljob_api.base import WireModel
 from rljob_api.names import Epoch, Role
 from rljob_api.spec import RLJob
-from rljob_api.wire.checkpoints import CheckpointAttempt, CheckpointRecord, Measured
+from rljob_api.wire.checkpoints import CheckpointAttempt, CheckpointRecord, Health, Measured
 from rljob_api.wire.epochs import DesiredState, RestorePoint
 from rljob_api.wire.failures import Failure
 from rljob_api.wire.identity import WeightId
@@ -292,6 +292,10 @@ MEASURED = Cell("measured", Measured)
 """Values that stopWhen and checkpoint.keepBest go by."""
 
 
+HEALTH = Cell("health", Health)
+"""What steps have shown to be wrong, and what of it was reported."""
+
+
 GIVEN_UP = Cell("given_up", int)
 """Checkpoints that were given up since the last record."""
 
@@ -329,6 +333,7 @@ CELLS: tuple[Cell[Any], ...] = (
     LAST_STEP,
     RECORD,
     MEASURED,
+    HEALTH,
     GIVEN_UP,
     TURNS,
     JOB_IN_FORCE,

@@ -10,13 +10,15 @@ from collections.abc import Mapping
 
 from rljob_api.names import Role
 from rljob_api.roles import LEADING_ROLE, SAVING_ROLES
+from rljob_api.wire.checkpoints import Health
 from rljob_api.wire.observation import EventKind
 from rljob_api.wire.ranks import StepReport
 from rljob_workers.dcs.coordinator.context import CoordinatorContext, bad_request
 from rljob_workers.dcs.coordinator.epochs import Epochs
+from rljob_workers.dcs.coordinator.health import after_step
 from rljob_workers.dcs.coordinator.measures import Measures
 from rljob_workers.dcs.coordinator.rank_incarnations import RankIncarnations
-from rljob_workers.dcs.coordinator.records import STEP_PARTS
+from rljob_workers.dcs.coordinator.records import HEALTH, STEP_PARTS
 
 
 def joined(parts: Mapping[Role, StepReport]) -> StepReport:
@@ -69,8 +71,12 @@ class Steps:
         parts = self._context.store.rows(STEP_PARTS).items()
         over = [STEP_PARTS.drop(field) for field, part in parts if part.step <= report.step]
         demand.step_ended(report.step)
-        changes = (self._epochs.note_step(report), *self._measures.after_step(report), *over)
-        self._context.emit_once("step", f"{epoch}:{report.step}", event, *changes)
+        known = self._context.store.value(HEALTH) or Health()
+        examined = after_step(self._context.job.spec, known, report)
+        health = () if examined.health == known else (HEALTH.put(examined.health),)
+        changes = (self._epochs.note_step(report), *self._measures.after_step(report), *health, *over)
+        news = [self._context.event(one.kind, epoch, one.message) for one in examined.troubles]
+        self._context.emit_once("step", f"{epoch}:{report.step}", event, *changes, beside=news)
 
 
 def _field(report: StepReport) -> str:
