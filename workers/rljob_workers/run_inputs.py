@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING
 
 import xxhash
 
-from rljob_api.names import Role
+from rljob_api.roles import LEADING_ROLE, REFERENCE_ROLE, TICKET_ROLE, VALUE_ROLE
 from rljob_api.row_files.tables import PARQUET_MAGIC
 from rljob_api.spec.roles import ChangedWeights
 from rljob_api.spec.set_defaults import stated_data
 from rljob_api.wire.inputs import FileContent, InputNote
 
 if TYPE_CHECKING:
+    from rljob_api.names import Role
     from rljob_api.spec import RLJobSpec
     from rljob_workers.rank_loop import RankParts
 
@@ -84,13 +85,13 @@ class Input:
 def inputs_of(spec: RLJobSpec, role: Role) -> list[Input]:
     """All of a role's; code that it does not import has no files."""
     found = list(_code(spec))
-    if role is Role.ROLLOUT:
+    if role is TICKET_ROLE:
         found += _texts(spec)
-    elif role is Role.ACTOR and spec.model.path is not None:
+    elif role is LEADING_ROLE and spec.model.path is not None:
         found.append(Input("model.path", spec.model.path, Kind.MODEL))
-    elif role is Role.CRITIC and spec.roles.critic is not None and spec.roles.critic.model_path is not None:
+    elif role is VALUE_ROLE and spec.roles.critic is not None and spec.roles.critic.model_path is not None:
         found.append(Input("roles.critic.modelPath", spec.roles.critic.model_path, Kind.MODEL))
-    elif role is Role.REFERENCE and spec.roles.reference is not None and spec.roles.reference.model_path is not None:
+    elif role is REFERENCE_ROLE and spec.roles.reference is not None and spec.roles.reference.model_path is not None:
         accepts = spec.roles.reference.changed_weights is ChangedWeights.ACCEPT
         found.append(Input("roles.reference.modelPath", spec.roles.reference.model_path, Kind.MODEL, accepts))
     return found

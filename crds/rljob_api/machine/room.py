@@ -1,4 +1,4 @@
-"""Room on file systems: how much there is, how much weights on their way take, and the sentence where there is none.
+"""Room on file systems: how much there is, and the sentence where it is too little for what is written there.
 
 For what starts processes, before it does, and for what writes, when a file system is full. A process that runs out of
 room fails its job with the sentence: a restart would only write the same again.
@@ -14,25 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rljob_api.model_files.size import num_parameters
-from rljob_api.names import Role, Stream
-from rljob_api.roles import REFERENCE_ROLE, TRAITS, field_name
+from rljob_api.names import Role
+from rljob_api.roles import TRAITS, field_name
 from rljob_api.spec import RLJobSpec
-from rljob_api.spec.roles import BACKENDS
+from rljob_api.staged_weights import staged_bytes
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a file system, and no file of it
-
-
-STAGED_COPIES = 3
-"""Of weights that follow the policy, in the memory of a pod: the newest, the one before it, which may still be read,
-and the next one while it comes."""
-
-
-_FIRST_BYTES = 4
-"""Of a parameter of version 0 of a model that model.config makes, float32: every rank that trains reads it there."""
-
-
-_SMALL_FILES = 1 << 20
-"""Sockets, configurations and tokenizers beside the weights."""
 
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -45,27 +32,6 @@ def more_shared_memory(needed_bytes: int | None = None) -> str:
         f"Give it more: docker run --shm-size={size} (or --ipc=host); on Kubernetes resources.limits.memory of the"
         " role, or workloads.sharedMemory of the operator for pods without a limit"
     )
-
-
-def staged_bytes(spec: RLJobSpec, role: Role, parameters: int) -> int:
-    """What one pod of a role keeps in memory of weights on their way; `parameters`: of the policy."""
-    traits, model = TRAITS[role], spec.model
-    if not BACKENDS[spec.trainer_backend].computes:
-        return _SMALL_FILES
-    followed = parameters * model.dtype.num_bytes if traits.stream is not None else 0
-    copies = STAGED_COPIES if traits.stream is Stream.POLICY or spec.training.ref_update_interval is not None else 1
-    if role is REFERENCE_ROLE and spec.roles.reference is not None and spec.roles.reference.model_path is not None:
-        followed = 0  # a teacher is read from its folder
-    first = 0
-    if traits.saves and model.config is not None:
-        first = parameters * _FIRST_BYTES * spec.roles.topology(role).ranks_per_pod
-    return followed * copies + first + _SMALL_FILES
-
-
-def staged_bytes_of_all(spec: RLJobSpec, parameters: int) -> int:
-    """What all pods of a job keep so, where they share one memory."""
-    present = spec.roles.present()
-    return sum(staged_bytes(spec, role, parameters) * each.most_replicas for role, each in present.items())
 
 
 def require_room_of_pod(spec: RLJobSpec, role: Role, folder: Path) -> None:

@@ -10,13 +10,13 @@ from posixpath import normpath
 from typing import Any
 
 from rljob_api import cluster
-from rljob_api.machine.room import staged_bytes
 from rljob_api.model_files.size import num_parameters
 from rljob_api.names import Role
 from rljob_api.quantity import value
 from rljob_api.spec import RLJob
 from rljob_api.spec.infrastructure import ResourcesSpec
 from rljob_api.spec.roles import RoleSpec
+from rljob_api.staged_weights import staged_bytes
 from rljob_operator.build.parts import Site
 
 USER = 10001

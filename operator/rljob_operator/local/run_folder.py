@@ -19,11 +19,12 @@ from typing import TextIO
 from pydantic import BaseModel, ValidationError
 
 from rljob_api.cluster_rules import is_cluster_only
-from rljob_api.machine.room import SHARED_MEMORY, FileSystem, in_units, more_shared_memory, staged_bytes_of_all
+from rljob_api.machine.room import SHARED_MEMORY, FileSystem, in_units, more_shared_memory
 from rljob_api.model_files.size import num_parameters
 from rljob_api.problems import first_problem
 from rljob_api.revision import changes, refused_changes, run_digest
 from rljob_api.spec import RLJob, RLJobSpec
+from rljob_api.staged_weights import staged_bytes_of_all
 from rljob_api.status import Phase, RLJobStatus
 from rljob_api.wire.logs import last_incarnations
 from rljob_operator.core import Reason

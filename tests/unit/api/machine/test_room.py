@@ -6,16 +6,10 @@ from typing import Any
 
 import pytest
 
-from rljob_api.machine.room import (
-    FileSystem,
-    in_units,
-    named_room,
-    require_room_of_pod,
-    staged_bytes,
-    staged_bytes_of_all,
-)
+from rljob_api.machine.room import FileSystem, in_units, named_room, require_room_of_pod
 from rljob_api.names import Role
 from rljob_api.spec import RLJob
+from rljob_api.staged_weights import staged_bytes, staged_bytes_of_all
 from tests.unit.api.manifests import changed
 
 MIB = 1 << 20
