@@ -62,7 +62,7 @@ def test_the_value_of_a_beginning_is_that_of_all_answers_that_began_so(truncated
     """One answer in four ends, and is right; the others are cut off, with a reward of 0: returns 1, 0, 0, 0."""
     algorithm = AlgorithmSpec(advantage="Gae", truncated=truncated)
     batch = scored(one_of_four_ends([1.0, 0.0, 0.0, 0.0]), algorithm)
-    assert learnt_value(critic_rows(batch), 0) == pytest.approx(0.25, abs=1e-15)
+    assert learnt_value(critic_rows(batch, LearntTokens(Truncated.MASK, None)), 0) == pytest.approx(0.25, abs=1e-15)
     of_policy = train_rows(batch, LearntTokens(truncated, None))
     assert learnt_value(of_policy, 0) == pytest.approx(policy, abs=1e-15), "what the policy learns from alone"
 
@@ -70,8 +70,10 @@ def test_the_value_of_a_beginning_is_that_of_all_answers_that_began_so(truncated
 def test_a_reward_of_an_answer_that_was_cut_off_is_its_return() -> None:
     algorithm = AlgorithmSpec(advantage="Gae", truncated=Truncated.MASK)
     batch = scored(one_of_four_ends([1.0, -0.5, -0.5, 0.0]), algorithm)
-    assert learnt_value(critic_rows(batch), 0) == pytest.approx(0.0, abs=1e-15)
-    assert learnt_value(critic_rows(batch), 2) == pytest.approx(-1 / 3, abs=1e-7), "of the three that came so far"
+    assert learnt_value(critic_rows(batch, LearntTokens(Truncated.MASK, None)), 0) == pytest.approx(0.0, abs=1e-15)
+    assert learnt_value(critic_rows(batch, LearntTokens(Truncated.MASK, None)), 2) == pytest.approx(-1 / 3, abs=1e-7), (
+        "of the three that came so far"
+    )
 
 
 def test_groups_without_variance_teach_the_critic_what_they_are_worth() -> None:
@@ -80,17 +82,16 @@ def test_groups_without_variance_teach_the_critic_what_they_are_worth() -> None:
     batch = scored(make_batch([0] * 4 + [1] * 4, rewards, [1] * 8), algorithm)
     of_policy = train_rows(batch, LearntTokens(Truncated.KEEP, None)).columns[Column.LOSS_MASKS].values
     assert of_policy.tolist() == [0] * 4 + [1] * 4
-    assert learnt_value(critic_rows(batch), 0) == pytest.approx(0.25, abs=1e-15)
+    assert learnt_value(critic_rows(batch, LearntTokens(Truncated.MASK, None)), 0) == pytest.approx(0.25, abs=1e-15)
 
 
-def test_tokens_that_are_too_old_for_the_policy_are_beginnings_of_long_answers() -> None:
+def test_tokens_beyond_the_bound_of_staleness_teach_neither_of_them() -> None:
     """Of a group that was carried on the beginning is old, and the end is new."""
     spans = [[(ROLLOUT, 0, 1)], *[[(0, 0, 2), (ROLLOUT, 2, 3)]] * 3]
     batch = make_batch([0] * 4, [1.0, 0.0, 0.0, 0.0], [1, 3, 3, 3], spans=spans)
     batch = scored(batch, AlgorithmSpec(advantage="Gae"))
-    of_policy = train_rows(batch, LearntTokens(Truncated.KEEP, 1)).columns[Column.LOSS_MASKS].values
-    assert of_policy.tolist() == [1, 0, 0, 1, 0, 0, 1, 0, 0, 1]
-    assert learnt_value(critic_rows(batch), 0) == pytest.approx(0.25, abs=1e-15)
+    learnt = LearntTokens(Truncated.MASK, 1)
+    assert critic_rows(batch, learnt).columns[Column.LOSS_MASKS].values.tolist() == [1, 0, 0, 1, 0, 0, 1, 0, 0, 1]
 
 
 def test_samples_without_a_score_and_tokens_of_tools_teach_it_nothing() -> None:
@@ -98,5 +99,12 @@ def test_samples_without_a_score_and_tokens_of_tools_teach_it_nothing() -> None:
     masks = batch.columns[Column.LOSS_MASKS]
     masks.values[1] = 0  # written by a tool
     batch = scored(batch, AlgorithmSpec(advantage="Gae"))
-    assert critic_rows(batch).columns[Column.LOSS_MASKS].values.tolist() == [1, 0, 0, 0, 1, 1]
-    assert learnt_value(critic_rows(batch), 0) == pytest.approx(1 / 3, abs=1e-7)
+    assert critic_rows(batch, LearntTokens(Truncated.MASK, None)).columns[Column.LOSS_MASKS].values.tolist() == [
+        1,
+        0,
+        0,
+        0,
+        1,
+        1,
+    ]
+    assert learnt_value(critic_rows(batch, LearntTokens(Truncated.MASK, None)), 0) == pytest.approx(1 / 3, abs=1e-7)

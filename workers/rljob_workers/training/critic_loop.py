@@ -88,7 +88,7 @@ class CriticLoop(GangLoop):
 
     def rows_of(self, part: TrainingSlice) -> TrainRows:
         """With every sample that has a score, also those that the policy leaves out."""
-        return critic_rows(part.batch)
+        return critic_rows(part.batch, self.learnt)
 
     def _leaves(self) -> bool:
         """False; where the roles that train leave at version r, Draining is raised. A collective."""

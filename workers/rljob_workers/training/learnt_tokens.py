@@ -24,7 +24,7 @@ from rljob_workers.transfer_queue.types import Batch
 
 @dataclass(frozen=True, slots=True)
 class LearntTokens:
-    """What of its rows the policy of a job learns from."""
+    """What of its rows a job learns from: the policy all that is said here, a critic as `critic_rows` says."""
 
     truncated: Truncated
     """Whether anything is learnt from samples that were cut off."""
@@ -45,10 +45,13 @@ class LearntTokens:
 
     def masks(self, batch: Batch, passed: torch.Tensor | None = None) -> Jagged:
         """The loss masks of the batch without what nothing is learnt from; `passed`: see `train_rows`."""
-        masks, learnt = batch.columns[Column.LOSS_MASKS], self._samples(batch)
-        if passed is not None:
-            learnt = learnt & passed
-        values = masks_of_rows(masks.values, masks.offsets.diff(), learnt)
+        learnt = self._samples(batch)
+        return self.of_samples(batch, learnt if passed is None else learnt & passed)
+
+    def of_samples(self, batch: Batch, chosen: torch.Tensor) -> Jagged:
+        """The loss masks of the chosen samples, [rows] bool, without tokens that are too old."""
+        masks = batch.columns[Column.LOSS_MASKS]
+        values = masks_of_rows(masks.values, masks.offsets.diff(), chosen)
         if self.max_age is not None:
             values = values * made_since(batch, batch.rollout_id - self.max_age).values
         return Jagged(values, masks.offsets)
@@ -83,16 +86,15 @@ def train_rows(
     return TrainRows(columns, torch.from_numpy(batch.rows.astype(np.int64)))
 
 
-def critic_rows(batch: Batch) -> TrainRows:
-    """The batch as a critic takes it: it learns from every token that the model drew in a sample with a score.
+def critic_rows(batch: Batch, learnt: LearntTokens) -> TrainRows:
+    """The batch as a critic takes it: it learns from each token within the bound, drawn in a sample with a score.
 
-    What the policy leaves out (answers that were cut off, groups without variance, tokens that are too old) has returns
-    all the same. Left out here, the value of a beginning would be expected of those answers alone that the policy
-    learns from: of a beginning that mostly runs to the limit, what the few that ended have got.
+    Samples that the policy leaves out (answers that were cut off, groups without variance) have returns all the same.
+    Left out here, the value of a beginning would be expected of those answers alone that the policy learns from: of a
+    beginning that mostly runs to the limit, what the few that ended have got.
     """
     columns = {column: batch.columns[column] for column in Column if column in batch.columns}
-    masks, valid = batch.columns[Column.LOSS_MASKS], batch.columns[Column.VALID].values.bool()
-    columns[Column.LOSS_MASKS] = Jagged(masks_of_rows(masks.values, masks.offsets.diff(), valid), masks.offsets)
+    columns[Column.LOSS_MASKS] = learnt.of_samples(batch, batch.columns[Column.VALID].values.bool())
     return TrainRows(columns, torch.from_numpy(batch.rows.astype(np.int64)))
 
 
