@@ -51,7 +51,8 @@ class Rule:
     sentence: str
     """Value, bound and cure; `{path.to.field}` stands for the value of a field that is set whenever the rule breaks."""
     cel: str
-    """The same rule over `self`, where the API server has filled in the defaults that it writes (`generate.crd`)."""
+    """The same rule over `self`, in which a field that the rule does not test with `has` has its default
+    (`generate.cel`); items of lists, which have names of their own, have not."""
     derived: Mapping[str, Derived] = dataclasses.field(default_factory=dict)
     """Values that the sentence names beside fields; their names have no field's spelling."""
 

@@ -233,7 +233,10 @@ def test_jobs_that_an_earlier_definition_has_stored_are_applied_on(earlier: Kube
     earlier(*APPLY["client"], stdin=as_list(by_client))
     earlier(*APPLY["server"], stdin=as_list(by_server))
     assert_is_what_is_stored(earlier, [*by_client, *by_server], BEFORE)
-    earlier(*APPLY["server"], "--force-conflicts", stdin=as_list(by_client))
+    with pytest.raises(KubectlFailed, match=r'conflicts? with "kubectl-client-side-apply"'):
+        earlier(*APPLY["server"], stdin=as_list(by_client))  # which the client has noted with all defaults inside
+    for force in (["--force-conflicts"], []):
+        earlier(*APPLY["server"], *force, stdin=as_list(by_client))
     earlier(*APPLY["client"], stdin=as_list(by_server))
     assert_is_what_is_stored(earlier, [*by_client, *by_server], BEFORE)
     for way in APPLY:

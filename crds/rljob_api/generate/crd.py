@@ -81,7 +81,7 @@ who applies the same would be in conflict with the first."""
 
 LEFT_OPEN = frozenset({"gpus", "actorFwd", "advantages", "itersPerTrainUpdate"})
 """Fields whose own default depends on the rest of the job (`open_defaults`): the API server fills in none, so that
-readers see what was given. What is below them has its defaults."""
+readers see what was given."""
 
 
 _DROPPED = frozenset({"title", "$defs", "additionalProperties", "const", "default", "anyOf"})
