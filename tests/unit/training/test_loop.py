@@ -202,7 +202,9 @@ def run(
 
     def live(number: int, rank: Any) -> None:
         slicing = Slicing("actor_train", 12 * SLICES, 12 * SLICES_PER_STEP, SLICES_PER_STEP, number, len(ranks))
-        config = ActorConfig(ROLLOUTS, PASSES, critic_only, proximal, 1.0, LearntTokens(Truncated.KEEP, None), evaluation)
+        config = ActorConfig(
+            ROLLOUTS, PASSES, critic_only, proximal, 1.0, LearntTokens(Truncated.KEEP, None), evaluation
+        )
         group = Threads(number, meeting)
         rank.mesh = data_parallel(group)
         try:
