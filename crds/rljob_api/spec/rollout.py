@@ -450,7 +450,8 @@ class RolloutSpec(ApiModel):
     """What becomes of longer prompts. Drop: as said there. Truncate: their last tokens, as many as there may be, are
     taken, and they are counted. Refuse: the job fails, and names the first."""
     max_prompt_kills: int = Field(default=3, ge=1, le=100)
-    """A prompt that was alone in work when its worker died this often is set aside and another is drawn."""
+    """A prompt whose worker died this often while it was in work, the last time it alone, is set aside and another is
+    drawn. At least 3: prompts that two deaths have in common are suspects, and only those are worked on alone."""
     max_attempts: int = Field(default=8, ge=1, le=1000)
     """Draws for one group before the job fails with a name; those that dynamicSampling refuses are not among them."""
     curriculum: CurriculumSpec | None = None

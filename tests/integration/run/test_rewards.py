@@ -51,7 +51,7 @@ def test_a_prompt_that_kills_its_worker_is_named_and_set_aside(tmp_path: Path, p
         assert all(f"line 8 of {tmp_path}" in message and "was set aside" in message for message in reported)
         deaths = [event for event in job.events() if event["reason"] == "RankExited"]
         assert {(event["role"], event["scope"]) for event in deaths} == {("rollout", "InPlace" if policy else "Global")}
-        assert len(deaths) >= 3  # among others, then alone twice
+        assert len(deaths) >= 3  # among others twice, then alone
 
 
 def test_a_group_that_has_no_draw_left_fails_the_job_by_name(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_a_prompt_that_is_set_aside_is_a_draw_without_samples(make_job: MakeJob)
     job = make_job(with_curriculum(batch=1, kills=1))
     job.rollout.curriculum.choose(range(2), [4, 1])
     job.tickets(1)
-    for _ in range(2):  # a suspect, and then alone
+    for _ in range(3):  # twice among others, and then alone
         job.admin.suspect(job.incarnation(job.rollout))
         job.rollout = job.client(Role.ROLLOUT)
         job.tickets(1)

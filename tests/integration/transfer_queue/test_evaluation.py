@@ -107,9 +107,10 @@ SETS = "d:4/2,1/1"
 
 
 def test_a_prompt_that_kills_its_engine_alone_too_often_is_set_aside_for_all_versions(make_job: MakeJob) -> None:
-    job = make_job()  # a prompt may kill twice
-    assert claim(job.rollout, 3, digest=SETS) == [0, 1, 2]
-    job.rollout.evaluation.hand_back([0, 1, 2], killed=True)  # one of them
+    job = make_job(kills=4)
+    for _ in range(2):
+        assert claim(job.rollout, 3, digest=SETS) == [0, 1, 2], "one death proves nothing"
+        job.rollout.evaluation.hand_back([0, 1, 2], killed=True)  # one of them
     assert claim(job.rollout, 9, digest=SETS) == [4], "what is no suspect goes first"
     assert claim(job.rollout, 9, 4, digest=SETS) is EvaluationWaits.TAKEN, "and a suspect is alone at its engine"
     assert put(job.rollout, 4) == 1
@@ -131,11 +132,12 @@ def test_a_prompt_that_kills_its_engine_alone_too_often_is_set_aside_for_all_ver
 
 def test_a_suspect_of_an_evaluation_and_one_of_training_never_share_an_engine(make_job: MakeJob) -> None:
     job = make_job()
-    tickets = job.rollout.claim_tickets(weight(0), 1, timeout=0)
-    assert isinstance(tickets, list)
-    assert claim(job.rollout, 2, digest=SETS) == [0, 1]
-    job.rollout.evaluation.hand_back([0, 1], killed=True)
-    job.rollout.return_tickets(tickets, killed=True)  # both became suspects
+    for _ in range(2):
+        tickets = job.rollout.claim_tickets(weight(0), 1, timeout=0)
+        assert isinstance(tickets, list)
+        assert claim(job.rollout, 2, digest=SETS) == [0, 1]
+        job.rollout.evaluation.hand_back([0, 1], killed=True)
+        job.rollout.return_tickets(tickets, killed=True)  # both become suspects
     assert claim(job.rollout, 9, digest=SETS) == [2, 3, 4]
     assert put(job.rollout, 2, 3, 4) == 3
     assert claim(job.rollout, 9, digest=SETS) == [0, 1]
@@ -143,6 +145,21 @@ def test_a_suspect_of_an_evaluation_and_one_of_training_never_share_an_engine(ma
     assert put(job.rollout, 0, 1) == 2
     job.rollout.claim_tickets(weight(0), 1, timeout=0)
     assert len(job.admin.evaluation_results()) == 5
+
+
+def test_a_prompt_is_acquitted_by_all_of_its_samples_and_by_no_other(make_job: MakeJob) -> None:
+    job = make_job()
+    for _ in range(2):
+        assert claim(job.rollout, 2, digest=SETS) == [0, 1]
+        job.rollout.evaluation.hand_back([0, 1], killed=True)
+    assert claim(job.rollout, 3, digest=SETS) == [2, 3, 4]
+    assert put(job.rollout, 2, 3, 4) == 3
+    assert claim(job.rollout, 2, digest=SETS) == [0, 1]
+    assert put(job.rollout, 0) == 1
+    job.rollout.evaluation.hand_back([1], killed=True)
+    assert len(job.admin.evaluation_results()) == 4
+    assert claim(job.rollout, 2, digest=SETS) is EvaluationWaits.TAKEN
+    assert job.admin.evaluation_results()[1] == b"", "it was the third death, and alone"
 
 
 def test_the_end_wakes_who_waits_for_it(make_job: MakeJob) -> None:
@@ -160,6 +177,8 @@ def test_only_what_a_dead_engine_had_is_suspect(make_job: MakeJob) -> None:
     """A request whose end comes late counts no kill of what was begun since."""
     job = make_job()
     assert claim(job.rollout, 5, digest=SETS) == [0, 1, 2, 3, 4]
+    job.rollout.evaluation.hand_back([0], killed=True)
+    assert claim(job.rollout, 5, 1, 2, 3, 4, digest=SETS) == [0]
     job.rollout.evaluation.hand_back([0], killed=True)
     assert claim(job.rollout, 5, 1, 2, 3, 4, digest=SETS) is EvaluationWaits.TAKEN
     assert put(job.rollout, 1, 2, 3, 4) == 4, "they were generated before"

@@ -73,11 +73,13 @@ def test_who_gets_the_tickets_next_gets_what_was_saved_last(make_job: MakeJob) -
     assert found(other, claim(other, 2)) == {first.prompt_index: b"late" * 100_000, second.prompt_index: b"early"}
 
 
-def test_what_a_killed_rank_saved_outlives_it_and_its_prompts_are_worked_on_alone(make_job: MakeJob) -> None:
+def test_what_a_killed_rank_saved_outlives_it_also_where_its_prompts_are_worked_on_alone(make_job: MakeJob) -> None:
     job = make_job()
-    tickets = job.tickets(2)
-    save(job, tickets)
-    end_rollout(job, died=True)
+    save(job, job.tickets(2))
+    for _ in range(2):
+        end_rollout(job, died=True)
+        assert len(found(job.rollout, again := job.tickets(2))) == len(again)
+    end_rollout(job, died=False)
     job.prove()  # the sweep of what the dead rank left takes none of it
     (alone,) = job.tickets(2)
     assert alone.alone
@@ -85,9 +87,11 @@ def test_what_a_killed_rank_saved_outlives_it_and_its_prompts_are_worked_on_alon
 
 
 def test_a_prompt_that_was_alone_when_its_worker_died_starts_from_nothing(make_job: MakeJob) -> None:
-    job = make_job()
+    job = make_job(kills=4)
     (ticket,) = job.tickets(1)
     save(job, [ticket])
+    end_rollout(job, died=True)
+    job.tickets(1)
     end_rollout(job, died=True)
     (alone,) = job.tickets(1)
     save(job, [alone])

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from rljob_api.names import Role
+from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.types import Withheld
 from tests.integration.transfer_queue.exchanges import carrying, names, put, swapping, train
 from tests.integration.transfer_queue.job import Job
@@ -113,9 +114,12 @@ def test_a_suspect_keeps_its_kills_wherever_it_goes(make_job: MakeJob) -> None:
     job = make_job(swapping(batch=2, staleness=1))
     first, _, third, _ = job.tickets(4)
     put(job, third)
-    job.admin.suspect(job.incarnation(job.rollout))
-    job.admin.end_incarnation(job.incarnation(job.rollout))
-    job.rollout = job.client(Role.ROLLOUT, 1)
+    for replica in (1, 2):
+        job.admin.suspect(job.incarnation(job.rollout))
+        job.admin.end_incarnation(job.incarnation(job.rollout))
+        job.rollout = job.client(Role.ROLLOUT, replica)
+        if replica == 1:
+            assert not any(ticket.alone for ticket in job.tickets(4))
     (alone,) = job.tickets(4)
     assert alone.alone
     assert (int(alone.rollout_id), alone.group) == (0, 1)
@@ -124,11 +128,18 @@ def test_a_suspect_keeps_its_kills_wherever_it_goes(make_job: MakeJob) -> None:
     assert names([alone]) == [(1, 0, first.prompt_index)]
 
 
+def died_twice(job: Job, holder: TransferQueueClient) -> object:
+    """A ticket that is in work when its holder dies for the second time; it is still to be reported."""
+    holder.claim_tickets(weight(0), 1, 0)
+    job.admin.suspect(job.incarnation(holder))
+    return holder.claim_tickets(weight(0), 1, 0)
+
+
 @pytest.mark.parametrize("carries", [False, True], ids=["bound tokens", "carried tokens"])
 def test_a_suspect_that_waits_is_not_put_off_by_what_is_finished(make_job: MakeJob, carries: bool) -> None:
     job = make_job(carrying(batch=2, staleness=1) if carries else swapping(batch=2, staleness=1))
     other = job.client(Role.ROLLOUT, 1)
-    held = other.claim_tickets(weight(0), 1, 0)
+    held = died_twice(job, other)
     _, third, _ = job.tickets(3)
     job.admin.suspect(job.incarnation(other))
     job.admin.end_incarnation(job.incarnation(other))
@@ -142,7 +153,7 @@ def test_a_suspect_that_waits_is_not_put_off_by_what_is_finished(make_job: MakeJ
 def test_what_is_behind_a_suspect_goes_in_front_of_others(make_job: MakeJob) -> None:
     job = make_job(swapping(batch=2, staleness=1))
     other = job.client(Role.ROLLOUT, 1)
-    other.claim_tickets(weight(0), 1, 0)
+    died_twice(job, other)
     second, third, _ = job.tickets(3)
     job.admin.suspect(job.incarnation(other))
     job.admin.end_incarnation(job.incarnation(other))

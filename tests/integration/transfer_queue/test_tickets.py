@@ -96,8 +96,10 @@ def test_while_the_queue_drains_nothing_is_taken_back(make_job: MakeJob) -> None
 
 def test_a_suspect_stays_with_its_holder(make_job: MakeJob) -> None:
     job = make_job()
-    job.rollout.return_tickets(job.tickets(1), killed=True)
+    for _ in range(2):
+        job.rollout.return_tickets(job.tickets(1), killed=True)
     [alone] = job.tickets(1)
+    assert alone.alone
     assert job.admin.take_back(job.incarnation(job.rollout)) == 0
     assert job.put([alone]) == [True]
 
@@ -110,7 +112,10 @@ def test_a_suspect_is_not_given_beside_work_that_is_done_in_vain(make_job: MakeJ
     assert isinstance(given, list)
     again, suspect = given
     assert places([again]) == places([taken])
-    other.return_tickets([suspect], killed=True)
+    for _ in range(2):
+        other.return_tickets([suspect], killed=True)
+        if isinstance(back := other.claim_tickets(weight(0), 1, 0), list):
+            [suspect] = back
     assert job.rollout.claim_tickets(weight(0), 1, 0) is Withheld.SUSPECT
     job.admin.beats([InWork(job.incarnation(job.rollout), [taken.id], [])])
     assert job.rollout.claim_tickets(weight(0), 1, 0) is Withheld.SUSPECT
@@ -212,10 +217,22 @@ def test_a_prompt_that_is_passed_over_is_no_attempt(make_job: MakeJob) -> None:
     assert job.put([passed, second]) == [True, True]
 
 
-def test_prompts_in_work_when_a_worker_dies_are_worked_on_alone_until_they_succeed(make_job: MakeJob) -> None:
+def test_prompts_of_one_death_are_given_again_as_they_were(make_job: MakeJob) -> None:
     job = make_job(batch=2, staleness=1)
-    job.tickets(2)
+    before = job.tickets(2)
     job.admin.suspect(job.incarnation(job.rollout))
+    again = job.tickets(2)
+    assert [(ticket.prompt_index, ticket.alone) for ticket in again] == [
+        (ticket.prompt_index, False) for ticket in before
+    ]
+    assert job.put(again) == [True, True]
+
+
+def test_prompts_that_two_deaths_have_in_common_are_worked_on_alone_until_they_succeed(make_job: MakeJob) -> None:
+    job = make_job(batch=2, staleness=1)
+    for _ in range(2):
+        assert not any(ticket.alone for ticket in job.tickets(2))
+        job.admin.suspect(job.incarnation(job.rollout))
     (first,) = job.tickets(5)
     assert first.alone
     assert job.rollout.claim_tickets(weight(0), 5, 0) is Withheld.SUSPECT
@@ -227,20 +244,27 @@ def test_prompts_in_work_when_a_worker_dies_are_worked_on_alone_until_they_succe
     assert not any(ticket.alone for ticket in job.tickets(5))
 
 
-def test_a_prompt_that_kills_alone_too_often_is_set_aside_and_survives_nothing(make_job: MakeJob) -> None:
-    job = make_job(batch=1, kills=2)
+@pytest.mark.parametrize(("kills", "deaths"), [(1, 3), (3, 3), (5, 5)])
+def test_a_prompt_that_kills_is_set_aside_and_survives_nothing(make_job: MakeJob, kills: int, deaths: int) -> None:
+    job = make_job(batch=1, kills=kills)
     (ticket,) = job.tickets(1)
-    for _ in range(2):
+    for death in range(1, deaths):
         job.admin.suspect(job.incarnation(job.rollout))
         assert job.admin.set_aside() == []
         (ticket,) = job.tickets(1)
-        assert (ticket.prompt_index, ticket.attempt, ticket.alone) == (0, 0, True)
+        assert (ticket.prompt_index, ticket.attempt, ticket.alone) == (0, 0, death >= 2)
     job.rollout.return_tickets([ticket], killed=True)
     (aside,) = job.admin.set_aside()
     assert job.admin.set_aside() == [aside]
     job.admin.forget_set_aside(1)
     assert job.admin.set_aside() == []
-    assert (aside.prompt_index, aside.rollout_id, aside.group, aside.kills, aside.exhausted) == (0, 0, 0, 2, False)
+    assert (aside.prompt_index, aside.rollout_id, aside.group, aside.deaths, aside.exhausted) == (
+        0,
+        0,
+        0,
+        deaths,
+        False,
+    )
     (ticket,) = job.tickets(1)
     assert (ticket.prompt_index, ticket.attempt, ticket.alone) == (1, 1, False)
 
@@ -248,7 +272,7 @@ def test_a_prompt_that_kills_alone_too_often_is_set_aside_and_survives_nothing(m
 def test_a_prompt_that_was_set_aside_is_not_drawn_again_after_a_restore(make_job: MakeJob) -> None:
     job = make_job(batch=2, kills=1)
     job.tickets(1)
-    for _ in range(2):
+    for _ in range(3):
         job.admin.suspect(job.incarnation(job.rollout))
         job.tickets(1)
     assert len(job.admin.set_aside()) == 1
@@ -259,21 +283,21 @@ def test_a_prompt_that_was_set_aside_is_not_drawn_again_after_a_restore(make_job
 
 def test_a_poison_group_without_draws_left_is_named(make_job: MakeJob) -> None:
     job = make_job(batch=1, kills=1, attempts=1)
-    job.tickets(1)
-    job.admin.suspect(job.incarnation(job.rollout))
-    job.tickets(1)
-    job.admin.suspect(job.incarnation(job.rollout))
+    for _ in range(3):
+        job.tickets(1)
+        job.admin.suspect(job.incarnation(job.rollout))
     (aside,) = job.admin.set_aside()
     assert aside.exhausted
 
 
 def test_kill_counts_survive_a_global_restart(make_job: MakeJob) -> None:
     job = make_job(batch=1)
-    job.tickets(1)
-    job.admin.suspect(job.incarnation(job.rollout))
-    job.raise_epoch(2)
-    job.rollout = job.client(Role.ROLLOUT)
-    (ticket,) = job.tickets(5)
+    for epoch in (2, 3):
+        assert not job.tickets(1)[0].alone
+        job.admin.suspect(job.incarnation(job.rollout))
+        job.raise_epoch(epoch)
+        job.rollout = job.client(Role.ROLLOUT)
+    (ticket,) = job.tickets(5, weight(0, lineage=3))
     assert (ticket.prompt_index, ticket.alone) == (0, True)
 
 

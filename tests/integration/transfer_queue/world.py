@@ -449,7 +449,7 @@ class World:
         last = min(self.published + self.shape.max_staleness, self.shape.num_rollouts - 1)
         with self.servers.control.admin() as admin:
             control = Control(admin, self.shape)
-            suspects = {int(prompt) for prompt in control.hash("q:kills")}
+            suspects = {int(prompt) for prompt, deaths in control.hash("q:kills").items() if int(deaths) >= 2}
             records = [record for r in range(self.published, last + 1) for record in control.groups(r).values()]
         return any(state == b"i" or (state == b"w" and prompt not in suspects) for state, _, prompt, *_ in records)
 

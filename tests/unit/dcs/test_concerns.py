@@ -21,7 +21,7 @@ DEAD, OTHER = (
     [
         pytest.param({"kind": FailureKind.RANK_EXITED, "incarnation": DEAD.id}, (True, False), id="a rank"),
         pytest.param({"kind": FailureKind.LAUNCHER_LOST}, (True, True), id="a launcher takes all its ranks with it"),
-        pytest.param({"kind": FailureKind.ENGINE_EXITED, "engine": 1}, (True, False), id="an engine: its own rank"),
+        pytest.param({"kind": FailureKind.ENGINE_EXITED, "engine": 1}, (False, False), id="an engine: its rank lives"),
         pytest.param({"kind": FailureKind.REPORTED}, (False, False), id="nobody died of it"),
         pytest.param({"kind": FailureKind.LAUNCHER_LOST, "epoch": 1}, (False, False), id="of another epoch"),
         pytest.param({"kind": FailureKind.LAUNCHER_LOST, "generation": 0}, (False, False), id="of another generation"),

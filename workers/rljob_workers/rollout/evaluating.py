@@ -171,7 +171,7 @@ class Evaluator:
                     else:
                         back.append(number)
             elif isinstance(error, EngineError):
-                # As of tickets: only a dead engine makes suspects.
+                # As of tickets: only a dead engine counts.
                 (dead if isinstance(error, EngineGone) else back).extend(begun.numbers)
                 errors.append(error)
             else:

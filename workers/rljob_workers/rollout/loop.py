@@ -252,7 +252,7 @@ class RolloutLoop:
                 begun = [self._begun.pop(ticket.id) for ticket in tickets]
                 self._unproven.append(Finished(tickets, outcome.result(), min(begun)))
             elif isinstance(error, EngineError):
-                # Only a dead engine makes suspects: a refusal or a timeout is not the fault of a prompt.
+                # Only a dead engine counts: a refusal or a timeout is not the fault of a prompt.
                 for ticket in tickets:
                     del self._begun[ticket.id]
                 self._queue.return_tickets(tickets, killed=isinstance(error, EngineGone))

@@ -114,8 +114,7 @@ class Saves:
     def save_if_due(self) -> None:
         """Begins to save the version reached, whose weights are staged; returns before it is recorded.
 
-        Announced, since the checkpoint before it is waited for: a drain gives up what has not saved and announces
-        nothing.
+        Announced, since the checkpoint before it is waited for: a drain gives up what has not saved, unless announced.
         """
         if self.is_due:
             with self._session.busy(f"saving version {self.version}", self._saving_seconds()):

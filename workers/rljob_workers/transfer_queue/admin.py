@@ -63,13 +63,13 @@ class InWork:
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
-    """A prompt that killed its worker too often while it was alone in work."""
+    """A prompt that was in work in too many deaths, and alone in the last."""
 
     prompt_index: int
     rollout_id: RolloutId
     group: int
     attempt: int
-    kills: int
+    deaths: int
     exhausted: bool
     """The group has no draw left (maxAttempts): it keeps this prompt, and the job should fail with its name."""
 
@@ -200,7 +200,7 @@ class QueueAdmin:
         self._calls.change("end_life", incarnation, waiting=f"incarnation {incarnation} waits to be ended")
 
     def suspect(self, incarnation: str) -> None:
-        """It died with tickets or samples in work: they return, prompts become suspects. Before `end_incarnation`."""
+        """It died with tickets or samples in work: they return, their prompts count it. Before `end_incarnation`."""
         self._calls.change("suspect", incarnation, waiting=f"incarnation {incarnation} died")
 
     def take_back(self, incarnation: str) -> int:
@@ -214,8 +214,8 @@ class QueueAdmin:
         """Prompts that were set aside, oldest first, until `forget_set_aside`: none is lost before it is reported."""
         listed = self._calls.read("aside", waiting="the coordinator looks for poison prompts")
         return [
-            SetAside(prompt, RolloutId(rollout_id), group, attempt, kills, bool(exhausted))
-            for prompt, rollout_id, group, attempt, kills, exhausted in map(_SET_ASIDE.unpack, listed)
+            SetAside(prompt, RolloutId(rollout_id), group, attempt, deaths, bool(exhausted))
+            for prompt, rollout_id, group, attempt, deaths, exhausted in map(_SET_ASIDE.unpack, listed)
         ]
 
     def chosen_row(self, draw: int) -> int | None:

@@ -173,7 +173,7 @@ class TransferQueueClient:
         return Section(head, joined_columns(groups, fields), fields, None)
 
     def return_tickets(self, tickets: Sequence[Ticket], *, killed: bool) -> None:
-        """Hands tickets back. `killed`: an engine died working on them, so their prompts become suspects."""
+        """Hands tickets back. `killed`: an engine died working on them, and their prompts count it."""
         if tickets:
             ids = [ticket.id for ticket in tickets]
             self.calls.change("return_tickets", int(killed), *ids, waiting=f"{self.calls} returns {len(ids)} tickets")

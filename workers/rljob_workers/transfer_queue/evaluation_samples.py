@@ -59,7 +59,7 @@ class EvaluationSamples:
         return int(taken)
 
     def hand_back(self, samples: Collection[int], *, killed: bool = False) -> None:
-        """Hands samples back. `killed`: an engine died working on them: their prompts become suspects."""
+        """Hands samples back. `killed`: an engine died working on them, and their prompts count it."""
         if samples:
             self.calls.change(
                 "return_evaluation", int(killed), *samples, waiting=f"{self.calls} returns {len(samples)} samples"

@@ -13,6 +13,7 @@ from rljob_api.wire.checkpoints import BestCheckpoint, Measured
 
 if TYPE_CHECKING:
     from rljob_api.spec.measured import KeepBestSpec
+    from rljob_workers.dcs.checkpoints.retention import Retention
 
 
 def best_of(spec: KeepBestSpec, measured: Measured) -> BestCheckpoint | None:
@@ -31,14 +32,16 @@ def best_of(spec: KeepBestSpec, measured: Measured) -> BestCheckpoint | None:
     )
 
 
-def after_record(spec: KeepBestSpec, measured: Measured, version: int, folder: str, keep: int) -> Measured:
+def after_record(spec: KeepBestSpec, measured: Measured, version: int, folder: str, retention: Retention) -> Measured:
     """With `version` recorded, and without those whose folders go or that were passed over: they compete no more.
 
-    Kept are the `keep` newest recorded versions, the best one, and values of later versions.
+    Kept are those whose folders `retention` keeps, the best one, and values of later versions. What stays for ever is
+    the best again where a restart goes back to before a better one.
     """
     folders = {one: name for one, name in measured.folders.items() if one < version} | {version: folder}
     best = best_of(spec, measured.model_copy(update={"folders": folders}))
-    stay = {*sorted(folders)[-keep:], *(() if best is None else (best.version,))}
+    stay = {*sorted(folders)[-retention.keep :], *(() if best is None else (best.version,))}
+    stay |= {one for one in folders if retention.stays_for_ever(one)}
     values = {one: value for one, value in measured.candidates.values.items() if one in stay or one > version}
     return measured.model_copy(
         update={

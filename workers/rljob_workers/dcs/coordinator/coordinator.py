@@ -319,18 +319,18 @@ class Coordinator:
         where = f"group {aside.group} of train_{aside.rollout_id}"
         place = self._place_of_prompt(aside.prompt_index)
         message = (
-            f"Prompt {aside.prompt_index} ({place}; {where}) was set aside: its worker died {aside.kills} times "
-            "while it was alone in work."
+            f"Prompt {aside.prompt_index} ({place}; {where}) was set aside: workers died {aside.deaths} times while "
+            "they had it in work, the last time it alone."
         )
         epoch = self.epochs.current.restore.epoch
         event = self._context.event(EventKind.PROMPT_SET_ASIDE, epoch, message)
-        value = f"{aside.prompt_index}/{aside.attempt}/{aside.kills}"
+        value = f"{aside.prompt_index}/{aside.attempt}/{aside.deaths}"
         self._context.emit_once(f"aside:{aside.rollout_id}/{aside.group}", value, event)
         if aside.exhausted:
             self.progress.report_found(
                 FailureKind.REPORTED,
                 TICKET_ROLE,
-                f"attempts/{aside.rollout_id}/{aside.group}/{aside.kills}",
+                f"attempts/{aside.rollout_id}/{aside.group}/{aside.deaths}",
                 f"{where} has no draw left (rollout.maxAttempts). {message}",
             )
 

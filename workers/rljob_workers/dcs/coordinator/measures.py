@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from rljob_api.metric_names import is_of_evaluations
 from rljob_api.wire.checkpoints import BestCheckpoint, CheckpointRecord, Measured, MetricValues
+from rljob_workers.dcs.checkpoints.retention import Retention
 from rljob_workers.dcs.coordinator.best_checkpoint import after_record, best_of
 from rljob_workers.dcs.coordinator.records import MEASURED, Change
 from rljob_workers.dcs.coordinator.stop_condition import reached
@@ -82,8 +83,9 @@ class Measures:
             return record
         measured = self.known
         if self._best is not None:
-            keep = self._context.job.spec.checkpoint.keep
-            measured = after_record(self._best, measured, record.id.version, record.folder, keep)
+            spec = self._context.job.spec.checkpoint
+            retention = Retention(spec.keep, spec.keep_every)
+            measured = after_record(self._best, measured, record.id.version, record.folder, retention)
         best = None if self._best is None else best_of(self._best, measured)
         return record.model_copy(update={"measured": measured, "best": best})
 

@@ -248,15 +248,18 @@ class RankIncarnations:
             self._context.store.commit(changes)
 
     def bury(self, failure: Failure) -> list[Change]:
-        """What a failure means for incarnations: prompts in work become suspects, the dead hold nothing any more."""
+        """What a failure means for incarnations: prompts in work have died once more, the dead hold nothing any more.
+
+        The rank of a dead engine lives, and hands back what that had. It may hold other work by now: a death that two
+        report would count for two.
+        """
         changes: list[Change] = []
         for entry in self.of_pod(failure.pod):
             if not concerns(failure, entry.hello.incarnation):
                 continue
             if TRAITS[failure.pod.role].draws_tickets:
                 self._context.admin.suspect(entry.hello.incarnation.id)
-            if failure.kind is not FailureKind.ENGINE_EXITED:
-                changes.append(self.ended(entry.hello.incarnation))
+            changes.append(self.ended(entry.hello.incarnation))
         return changes
 
     def emit_readiness(self, role: Role) -> None:
@@ -308,15 +311,13 @@ class RankIncarnations:
 
 
 def concerns(failure: Failure, incarnation: Incarnation) -> bool:
-    """Whether a failure is about this incarnation: a launcher's loss is about its pod, an engine's about its rank."""
+    """Whether this incarnation is over by a failure: a launcher's loss ends all of its pod, an engine's no rank."""
     if (
-        failure.kind is FailureKind.REPORTED
+        failure.kind in (FailureKind.REPORTED, FailureKind.ENGINE_EXITED)
         or failure.epoch != incarnation.epoch
         or failure.generation != incarnation.generation
     ):
         return False
     if failure.kind is FailureKind.LAUNCHER_LOST:
         return True
-    if failure.kind is FailureKind.ENGINE_EXITED:
-        return failure.engine == incarnation.key.rank
     return failure.incarnation == incarnation.id

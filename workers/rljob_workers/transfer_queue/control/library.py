@@ -19,6 +19,7 @@ _PARTS = (
     "ready",
     "rows",
     "training",
+    "suspicion",
     "curriculum",
     "tickets",
     "swaps",

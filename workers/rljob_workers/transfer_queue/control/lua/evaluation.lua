@@ -1,6 +1,6 @@
 -- Evaluation: the numbered samples of one version, scored beside training. Each is free, leased to a life, or has its result.
 -- A table, since Lua has room for no more local names. STATE: lineage, version, digest, samples, next, over.
--- KILLS: digest, and by prompt how often an engine died of it alone; ALONE: life -> the suspect prompt that it has. A prompt
+-- KILLS: digest, and by prompt how many deaths it was in work in; ALONE: life -> the suspect prompt that it has. A prompt
 -- goes by its first sample. An empty result is of a sample that was set aside with its prompt.
 local evaluation = {
   STATE = 'q:eval', AGAIN = 'q:eval_again', LEASES = 'q:eval_leases', RESULTS = 'q:eval_results', KILLS = 'q:eval_kills',
@@ -50,7 +50,16 @@ function evaluation.prompt_of(sample)
   return number, 1
 end
 
-function evaluation.kills_of(prompt) return tonumber(redis.call('HGET', evaluation.KILLS, prompt) or '') end
+function evaluation.deaths_of(prompt) return tonumber(redis.call('HGET', evaluation.KILLS, prompt) or '0') end
+
+-- All samples of a prompt are scored: what it was in work in died of something else.
+function evaluation.acquit(prompt, size)
+  if redis.call('HEXISTS', evaluation.KILLS, prompt) == 0 then return end
+  for sample = prompt, prompt + size - 1 do
+    if redis.call('HEXISTS', evaluation.RESULTS, sample) == 0 then return end
+  end
+  redis.call('HDEL', evaluation.KILLS, prompt)
+end
 
 function evaluation.held(owner)
   local leases, held = redis.call('HGETALL', evaluation.LEASES), {}
@@ -66,15 +75,18 @@ function work.evaluates_alone(owner)
   return redis.call('HEXISTS', evaluation.ALONE, owner) == 1 and work.evaluates(owner)
 end
 
--- As `kill_tickets`: the owner died, or its engine, with these samples in work.
+-- As `kill_tickets`: the owner died, or its engine, with these samples in work. A death is one of each of their prompts.
 function evaluation.kill(owner, samples)
-  local alone = redis.call('HGET', evaluation.ALONE, owner)
+  local alone, counted = tonumber(redis.call('HGET', evaluation.ALONE, owner) or '-1'), {}
   for _, sample in ipairs(samples) do
-    redis.call('HSETNX', evaluation.KILLS, (evaluation.prompt_of(sample)), 0)
+    local prompt = evaluation.prompt_of(sample)
+    if not counted[prompt] then
+      counted[prompt] = true
+      redis.call('HSET', evaluation.KILLS, prompt, suspicion.after_death(evaluation.deaths_of(prompt), prompt == alone))
+    end
     redis.call('HDEL', evaluation.LEASES, sample)
     redis.call('ZADD', evaluation.AGAIN, sample, sample)
   end
-  if #samples > 0 and alone then redis.call('HINCRBY', evaluation.KILLS, alone, 1) end
 end
 
 -- Of a life, or without one of all; gives how many.
@@ -120,16 +132,16 @@ function evaluation.take(owner, limit)
     at = at + 1
     if not sample then break end
     local prompt = evaluation.prompt_of(sample)
-    local kills = evaluation.kills_of(prompt)
-    if not kills then
-      evaluation.lease(owner, sample)
-      given[#given + 1] = sample
-    elseif kills >= SHAPE.kills then
+    local deaths = evaluation.deaths_of(prompt)
+    if suspicion.is_set_aside(deaths) then
       redis.call('ZREM', evaluation.AGAIN, sample)
       redis.call('HSET', evaluation.RESULTS, sample, '')
       put_aside = true
-    else
+    elseif suspicion.is_suspect(deaths) then
       suspect = suspect or prompt
+    else
+      evaluation.lease(owner, sample)
+      given[#given + 1] = sample
     end
   end
   if suspect and #given == 0 and work.count(owner) == 0 and not work.evaluates(owner) then
@@ -175,7 +187,7 @@ rank_call('put_evaluation', function(args, owner)
       if redis.call('HGET', evaluation.LEASES, args[i]) == owner then
         redis.call('HDEL', evaluation.LEASES, args[i])
         redis.call('HSET', evaluation.RESULTS, args[i], args[i + 1])
-        redis.call('HDEL', evaluation.KILLS, (evaluation.prompt_of(args[i])))
+        evaluation.acquit(evaluation.prompt_of(args[i]))
         taken = taken + 1
       end
     end

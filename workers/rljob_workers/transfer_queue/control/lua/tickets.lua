@@ -56,17 +56,16 @@ local function groups_issued()
   return math.max(next_place - first, 0) - redis.call('ZCOUNT', OPEN, first, '+inf')
 end
 
-local function is_suspect(prompt) return redis.call('HEXISTS', KILLS, prompt) == 1 end
+function suspicion.deaths_of(prompt) return tonumber(redis.call('HGET', KILLS, prompt) or '0') end
 
--- Set aside: it is drawn no more, also where a restore has returned it to the front.
-local function is_set_aside(prompt) return tonumber(redis.call('HGET', KILLS, prompt) or '0') >= SHAPE.kills end
+local function is_suspect(prompt) return suspicion.is_suspect(suspicion.deaths_of(prompt)) end
 
 local function draw_prompt()
   local prompt
   repeat
     local returned = redis.call('ZPOPMIN', FRONT)
     prompt = #returned > 0 and tonumber(returned[1]) or redis.call('HINCRBY', META, 'cursor', 1) - 1
-  until not is_set_aside(prompt)
+  until not suspicion.is_set_aside(suspicion.deaths_of(prompt)) -- also where a restore has returned it to the front
   return prompt
 end
 
@@ -113,25 +112,21 @@ end
 -- Whether the group may have no further draw that fails. What a filter refuses has not failed: its limit is the replica's.
 local function is_last_attempt(g) return g.attempt - g.refused + 1 >= SHAPE.attempts end
 
--- The owner died (or its engine) with these tickets in work. A prompt counts kills only while it is alone.
--- Whatever is set aside is put on a list for the coordinator to tell: {prompt, r, group, attempt, kills, exhausted}.
+-- The owner died (or its engine) with these tickets in work.
+-- Whatever is set aside is put on a list for the coordinator to tell: {prompt, r, group, attempt, deaths, exhausted}.
 local function kill_tickets(tickets)
   for _, t in ipairs(tickets) do
-    if t.alone == 0 then
-      redis.call('HSETNX', KILLS, t.prompt, 0)
-      return_ticket(t)
-    else
-      local kills, g = redis.call('HINCRBY', KILLS, t.prompt, 1), load_group(t.r, t.group)
-      partials.forget(t.prompt) -- what was generated of it may be what kills
-      if kills >= SHAPE.kills then
-        local exhausted = is_last_attempt(g)
-        curriculum.count(t.prompt)
-        redis.call('RPUSH', ASIDE, struct.pack('<I4I4I4I4I4I4', t.prompt, t.r, t.group, g.attempt, kills, exhausted and 1 or 0))
-        if not exhausted then next_attempt(g) end
-      end
-      forget_ticket(t)
-      wait_again(t.r, t.group, g)
+    local deaths, g = suspicion.after_death(suspicion.deaths_of(t.prompt), t.alone == 1), load_group(t.r, t.group)
+    redis.call('HSET', KILLS, t.prompt, deaths)
+    if t.alone == 1 then partials.forget(t.prompt) end -- what was generated of it may be what kills
+    if suspicion.is_set_aside(deaths) then
+      local exhausted = is_last_attempt(g)
+      curriculum.count(t.prompt)
+      redis.call('RPUSH', ASIDE, struct.pack('<I4I4I4I4I4I4', t.prompt, t.r, t.group, g.attempt, deaths, exhausted and 1 or 0))
+      if not exhausted then next_attempt(g) end
     end
+    forget_ticket(t)
+    wait_again(t.r, t.group, g)
   end
 end
 
