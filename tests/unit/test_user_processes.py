@@ -29,8 +29,9 @@ HELPERS = (
 """One in the group of the process, one in a session of its own."""
 
 
-def run(code: str) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-c", ROOM.format(code=code)], stdout=subprocess.PIPE, text=True)
+def run(code: str, *starter: str) -> subprocess.Popen[str]:
+    command = [*starter, sys.executable, "-c", ROOM.format(code=code)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
 def is_there(pid: int) -> bool:
@@ -67,13 +68,20 @@ def test_helpers_end_with_the_work_whose_end_is_the_processs(end: str, code: int
     assert not any(map(is_there, pids))
 
 
-def test_sigterm_ends_work_and_helpers(pids: list[int]) -> None:
-    with run(HELPERS + "time.sleep(600)") as process:
+@pytest.mark.parametrize(
+    ("starter", "number", "code"),
+    [
+        pytest.param((), signal.SIGTERM, 1, id="SIGTERM"),
+        pytest.param(("sh", "-c", '"$@" & wait', "sh"), signal.SIGKILL, -signal.SIGKILL, id="the starter's death"),
+    ],
+)
+def test_work_and_helpers_end_with(starter: tuple[str, ...], number: int, code: int, pids: list[int]) -> None:
+    with run(HELPERS + "time.sleep(600)", *starter) as process:
         assert process.stdout is not None
         pids += [int(process.stdout.readline()) for _ in range(2)]
         assert all(map(is_there, pids))
-        process.terminate()
-        assert process.wait(60) == 1
+        process.send_signal(number)
+        assert process.wait(60) == code
     deadline = time.monotonic() + 60
     while any(map(is_there, pids)) and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -45,12 +45,15 @@ def begin_from_a_server() -> None:
 def run_and_end_all(work: Callable[[], None]) -> NoReturn:
     """Runs `work` in a child process, and ends as it did, once nothing is left of what the child had started.
 
-    SIGTERM ends the work. To be called in the main thread of a process that has no other.
+    SIGTERM and the death of who started this process end the work. To be called in the main thread of a process that
+    has no other.
     """
     _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # whatever the child leaves is ours, also in a session of its own
     signal.signal(signal.SIGTERM, _end)
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     child = os.fork()
     if child == 0:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         _work(work)
     status = _status_of(child)

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from rljob_workers.rewards import RewardFailed, RewardMissing, RewardRefused
-from rljob_workers.rewards.retries import FailurePolicy, ScoringCounts
-from rljob_workers.rewards.scoring import FailedShare, Scoring
+from rljob_workers.rewards.scoring import FailedShare, FailurePolicy, Scoring, ScoringCounts
 from tests.unit.rewards.test_servers import Reply, built, group, serving, wait_until
 
 RUBRIC = "Question: {prompt}\nAnswer: {response}\nGrade it."

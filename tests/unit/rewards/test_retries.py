@@ -12,8 +12,9 @@ import pytest
 
 from rljob_workers.rewards import Answer, Reward, RewardError, RewardFailed, RewardMissing, Score
 from rljob_workers.rewards.custom import CustomReward
-from rljob_workers.rewards.retries import FailurePolicy, Retried, Retries, ScoringCounts
+from rljob_workers.rewards.retries import Retried, Retries
 from rljob_workers.rewards.runners import LoopRunner, ThreadRunner
+from rljob_workers.rewards.scoring import FailurePolicy, ScoringCounts
 from rljob_workers.rewards.weighted_sum import Summand, WeightedSum
 from tests.unit.rewards.test_servers import Reply, built, group, serving
 

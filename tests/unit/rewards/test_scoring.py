@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from rljob_api.spec.rollout import RewardSpec
 from rljob_workers.rewards import Answer, RewardError, RewardFailed, RewardRefused
 from rljob_workers.rewards.base import Reward, SettledScore
-from rljob_workers.rewards.retries import FailurePolicy, ScoringCounts
-from rljob_workers.rewards.scoring import FailedShare, Scoring
+from rljob_workers.rewards.scoring import FailedShare, FailurePolicy, Scoring, ScoringCounts
 
 AWAY = RewardFailed("mine:reward raised OSError on the prompt 'p': away")
 PLENTY = FailedShare(100, 1.0)

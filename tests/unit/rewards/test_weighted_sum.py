@@ -13,8 +13,7 @@ from rljob_api.spec.rollout import RewardSpec
 from rljob_workers.data.prompts import Prompt, PromptSource
 from rljob_workers.rewards import Answer, RewardError, RewardFailed, RewardRefused, Score, build_reward
 from rljob_workers.rewards.base import Outcome, Reward
-from rljob_workers.rewards.retries import FailurePolicy, ScoringCounts
-from rljob_workers.rewards.scoring import FailedShare, Scoring
+from rljob_workers.rewards.scoring import FailedShare, FailurePolicy, Scoring, ScoringCounts
 from rljob_workers.rewards.weighted_sum import Summand, WeightedSum
 
 

@@ -17,8 +17,7 @@ from rljob_workers.engines.base import FinishReason, Sample, VersionSpan
 from rljob_workers.estimators import estimator_of
 from rljob_workers.rewards.base import Answer, Reward, SettledScore
 from rljob_workers.rewards.length import LengthShaped
-from rljob_workers.rewards.retries import FailurePolicy, ScoringCounts
-from rljob_workers.rewards.scoring import FailedShare, Scoring
+from rljob_workers.rewards.scoring import FailedShare, FailurePolicy, Scoring, ScoringCounts
 from rljob_workers.rollout.group_rows import LABEL_CHARACTERS, GeneratedGroup
 from rljob_workers.rollout.scoring_stage import ScoreStage, Unscored
 from rljob_workers.rollout.trajectory import LostSample, Trajectory

@@ -6,13 +6,16 @@ For the rollout role; threads may share one. The window of failed samples is a p
 from __future__ import annotations
 
 import logging
+import queue
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
+from dataclasses import dataclass
 
+from rljob_api.spec.rollout import FailedReward, RewardSpec
+from rljob_workers.dcs.membership.counters import REWARD_RETRIES, UNREAD, UNSCORED
 from rljob_workers.rewards.base import Answer, Outcome, Reward, RewardError, RewardRefused, Score, SettledScore
 from rljob_workers.rewards.metrics import PREFIX
-from rljob_workers.rewards.retries import FailurePolicy, ScoringCounts
 from rljob_workers.user_functions import FailureLog, final
 
 AT_LEAST = 256
@@ -58,6 +61,71 @@ class FailedShare:
 
 
 _LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class FailurePolicy:
+    """What becomes of an answer that could not be scored."""
+
+    retries: int
+    backoff_seconds: float
+    """Before the first retry; twice as long before each further one."""
+    default: float | None
+    """The score that it gets in the end. None: none, its sample is not valid."""
+
+    @classmethod
+    def of(cls, spec: RewardSpec) -> FailurePolicy:
+        """As the job has it."""
+        policy = spec.on_failure
+        default = policy.score if policy.then is FailedReward.SCORE else None
+        return cls(policy.retries, policy.backoff_seconds, default)
+
+
+@dataclass(frozen=True, slots=True)
+class AskedAgain:
+    """A reward that had to be asked again, for its owner."""
+
+    reward: str
+    """Field and function, or URL."""
+    sentence: str
+
+
+class ScoringCounts:
+    """What a rank reports of its rewards: retries, samples without a score, judges' replies without one, and news.
+
+    Rewards and their threads may share one.
+    """
+
+    def __init__(self, counters: MutableMapping[str, float], prefix: str = "") -> None:
+        """`prefix` begins the counters' names."""
+        self._counters = counters
+        self._retries, self._unscored = f"{prefix}{REWARD_RETRIES}", f"{prefix}{UNSCORED}"
+        self._unread = f"{prefix}{UNREAD}"
+        self._lock = threading.Lock()
+        counters.update(dict.fromkeys((self._retries, self._unscored, self._unread), 0.0))
+        self.news: queue.SimpleQueue[AskedAgain] = queue.SimpleQueue()
+        """Once for each reward that had to be asked again."""
+
+    @property
+    def retries(self) -> int:
+        """So far."""
+        return int(self._counters[self._retries])
+
+    def add_retries(self, calls: int) -> None:
+        """So many calls are made again, or were."""
+        with self._lock:
+            self._counters[self._retries] += calls
+
+    def add_unread(self, replies: int) -> None:
+        """So many replies of judges had not exactly one score."""
+        with self._lock:
+            self._counters[self._unread] += replies
+
+    def add_unscored(self, samples: int) -> int:
+        """So many stay without a score; gives how many have so far."""
+        with self._lock:
+            self._counters[self._unscored] += samples
+            return int(self._counters[self._unscored])
 
 
 class Scoring:

@@ -23,7 +23,7 @@ from rljob_workers.dcs.weights.transport import StagedWeights, WeightReceiver
 from rljob_workers.evaluation import SampleResult, metrics_of
 from rljob_workers.models.tokenizers import build_tokenizer, text_decoder
 from rljob_workers.rank_loop import TURN_SECONDS
-from rljob_workers.rewards.retries import ScoringCounts
+from rljob_workers.rewards.scoring import ScoringCounts
 from rljob_workers.rollout.engine_access import EngineProgress, IdleEngine, RankEngine, build_engine
 from rljob_workers.rollout.engine_sync import WeightFollower
 from rljob_workers.rollout.evaluating import Evaluator

@@ -24,8 +24,8 @@ from rljob_workers.data.room import need_room
 from rljob_workers.engines.base import SamplingParams
 from rljob_workers.evaluation import digest_of
 from rljob_workers.rewards import build_reward
-from rljob_workers.rewards.retries import FailurePolicy, Retries, ScoringCounts
-from rljob_workers.rewards.scoring import FailedShare, Scoring
+from rljob_workers.rewards.retries import Retries
+from rljob_workers.rewards.scoring import FailedShare, FailurePolicy, Scoring, ScoringCounts
 from rljob_workers.rollout.scoring_stage import GroupScorer
 
 if TYPE_CHECKING:

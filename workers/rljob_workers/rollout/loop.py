@@ -31,8 +31,8 @@ from rljob_workers.pipeline import rollout_estimates
 from rljob_workers.rank_loop import TURN_SECONDS, LostTime, RankParts
 from rljob_workers.rewards import Reward, build_reward
 from rljob_workers.rewards.length import shaped_by_length
-from rljob_workers.rewards.retries import FailurePolicy, Retries, ScoringCounts
-from rljob_workers.rewards.scoring import FailedShare, Scoring
+from rljob_workers.rewards.retries import Retries
+from rljob_workers.rewards.scoring import FailedShare, FailurePolicy, Scoring, ScoringCounts
 from rljob_workers.rollout.admission import (
     FittingPrompts,
     PromptedTicket,
