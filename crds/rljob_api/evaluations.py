@@ -6,13 +6,13 @@ Writers are `rljob run` and, for trackers on a cluster, the coordinator; readers
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from rljob_api.wire.observation import CoordinatorEvent
 
 FILE = "evaluations.jsonl"
 
-Line = Mapping[str, Any]
+_Line = TypeVar("_Line", bound=Mapping[str, Any])
 
 
 def evaluation_line(event: CoordinatorEvent) -> dict[str, object] | None:
@@ -23,10 +23,15 @@ def evaluation_line(event: CoordinatorEvent) -> dict[str, object] | None:
     found = event.evaluation
     if found is None:
         return None
-    line = {"time": event.at, "version": found.version, "epoch": event.epoch, "samples": found.samples}
+    line: dict[str, object] = {
+        "time": event.at,
+        "version": found.version,
+        "epoch": event.epoch,
+        "samples": found.samples,
+    }
     return line | dict(sorted(found.metrics.items()))
 
 
-def of_run(lines: Iterable[Line]) -> list[Line]:
+def of_run(lines: Iterable[_Line]) -> list[_Line]:
     """Lines of the run itself: `rljob evaluate --out` may have added some of a checkpoint, which are of no epoch."""
     return [line for line in lines if "epoch" in line]

@@ -1,14 +1,156 @@
-"""Answers of an evaluation that were drawn together are scored side by side, each as a group of its own."""
+"""An evaluator puts what is scored part by part, while the answers of the same request are still being scored."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from rljob_api.spec.data import DataSpec
+from rljob_api.spec.evaluation import EvaluationDataSpec, EvaluationSetSpec, EvaluationSpec
+from rljob_workers.data.prompts import Prompt, PromptSource
+from rljob_workers.engines.base import EngineGone, FinishReason, Generation, Sample, SamplingParams, VersionSpan
 from rljob_workers.rewards.base import Answer, SettledScore
-from rljob_workers.rollout.evaluating import _scores
-from rljob_workers.rollout.evaluation_plan import NumberedSample
+from rljob_workers.rollout.checkpoint_evaluation import SampleList
+from rljob_workers.rollout.evaluating import SCORED_TOGETHER, Evaluator, _scores
+from rljob_workers.rollout.evaluation_plan import EvaluationPlan, EvaluationSet, NumberedSample
+from tests.unit.rollout.fake_engine import FakeEngine, FakeRankEngine
+from tests.weights import weight
+
+PROMPTS = 4 * SCORED_TOGETHER
+HELD = weight(2)
+
+
+class Numbers(PromptSource):
+    def __len__(self) -> int:
+        return PROMPTS
+
+    def at(self, index: int, /) -> Prompt:
+        return Prompt(index, str(index), (index,), label=None)
+
+
+class OneToken(FakeEngine):
+    async def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        params: Sequence[SamplingParams],
+        *,
+        progress: Callable[[int], None],
+        ended: Callable[[int], None] | None = None,
+        so_far: object = None,
+    ) -> list[Generation]:
+        progress(len(prompts))
+        sample = Sample([7], [-0.5], FinishReason.STOP, (VersionSpan(HELD, 0, 1),))
+        return [Generation((sample,)) for _ in prompts]
+
+
+class DeadEngine(OneToken):
+    async def generate(self, *_: Any, **__: Any) -> list[Generation]:
+        raise EngineGone("it has died")
+
+
+class HeldUp:
+    """A reward that scores the answers to all prompts but the last, which waits until `go` is set."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+
+    def score_groups(self, groups: Sequence[Sequence[Answer]]) -> list[list[SettledScore]]:
+        if any(answer.prompt == str(PROMPTS - 1) for group in groups for answer in group):
+            assert self.go.wait(60)
+        return [[SettledScore(float(answer.prompt))] for group in groups for answer in group]
+
+
+class RefusesAll:
+    def score_groups(self, groups: Sequence[Sequence[Answer]]) -> list[list[SettledScore]]:
+        raise ValueError("rollout.reward: cannot work")
+
+
+def make_evaluator(reward: Any, engine: FakeEngine, scored: list[int]) -> tuple[Evaluator, SampleList]:
+    spec = EvaluationSetSpec(name="a", data=EvaluationDataSpec(prompts="a.jsonl"))
+    params = SamplingParams(
+        temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=1, stop_token_ids=(), num_samples=1, seed=0
+    )
+    one = EvaluationSet(spec, DataSpec(prompts="a.jsonl"), Numbers(), params, reward)
+    plan = EvaluationPlan(EvaluationSpec(sets=[spec], every_steps=1), [one], seed=0, num_rollouts=9)
+    proof: Any = SimpleNamespace(is_awaited=False, num_voided=0)
+    work = SampleList()
+    return (
+        Evaluator(
+            plan,
+            work,
+            FakeRankEngine(engine),
+            lambda sequences: ["x" for _ in sequences],
+            proof,
+            max_tokens=8,
+            stall_seconds=60,
+            wake=lambda: None,
+            advance=scored.append,
+        ),
+        work,
+    )
+
+
+def until(holds: Callable[[], bool], evaluator: Evaluator) -> list[Any]:
+    errors: list[Any] = []
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        errors += evaluator.collect()
+        time.sleep(0.005)
+    return errors
+
+
+def test_answers_are_put_while_others_of_their_request_are_scored() -> None:
+    reward, scored = HeldUp(), list[int]()
+    evaluator, work = make_evaluator(reward, OneToken(), scored)
+    assert evaluator.claim(HELD, PROMPTS)
+    try:
+        until(lambda: len(work.results) == PROMPTS - SCORED_TOGETHER, evaluator)
+        assert sum(scored) == PROMPTS - SCORED_TOGETHER
+    finally:
+        reward.go.set()
+    until(lambda: len(work.results) == PROMPTS, evaluator)
+    assert sum(scored) == PROMPTS
+    assert {number: found.reward for number, found in work.results.items()} == {
+        number: float(found.prompt) for number, found in work.results.items()
+    }
+
+
+def test_work_that_is_given_up_comes_back_but_for_what_was_put() -> None:
+    reward = HeldUp()
+    evaluator, work = make_evaluator(reward, OneToken(), [])
+    assert evaluator.claim(HELD, PROMPTS)
+    try:
+        until(lambda: len(work.results) == PROMPTS - SCORED_TOGETHER, evaluator)
+        evaluator.hand_back()
+        again = work.claim(HELD, "", PROMPTS, PROMPTS, ())
+    finally:
+        reward.go.set()
+    assert isinstance(again, list)
+    assert sorted([*again, *work.results]) == list(range(PROMPTS))
+
+
+def test_a_dead_engine_has_all_its_samples_back() -> None:
+    evaluator, work = make_evaluator(HeldUp(), DeadEngine(), [])
+    assert evaluator.claim(HELD, PROMPTS)
+    errors: list[Any] = []
+    deadline = time.monotonic() + 60
+    while not errors and time.monotonic() < deadline:
+        errors += evaluator.collect()
+    assert [type(error) for error in errors] == [EngineGone]
+    assert work.claim(HELD, "", PROMPTS, PROMPTS, ()) == list(range(PROMPTS))
+
+
+def test_a_reward_that_cannot_work_ends_the_evaluation() -> None:
+    evaluator, _ = make_evaluator(RefusesAll(), OneToken(), [])
+    assert evaluator.claim(HELD, PROMPTS)
+    with pytest.raises(ValueError, match="cannot work"):
+        until(lambda: False, evaluator)
 
 
 class Scorer:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -43,7 +44,12 @@ REQUESTS = 4
 
 
 SCORING_THREADS = 64
-"""Requests whose scores are waited for at once: with an engine that takes one prompt at a time each is a sample."""
+"""Parts whose scores are waited for at once: with an engine that takes one prompt at a time each is a sample."""
+
+
+SCORED_TOGETHER = 16
+"""Answers that a reward is asked for at once. Each such part is put when it is scored, so that the count of what is
+scored goes on however many answers an engine gave together, and a death costs no more than what was not scored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +59,12 @@ class _Made:
     """Those that made a token of it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Begun:
-    """Samples that are generated and scored together."""
+    """Samples that are generated together."""
 
-    numbers: tuple[int, ...]
+    left: set[int]
+    """Numbers of those that were neither put nor handed back; changed by the rollout's thread."""
     weight: WeightId
     voided: int
     """What `proof.num_voided` was then."""
@@ -112,7 +119,9 @@ class Evaluator:
         self._stall_seconds = stall_seconds
         self._wake = wake
         self._advance = advance
-        self._running: dict[Future[list[_Made]], _Begun] = {}
+        self._running: dict[Future[None], _Begun] = {}
+        self._scored: deque[tuple[_Begun, int, _Made]] = deque()
+        """What scorers have made and `collect` has not put, with the numbers."""
         self._generating: set[int] = set()
         """Numbers that the engine has; changed in its event loop, and before a request begins."""
         self._scorers = ThreadPoolExecutor(SCORING_THREADS, thread_name_prefix="evaluate")
@@ -136,7 +145,7 @@ class Evaluator:
             return False
         if self._proof.is_awaited or (held == self._asked_of and time.monotonic() < self._asks_at):
             return False
-        in_work = [number for begun in self._running.values() for number in begun.numbers]
+        in_work = self._in_work()
         wanted = min(most - self.samples_in_flight, most * (1 + SCORED_PER_GENERATED) - len(in_work))
         if wanted < max(1, most // REQUESTS):
             return False
@@ -158,40 +167,49 @@ class Evaluator:
         Raises ValueError for a reward that cannot work.
         """
         done = [(future, self._running.pop(future)) for future in list(self._running) if future.done()]
-        results: dict[WeightVersion, dict[int, bytes]] = {}
-        back: list[int] = []
+        back, num_scored = self._put_scored()
         dead: list[int] = []
         errors: list[EngineError] = []
         for future, begun in done:
             error = future.exception()
-            if error is None:
-                for number, made in zip(begun.numbers, future.result(), strict=True):
-                    if self._counts(made, begun):
-                        results.setdefault(begun.weight.version, {})[number] = made.result.dump()
-                    else:
-                        back.append(number)
-            elif isinstance(error, EngineError):
+            if isinstance(error, EngineError):
                 # As of tickets: only a dead engine counts.
-                (dead if isinstance(error, EngineGone) else back).extend(begun.numbers)
+                (dead if isinstance(error, EngineGone) else back).extend(begun.left)
                 errors.append(error)
-            else:
+            elif error is not None:
                 raise error
-        for version, scored in results.items():
-            self._advance(self._samples.put(version, scored))
         self._samples.hand_back(back)
         self._samples.hand_back(dead, killed=True)
-        if done:
+        if done or num_scored:
             self._asks_at = 0.0
         return errors
 
+    def _put_scored(self) -> tuple[list[int], int]:
+        """Puts what scorers have made; the numbers of what does not count, and how many were made."""
+        results: dict[WeightVersion, dict[int, bytes]] = {}
+        back: list[int] = []
+        ready = [self._scored.popleft() for _ in range(len(self._scored))]
+        for begun, number, made in ready:
+            begun.left.discard(number)
+            if self._counts(made, begun):
+                results.setdefault(begun.weight.version, {})[number] = made.result.dump()
+            else:
+                back.append(number)
+        for version, scored in results.items():
+            self._advance(self._samples.put(version, scored))
+        return back, len(ready)
+
     def hand_back(self) -> None:
         """Gives up all work."""
-        numbers = [number for begun in self._running.values() for number in begun.numbers]
+        numbers = self._in_work()
         for future in self._running:
             future.cancel()
         self._running.clear()
         self._samples.hand_back(numbers)
         self._scorers.shutdown(wait=False, cancel_futures=True)
+
+    def _in_work(self) -> list[int]:
+        return [number for begun in self._running.values() for number in sorted(begun.left)]
 
     def _counts(self, made: _Made, begun: _Begun) -> bool:
         """Whether every token is of the version, and the engine had the weights that it said."""
@@ -200,11 +218,12 @@ class Evaluator:
 
     def _begin(self, numbers: tuple[int, ...], held: WeightId) -> None:
         self._generating.update(numbers)
-        future = self._engine.begin(self._work(numbers))
-        self._running[future] = _Begun(numbers, held, self._proof.num_voided)
+        begun = _Begun(set(numbers), held, self._proof.num_voided)
+        future = self._engine.begin(self._work(numbers, begun))
+        self._running[future] = begun
         future.add_done_callback(lambda _: self._wake())
 
-    async def _work(self, numbers: tuple[int, ...]) -> list[_Made]:
+    async def _work(self, numbers: tuple[int, ...], begun: _Begun) -> None:
         samples = [self._plan.of(number) for number in numbers]
         prompts = [sample.of.source.at(sample.prompt) for sample in samples]
         try:
@@ -212,7 +231,15 @@ class Evaluator:
         finally:
             self._generating.difference_update(numbers)
             self._wake()
-        return await asyncio.get_running_loop().run_in_executor(self._scorers, self._scored, prompts, samples, drawn)
+        loop = asyncio.get_running_loop()
+        await asyncio.gather(
+            *(
+                loop.run_in_executor(
+                    self._scorers, self._score, begun, numbers[part], prompts[part], samples[part], drawn[part]
+                )
+                for part in (slice(n, n + SCORED_TOGETHER) for n in range(0, len(numbers), SCORED_TOGETHER))
+            )
+        )
 
     async def _generated(self, prompts: Sequence[Prompt], samples: Sequence[NumberedSample]) -> list[Sample]:
         """One of each, in one request."""
@@ -227,13 +254,20 @@ class Evaluator:
         room, given = self._max_tokens - len(prompt.token_ids), sample.of.params
         return replace(given, max_new_tokens=min(given.max_new_tokens, room), seed=self._plan.seed_of(sample))
 
-    def _scored(
-        self, prompts: Sequence[Prompt], samples: Sequence[NumberedSample], drawn: Sequence[Sample]
-    ) -> list[_Made]:
+    def _score(
+        self,
+        begun: _Begun,
+        numbers: Sequence[int],
+        prompts: Sequence[Prompt],
+        samples: Sequence[NumberedSample],
+        drawn: Sequence[Sample],
+    ) -> None:
         texts = self._decode([each.output_ids for each in drawn])
         answers = [_answer(*parts) for parts in zip(prompts, samples, drawn, texts, strict=True)]
         scores = _scores(samples, answers)
-        return [_made(*parts) for parts in zip(prompts, samples, drawn, scores, strict=True)]
+        made = [_made(*parts) for parts in zip(prompts, samples, drawn, scores, strict=True)]
+        self._scored.extend((begun, number, one) for number, one in zip(numbers, made, strict=True))
+        self._wake()
 
 
 def _answer(prompt: Prompt, sample: NumberedSample, drawn: Sample, text: str) -> Answer:
