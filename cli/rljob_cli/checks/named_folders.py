@@ -16,6 +16,8 @@ from rljob_api.other_names.absent import absent_sentence
 from rljob_cli.checks.findings import Finding, problem, unchecked
 
 _PART_OF_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
+_FOLDERS = frozenset(("checkpoint", "checkpoints", "data", "dataset", "datasets", "model", "models", "out", "weights"))
+"""Names that people give to folders; no owner on the hub is meant."""
 _CACHED = re.compile(r"models--(?P<owner>.+?)--(?P<name>.+)")
 
 
@@ -43,6 +45,8 @@ def hub_hint(path: Path, inner: str = "") -> str:
     """A sentence, with a space before it, where the path ends as a name of the hub does; `inner`: what to add to it."""
     owner, name = path.parent, path.name
     parts = (owner.name, name)
+    if owner.name.lower() in _FOLDERS:
+        return ""
     is_near = owner.parent.is_dir() and owner.parent != owner.parent.parent and not owner.exists()
     if not is_near or not all(map(_PART_OF_HUB_NAME.fullmatch, parts)):
         return ""

@@ -93,7 +93,7 @@ def test_what_was_meant(field: str, make: Callable[[Path], str], expected: str, 
     assert expected in _of_field(field, make(tmp_path), tmp_path)
 
 
-@pytest.mark.parametrize("path", ["/nowhere/model", "model", "a/b/model", "../../../../nowhere/x y"])
+@pytest.mark.parametrize("path", ["/nowhere/model", "model", "models/Qwen3-4B", "a/b/model", "../../../../nowhere/x y"])
 def test_a_path_that_is_no_name_of_the_hub_gets_no_hint(path: str, tmp_path: Path) -> None:
     assert "hub" not in _of_field("spec.model.path", path, tmp_path)
 
