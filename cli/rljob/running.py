@@ -41,15 +41,17 @@ class Result:
     steps: int
     """That are trained, by this start and those before it in the folder."""
     reward_first: float | None
-    """Mean of the first ten steps; None where none was trained."""
+    """Mean of the first ten steps, or of the first half of fewer than twenty; None where none was trained."""
     reward_last: float | None
-    """Mean of the last ten."""
+    """Mean of as many last ones."""
     checkpoint: int | None
     """Version of the last recorded checkpoint."""
     global_restarts: int
     seconds: float
     """Of this start."""
     folder: Path
+    troubles: tuple[str, ...] = ()
+    """What the steps have shown to be wrong, as sentences; also of a run that has succeeded."""
 
     @property
     def succeeded(self) -> bool:
@@ -241,4 +243,5 @@ def _result(line: dict[str, Any], folder: Path) -> Result:
         global_restarts=line["globalRestarts"],
         seconds=line["seconds"],
         folder=folder,
+        troubles=tuple(f"{trouble['reason']}: {trouble['message']}" for trouble in line["troubles"]),
     )

@@ -86,3 +86,29 @@ def test_a_role_that_trains_nothing_reports_no_step(critic_world: World) -> None
     rollout = critic_world.rank(Role.ROLLOUT)
     with pytest.raises(CoordinatorRefused, match="of no role that trains"):
         rollout.report_step(make_step_report(rollout, 0))
+
+
+def test_what_steps_show_is_reported_once_whatever_restarts(world: World) -> None:
+    """Two steps in a row: one before a restart of the coordinator, one after it; then an epoch that repeats both."""
+    world.begin()
+    actor = world.rank(Role.ACTOR)
+    nothing = {"samples/learnt_share": 0.0, "samples/invalid_share": 1.0}
+    reports = [make_step_report(actor, step).model_copy(update={"metrics": nothing}) for step in range(2)]
+    actor.report_step(reports[0])
+    world.restart()
+    assert world.reported(EventKind.NOTHING_LEARNT) == []
+    for report in (reports[0], reports[1], reports[1]):
+        actor.report_step(report)
+    (event,) = world.reported(EventKind.NOTHING_LEARNT)
+    assert event.message == (
+        "steps 0 to 1: the policy has learnt from no sample. 100% have no score: look at the reward."
+    )
+    kinds = [one.kind for one in world.events() if one.kind in (EventKind.STEP_TRAINED, EventKind.NOTHING_LEARNT)]
+    assert kinds == [EventKind.STEP_TRAINED, EventKind.STEP_TRAINED, EventKind.NOTHING_LEARNT]
+    world.raise_epoch(2)
+    world.order(2)
+    actor = world.rank(Role.ACTOR, epoch=2)
+    for report in reports:
+        actor.report_step(report.model_copy(update={"incarnation": actor.incarnation}))
+    assert trained(world) == [0, 1, 0, 1]
+    assert len(world.reported(EventKind.NOTHING_LEARNT)) == 1

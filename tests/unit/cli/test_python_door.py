@@ -28,6 +28,8 @@ RESULT = {
     "steps": 3,
     "rewardFirst": 0.1,
     "rewardLast": 0.9,
+    "rewardSteps": 1,
+    "troubles": [{"reason": "NoVariance", "message": "steps 0 to 9: all alike"}],
     "samplesPerSecond": 10.0,
     "seconds": 4.2,
     "epoch": 2,
@@ -96,6 +98,7 @@ def test_a_loop_after_a_break_goes_on_where_the_last_one_ended(started: Callable
 def test_the_end_is_known_without_reading_the_steps(started: Callable[[str], Run]) -> None:
     result = started(printing(REPEATED)).result()
     assert (result.succeeded, result.reason, result.steps, result.reward_last) == (True, "Succeeded", 3, 0.9)
+    assert result.troubles == ("NoVariance: steps 0 to 9: all alike",)
     assert (result.checkpoint, result.global_restarts) == (3, 1)
 
 

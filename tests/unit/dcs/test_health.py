@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_api.manifest import parse_manifest
+from rljob_api.manifest import load_manifest, parse_manifest
 from rljob_api.names import Epoch, Role, WeightVersion
 from rljob_api.spec import RLJobSpec
 from rljob_api.wire.checkpoints import CheckpointRecord, Health
@@ -17,6 +20,7 @@ from rljob_api.wire.identity import Incarnation, RankKey, WeightId
 from rljob_api.wire.ranks import StepReport
 from rljob_workers.dcs.coordinator.health import Trouble, after_evaluation, after_step, restored
 
+ROOT = Path(__file__).parents[3]
 MANIFEST = """
 metadata: {name: job}
 spec:
@@ -47,8 +51,6 @@ def spec_with(**fields: Any) -> RLJobSpec:
 
 
 def with_fields(fields: Mapping[str, Any]) -> str:
-    import yaml
-
     job = yaml.safe_load(MANIFEST)
     for name, value in fields.items():
         *above, last = name.split("__")
@@ -315,3 +317,20 @@ def test_restarts_that_repeat_steps_change_neither_what_is_reported_nor_how_ofte
 def test_nothing_is_known_where_nothing_was() -> None:
     assert restored(None, None, 0) is None
     assert restored(None, recorded(Health(told={"NoVariance": 9}), 20), 20) == Health(told={"NoVariance": 9})
+
+
+RECORDED = json.loads((Path(__file__).parent / "recorded_steps.json").read_text())
+"""Example -> metric -> its values by step, of whole runs."""
+
+
+@pytest.mark.parametrize("example", RECORDED)
+def test_no_step_of_an_example_shows_anything(example: str) -> None:
+    """Answers are cut off from the first step to the last, and solved tasks have neither variance nor entropy."""
+    spec = load_manifest(ROOT / "examples" / example).spec
+    columns, health = RECORDED[example], Health()
+    for step, values in enumerate(zip(*columns.values(), strict=True)):
+        metrics = {name: value for name, value in zip(columns, values, strict=True) if value is not None}
+        examined = after_step(spec, health, report(step, metrics))
+        health = examined.health
+        assert examined.troubles == (), step
+    assert step + 1 == spec.rollout.num_rollouts
