@@ -88,7 +88,7 @@ def _unwritable(folder: RunFolder, error: OSError, seconds: float, resume: str) 
     line = summary(folder.path, folder.status(), seconds, resume)
     is_full = error.errno in _FULL
     message = (
-        f"{folder.path} on {FileSystem.of(folder.path)} cannot be written: {error.strerror}. Everything was stopped;"
+        f"{folder.path} cannot be written: {error.strerror}, on {FileSystem.of(folder.path)}. Everything was stopped;"
         f" the last recorded checkpoint stands. {'Free some space' if is_full else 'Make it writable'} and resume."
     )
     reason = "DiskFull" if is_full else "NotWritable"

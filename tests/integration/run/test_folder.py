@@ -42,7 +42,7 @@ def test_a_full_disk_stops_the_run_with_a_sentence_and_it_goes_on_when_there_is_
         beside = job.out / ".status.json.new"
         job.wait_for("a full disk", lambda: _is_full(beside))
         assert job.finish() == 1
-        assert f"{job.out} cannot be written: No space left on device" in job.output()
+        assert f"{job.out} cannot be written: No space left on device, on /" in job.output()
         assert "Traceback" not in job.output()
         job.wait_gone()
         beside.unlink()

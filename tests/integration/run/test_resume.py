@@ -25,8 +25,15 @@ def test_a_finished_run_goes_on_when_it_is_given_more_rollouts(tmp_path: Path) -
     with RunningJob(tmp_path, make_simulated(tmp_path, rollout={"numRollouts": 10})) as job:
         job.assert_succeeded()
         job.rewrite(make_simulated(tmp_path, rollout={"numRollouts": 16}))
+        assert [event for event in job.events() if event["reason"] == "InputChanged"] == []
+        prompts = tmp_path / "prompts.jsonl"
+        prompts.write_text(prompts.read_text().replace('"label": "99"', '"label": "98"'))
         job.start()
         job.assert_succeeded()
+        (input_changed,) = [event["message"] for event in job.events() if event["reason"] == "InputChanged"]
+        assert input_changed.startswith(
+            f"spec.data.prompts: {prompts} is not what this run has read before (prompts.jsonl: other content)."
+        )
         assert sorted(line["step"] for line in job.metrics()) == list(range(16))
         (changed,) = [event["message"] for event in job.events() if event["reason"] == "SpecChanged"]
         assert changed == "spec.rollout.numRollouts: 10 -> 16; the manifest of before is kept as job.1.json"
