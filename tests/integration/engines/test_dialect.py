@@ -141,7 +141,7 @@ def test_malformed_requests_get_a_sentence(http: httpx.Client, body: dict[str, A
 
 
 def test_neutral_values_of_fields_that_are_not_honoured_are_taken(http: httpx.Client) -> None:
-    neutral = {"max_new_tokens": 1, "min_p": None, "stop": [], "frequency_penalty": 0}
+    neutral: dict[str, Any] = {"max_new_tokens": 1, "min_p": None, "stop": [], "frequency_penalty": 0}
     generate(http, input_ids=[1], stream=False, sampling_params=neutral)
 
 

@@ -57,8 +57,8 @@ def test_the_first_token_that_makes_a_text_whole_ends_a_sample(sample: str, text
     assert first == next((end for end in range(1, len(sample) + 1) if sample[:end].endswith(tuple(texts))), None)
 
 
-def letters(samples: Sequence[Sequence[int]]) -> list[str]:
-    return ["".join(chr(97 + token) for token in one) for one in samples]
+def letters(sequences: Sequence[Sequence[int]]) -> list[str]:
+    return ["".join(chr(97 + token) for token in one) for one in sequences]
 
 
 def test_samples_beside_others_end_where_they_would_alone() -> None:

@@ -54,10 +54,10 @@ def saved(tokenizer: PreTrainedTokenizerBase, data: DataSpec, to: Path) -> PreTr
 
 def asked(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]], **variables: Any) -> list[int]:
     """As a server asks."""
-    ids: list[int] = tokenizer.apply_chat_template(
+    ids: Any = tokenizer.apply_chat_template(
         messages, add_generation_prompt=True, tokenize=True, return_dict=False, **variables
     )
-    return ids
+    return list(ids)
 
 
 def trained(folder: Path, tokenizer: PreTrainedTokenizerBase, prompt: Any, fields: dict[str, Any]) -> list[int]:
@@ -154,7 +154,7 @@ def test_a_file_that_the_actor_cannot_read_is_a_sentence_and_no_end_of_the_job()
     assert "Checkpoints have the tokenizer's own template until the actor can read it" in found.problem
 
 
-@given(system=st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=40))
+@given(system=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40))
 def test_every_system_prompt_is_rendered_as_it_is(system: str) -> None:
     tokenizer = tokenizer_with(OWN)
     text = template_as_trained(DataSpec(prompts="p", system_prompt=system), tokenizer)

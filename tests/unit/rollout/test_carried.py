@@ -77,6 +77,7 @@ def test_the_samples_of_another_prompt_or_other_sampling_are_refused() -> None:
         sampling_digest([1, 2], replace(PARAMS, temperature=0.6)),
         sampling_digest([1, 2], replace(PARAMS, max_new_tokens=7)),
         sampling_digest([1, 2], replace(PARAMS, stop_token_ids=(2,))),
+        sampling_digest([1, 2], replace(PARAMS, min_p=0.1)),
     ]
     for other in others:
         with pytest.raises(ValueError, match="wanted are 2"):

@@ -267,7 +267,7 @@ class GreedyEngineOfManyPrompts(GreedyEngine):
 @pytest.mark.parametrize("kind", [GreedyEngine, GreedyEngineOfManyPrompts])
 def test_a_greedy_answer_is_drawn_beside_the_samples_of_each_ticket(kind: type[GreedyEngine]) -> None:
     counts, engine = Counts(), kind()
-    stage = GenerateStage(replace(CONFIG, draws_greedy=True, stop=("x",)), engine)
+    stage = GenerateStage(replace(CONFIG, draws_greedy=True, stop=("x",), min_p=0.25), engine)
     tickets = [TICKET, replace(TICKET, id=12, group=3, prompt_index=8)]
     first, second = asyncio.run(stage.run([prompted(each) for each in tickets], counted_calls(tickets, counts)))
     assert (responses_of(first), responses_of(second)) == ([[40]] * 2, [[80]] * 2)
@@ -281,6 +281,7 @@ def test_a_greedy_answer_is_drawn_beside_the_samples_of_each_ticket(kind: type[G
         (2, 1, 1, 0),
     ]
     assert all((one.stop_token_ids, one.stop) == ((1,), ("x",)) for one in engine.params)
+    assert {(one.temperature, one.min_p) for one in engine.params} == {(CONFIG.temperature, 0.25), (0.0, 0.0)}
 
 
 class GreedilyGone(GreedyEngine):

@@ -41,7 +41,7 @@ async def test_answers_end_where_the_files_say_and_are_drawn_as_the_job_says(
     if kind not in (TorchContender, SglangContender):
         pytest.skip("its model has no files")
     (tmp_path / "server").mkdir()
-    own = kind(tmp_path / "server", ModelSpec(path=str(folder)))  # type: ignore[call-arg]
+    own = kind(tmp_path / "server", ModelSpec(path=str(folder)))
     try:
         engine = own.client()
         await load(engine, folder, 1)

@@ -130,11 +130,11 @@ async def test_a_text_ends_a_sample_where_it_is_whole(
     ids=str,
 )
 async def test_top_p_top_k_and_min_p_leave_what_each_of_them_leaves(
-    engine: Engine, versions: list[Weights], cut: dict[str, float]
+    engine: Engine, versions: list[Weights], cut: dict[str, Any]
 ) -> None:
     await load(engine, versions[1].folder, 1)
-    given = {"temperature": 1.0, "top_p": 1.0, "top_k": 10**6, "min_p": 0.0, **cut}
-    expected = versions[1].left(PROMPT, **given)  # type: ignore[arg-type]
+    given: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": 10**6, "min_p": 0.0, **cut}
+    expected = versions[1].left(PROMPT, **given)
     found = [sample.output_ids[0] for sample in await draw(engine, params(1, num_samples=64, **cut))]
     assert set(found) <= expected
     assert len(set(found)) > min(2, len(expected) - 1), "the test would not see bounds that leave too little"

@@ -331,8 +331,9 @@ class SlotTable:
 
     def sampling(self, start: int) -> SamplingColumns:
         """Sampling parameters of slots from `start` on."""
-        columns = (self.temperature, self.top_p, self.top_k, self.min_p, self.seed)
-        return SamplingColumns(*(column[start:] for column in columns))
+        return SamplingColumns(
+            self.temperature[start:], self.top_p[start:], self.top_k[start:], self.min_p[start:], self.seed[start:]
+        )
 
     def draw(self, start: int, logits: torch.Tensor) -> Drawn:
         """Draws by `logits` [slots, V] the next token of every slot from `start` on; records nothing."""
