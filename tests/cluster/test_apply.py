@@ -100,7 +100,7 @@ def assert_no_difference(kubectl: Kubectl, files: list[Object]) -> None:
 
 
 @pytest.mark.parametrize("ways", [("client", "server"), ("server", "client")], ids=" then ".join)
-def test_a_job_is_stored_as_its_file_says_and_applied_again_it_stays_as_it_is(
+def test_a_job_is_stored_as_its_file_states_and_applied_again_it_stays_as_it_is(
     kubectl: Kubectl, ways: tuple[str, str]
 ) -> None:
     """Also where the next file has {} for an object that had something in it."""

@@ -57,10 +57,10 @@ def _meant(folder: Path) -> str | None:
     """A predicate with its cure where the folder is none of a model, but of something that has one."""
     if (folder / "config.json").exists():
         return None
-    for kept in (folder / "checkpoints", folder):
-        if (kept / LATEST).is_dir():
-            what = "is the folder of a run" if kept != folder else "holds the checkpoints of a run"
-            return f"{what}. Give its last checkpoint: {kept / LATEST}."
+    for place in (folder / "checkpoints", folder):
+        if (place / LATEST).is_dir():
+            what = "is the folder of a run" if place != folder else "holds the checkpoints of a run"
+            return f"{what}. Give its last checkpoint: {place / LATEST}."
     if (folder / "run.json").is_file():
         return "is the folder of a run that has saved no checkpoint. Give the folder of a model."
     if (folder / "adapter_config.json").is_file():

@@ -268,8 +268,8 @@ def _prompt_problem(prompt: Any, key: str, characters: frozenset[str] | None) ->
         read = read_prompt(prompt)
     except ValueError as error:
         return f"{key!r} {error}"
-    said = read if isinstance(read, str) else ""
-    strange = next((char for char in said if characters is not None and char not in characters), None)
+    text = read if isinstance(read, str) else ""
+    strange = next((char for char in text if characters is not None and char not in characters), None)
     if strange is not None:
         return f"the character {strange!r} is not in the alphabet. Add it to model.config.tokenizer.alphabet."
     return None

@@ -63,8 +63,8 @@ def generation_config(folder: Path) -> dict[str, Any]:
 
 def saved_generation_config(given: Mapping[str, Any], ends: frozenset[int]) -> bytes:
     """A generation_config.json that says what is `given`, and which tokens end an answer."""
-    said = sorted(ends)
-    named = {"eos_token_id": said[0] if len(said) == 1 else said} if said else {}
+    numbers = sorted(ends)
+    named = {"eos_token_id": numbers[0] if len(numbers) == 1 else numbers} if numbers else {}
     return (json.dumps({**given, **named}, indent=2) + "\n").encode()
 
 

@@ -32,9 +32,9 @@ _WITHOUT_TRAINING = DataSpec.model_construct()
 def data_of(own: EvaluationDataSpec, training: DataSpec) -> DataSpec:
     """The prompts of a set. Given are the fields that the set gives, and of those that it takes the given ones."""
     values = {name: getattr(own, name) for name in PromptsSpec.model_fields}
-    values |= {name: _said(own, name, getattr(training, name)) for name in _PLAIN}
+    values |= {name: _own_or(own, name, getattr(training, name)) for name in _PLAIN}
     if own.reasoning_gym is None:  # whose tasks have no lines with keys
-        values["source_key"] = _said(own, "source_key", training.source_key)
+        values["source_key"] = _own_or(own, "source_key", training.source_key)
     values["chat_template"] = _template_of(own, training)
     given = own.model_fields_set | (training.model_fields_set & _INHERITED)
     return DataSpec.model_construct(given, **values)
@@ -44,8 +44,8 @@ def sampling_of(own: EvaluationSamplingSpec | None, training: SamplingSpec) -> S
     """How the tokens of a set are drawn; the temperature may be 0."""
     if own is None:
         return training
-    said = {name: value for name, value in _values(EvaluationSamplingSpec, own).items() if value is not None}
-    return training.model_copy(update=said)
+    own_values = {name: value for name, value in _values(EvaluationSamplingSpec, own).items() if value is not None}
+    return training.model_copy(update=own_values)
 
 
 def stated_data(own: EvaluationDataSpec) -> DataSpec:
@@ -136,21 +136,22 @@ def _values(model: type[ApiModel], source: ApiModel) -> dict[str, Any]:
     return {name: getattr(source, name) for name in model.model_fields}
 
 
-def _is_said(own: ApiModel, name: str) -> bool:
+def _is_given(own: ApiModel, name: str) -> bool:
     """A null that is written stands in stored jobs alone, and says none."""
     return name in own.model_fields_set or getattr(own, name) is not None
 
 
-def _said(own: ApiModel, name: str, otherwise: Any) -> Any:  # noqa: ANN401 - of any field
+def _own_or(own: ApiModel, name: str, otherwise: Any) -> Any:  # noqa: ANN401 - of any field
     """None where an empty text says none."""
-    value = getattr(own, name) if _is_said(own, name) else otherwise
+    value = getattr(own, name) if _is_given(own, name) else otherwise
     return None if value == "" else value
 
 
 def _template_of(own: EvaluationDataSpec, training: DataSpec) -> ChatTemplateSpec | None:
     """None where the tokenizer's own template gets the messages alone."""
-    if own.chat_template is None and _is_said(own, "chat_template"):
+    if own.chat_template is None and _is_given(own, "chat_template"):
         return None
-    said, otherwise = own.chat_template or EvaluationChatTemplateSpec(), training.chat_template or ChatTemplateSpec()
-    values = {name: _said(said, name, getattr(otherwise, name)) for name in ChatTemplateSpec.model_fields}
+    template = own.chat_template or EvaluationChatTemplateSpec()
+    otherwise = training.chat_template or ChatTemplateSpec()
+    values = {name: _own_or(template, name, getattr(otherwise, name)) for name in ChatTemplateSpec.model_fields}
     return ChatTemplateSpec.model_construct(**values) if any(values.values()) else None

@@ -153,7 +153,7 @@ class Health(WireModel):
 
     rows: dict[str, StepRow] = {}
     """Trouble -> the last steps, all of which show it."""
-    told: dict[str, int] = {}
+    reported: dict[str, int] = {}
     """Trouble -> the step after which it was reported."""
     came: list[str] = []
     """Metrics of stopWhen and keepBest that some step or evaluation has reported."""

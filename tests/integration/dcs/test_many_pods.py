@@ -39,8 +39,8 @@ def incarnation(number: int, generation: int = 0) -> Incarnation:
     return Incarnation(key=key, epoch=Epoch(1), generation=generation, id=f"{generation:04x}{number:08x}")
 
 
-def hello(number: int, life: int = 0) -> LauncherHello:
-    return LauncherHello(pod=pod(number), pod_uid=f"uid-{number}", launcher=f"{life:04x}{number:08x}", pid=1)
+def hello(number: int, its_number: int = 0) -> LauncherHello:
+    return LauncherHello(pod=pod(number), pod_uid=f"uid-{number}", launcher=f"{its_number:04x}{number:08x}", pid=1)
 
 
 class Crowd:
@@ -49,7 +49,7 @@ class Crowd:
     def __init__(self, servers: Servers, folder: Path, number: int) -> None:
         servers.wipe()
         self.number = number
-        self.lives = count(1)
+        self.incarnations = count(1)
         context = context_here(servers.endpoints, job(), lambda: 1.0, QueueAdminTiming())
         self.context, self.admin = context, context.admin
         self.coordinator = Coordinator(context, folder, ON_ONE_MACHINE)
@@ -71,8 +71,8 @@ class Crowd:
         context.store.commit(changes, events)
 
     def another(self) -> int:
-        """A pod of the middle, with a life that it had not yet."""
-        return self.number // 2 + next(self.lives) % 20
+        """A pod of the middle, with an incarnation that it had not yet."""
+        return self.number // 2 + next(self.incarnations) % 20
 
 
 Act = Callable[[Crowd], object]
@@ -80,7 +80,7 @@ Act = Callable[[Crowd], object]
 
 def launcher_comes(crowd: Crowd) -> None:
     number = crowd.another()
-    crowd.coordinator.launchers.register(hello(number, next(crowd.lives)))
+    crowd.coordinator.launchers.register(hello(number, next(crowd.incarnations)))
 
 
 def launcher_polls(crowd: Crowd) -> None:
@@ -92,25 +92,27 @@ def launcher_polls(crowd: Crowd) -> None:
 
 def rank_comes_and_polls(crowd: Crowd) -> None:
     """Each of these is between two of another pod."""
-    launcher_comes_for(crowd, crowd.number // 4, next(crowd.lives))
+    launcher_comes_for(crowd, crowd.number // 4, next(crowd.incarnations))
     launcher_polls(crowd)
     crowd.coordinator.ranks.first_of(Role.ROLLOUT, 1, incarnation(crowd.number // 3).id)
 
 
-def launcher_comes_for(crowd: Crowd, number: int, life: int) -> None:
-    one = hello(number, life)
+def launcher_comes_for(crowd: Crowd, number: int, its_number: int) -> None:
+    one = hello(number, its_number)
     crowd.coordinator.launchers.register(one)
-    crowd.coordinator.register_rank(RankHello(incarnation=incarnation(number, life), launcher=one.launcher, pid=1))
+    crowd.coordinator.register_rank(
+        RankHello(incarnation=incarnation(number, its_number), launcher=one.launcher, pid=1)
+    )
 
 
 def rank_becomes_ready(crowd: Crowd) -> None:
-    beat = Beat(incarnation=incarnation(crowd.number - 1 - next(crowd.lives)), state=RankState.READY, holds=HELD)
+    beat = Beat(incarnation=incarnation(crowd.number - 1 - next(crowd.incarnations)), state=RankState.READY, holds=HELD)
     crowd.coordinator.ranks.receive_beat(beat)
     crowd.coordinator.beats([beat])
 
 
 def rank_dies(crowd: Crowd) -> None:
-    died = incarnation(crowd.number - 1 - next(crowd.lives))
+    died = incarnation(crowd.number - 1 - next(crowd.incarnations))
     failure = Failure(
         id=died.id,
         kind=FailureKind.RANK_EXITED,

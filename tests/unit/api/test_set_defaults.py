@@ -62,7 +62,7 @@ def answered(each: EvaluationSetSpec, spec: RLJobSpec) -> tuple[dict[str, Any], 
     return stated_data(each.data).model_dump(mode="json"), sampling.model_dump(mode="json")
 
 
-def test_whatever_training_says_a_set_may_say() -> None:
+def test_a_set_may_state_all_that_training_states() -> None:
     for of_training, of_set in (
         (DataSpec, EvaluationDataSpec),
         (ChatTemplateSpec, EvaluationChatTemplateSpec),
@@ -72,7 +72,7 @@ def test_whatever_training_says_a_set_may_say() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("stated", "expected"),
     [
         pytest.param({}, {}, id="nothing said: as training"),
         pytest.param({"data": {"promptKey": "p", "labelKey": "l"}}, {"promptKey": "p", "labelKey": "l"}, id="keys"),
@@ -102,8 +102,8 @@ def test_whatever_training_says_a_set_may_say() -> None:
         ),
     ],
 )
-def test_a_set_is_answered_as_training_but_for_what_it_says(said: dict[str, Any], expected: dict[str, Any]) -> None:
-    written = {**SET, **said, "data": {**SET["data"], **said.get("data", {})}}  # type: ignore[dict-item] # likewise
+def test_a_set_is_answered_as_training_but_for_what_it_states(stated: dict[str, Any], expected: dict[str, Any]) -> None:
+    written = {**SET, **stated, "data": {**SET["data"], **stated.get("data", {})}}  # type: ignore[dict-item] # likewise
     spec = make_spec(written)
     resolved = resolve(spec, JobPlace.CLUSTER).spec
     data, sampling = answered(only(resolved), resolved)
@@ -120,7 +120,7 @@ def test_tasks_of_a_procedure_have_no_keys_and_the_template_of_training() -> Non
     assert (data.source_key, data.system_prompt, data.apply_chat_template) == (None, "Reason.", True)
 
 
-def test_an_api_server_stores_of_a_set_what_it_says() -> None:
+def test_an_api_server_stores_of_a_set_what_it_states() -> None:
     """So that kubectl shows unset fields as such, and readers see them as such."""
     data = {"prompts": "a.jsonl", "chatTemplate": {}}
     sets = [{"name": "a", "data": data, "sampling": {}}]
@@ -128,7 +128,7 @@ def test_an_api_server_stores_of_a_set_what_it_says() -> None:
     assert stored == sets
 
 
-SAID_TEMPLATE = st.fixed_dictionaries(
+STATED_TEMPLATE = st.fixed_dictionaries(
     {},
     optional={
         "kwargs": st.sampled_from([{}, {"k": 1}]),
@@ -136,7 +136,7 @@ SAID_TEMPLATE = st.fixed_dictionaries(
         "file": st.sampled_from(["", "own.jinja"]),
     },
 )
-SAID_DATA = st.fixed_dictionaries(
+STATED_DATA = st.fixed_dictionaries(
     {"prompts": st.just("a.jsonl")},
     optional={
         "promptKey": st.just("p"),
@@ -144,10 +144,10 @@ SAID_DATA = st.fixed_dictionaries(
         "sourceKey": st.sampled_from(["", "s"]),
         "applyChatTemplate": st.booleans(),
         "systemPrompt": st.sampled_from(["", "y"]),
-        "chatTemplate": SAID_TEMPLATE,
+        "chatTemplate": STATED_TEMPLATE,
     },
 )
-SAID_SAMPLING = st.fixed_dictionaries(
+STATED_SAMPLING = st.fixed_dictionaries(
     {},
     optional={
         "temperature": st.sampled_from([0, 1.0]),
@@ -158,17 +158,17 @@ SAID_SAMPLING = st.fixed_dictionaries(
         "stop": st.sampled_from([[], ["!"]]),
     },
 )
-SAID = st.fixed_dictionaries({"name": st.just("a"), "data": SAID_DATA}, optional={"sampling": SAID_SAMPLING})
+STATED = st.fixed_dictionaries({"name": st.just("a"), "data": STATED_DATA}, optional={"sampling": STATED_SAMPLING})
 OF_TRAINING = st.sampled_from(
     [DATA, {"prompts": "t.jsonl"}, {"prompts": "t.jsonl", "labelKey": None, "chatTemplate": {}}]
 )
 
 
 @settings(deadline=None)
-@given(SAID, OF_TRAINING)
-def test_a_resolved_set_says_all_however_it_is_stored(said: dict[str, Any], data: dict[str, Any]) -> None:
+@given(STATED, OF_TRAINING)
+def test_a_resolved_set_states_all_however_it_is_stored(stated: dict[str, Any], data: dict[str, Any]) -> None:
     """In memory, in job.json, in a ConfigMap (without defaults), rendered and applied to an API server."""
-    spec = make_spec(said, data=data)
+    spec = make_spec(stated, data=data)
     resolved = resolve(spec, JobPlace.CLUSTER).spec
     expected = answered(only(resolved), resolved)
     assert expected[0] == data_of(only(spec).data, spec.data).model_dump(mode="json")

@@ -45,8 +45,8 @@ def found(folder: Path, kind: str, changes: dict[str, Any] | None = None) -> lis
     (folder / "job.yaml").write_text(yaml.safe_dump(changed({"spec.model": {"path": "model"}, **(changes or {})})))
     arguments = ["validate", str(folder / "job.yaml"), "--static", "--output", "json"]
     output = json.loads(CliRunner().invoke(cli, arguments, env={"RLJOB_DEVICES": None}).stdout)
-    words = ("stopTokenIds", "eos_token_id", "generation_config")
-    return [text.replace(f"{folder}/", "") for text in output[kind] if any(word in text for word in words)]
+    parts = ("stopTokenIds", "eos_token_id", "generation_config")
+    return [text.replace(f"{folder}/", "") for text in output[kind] if any(part in text for part in parts)]
 
 
 def test_files_that_name_an_end_are_nothing_to_speak_of(folder: Path) -> None:

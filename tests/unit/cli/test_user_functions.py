@@ -145,19 +145,19 @@ def example_of(call: UserCall) -> str:
 def test_a_call_that_can_be_made_is_let_through(field: str, tmp_path: Path) -> None:
     call = CALLS[field]
     define, names = example_of(call), ", ".join(LETTERS[: len(call.arguments)])
-    word = define.partition(" own")[0]
+    keyword = define.partition(" own")[0]
     for source in (
         f"{define} ...",
-        f"{word} own(*given): ...",
-        f"{word} own({names}, more=1, *, named=2): ...",
-        f"from functools import partial\n{word} whole(first, {names}, *, by): ...\nown = partial(whole, 1, by=2)",
-        f"import functools\n{word} whole({names}, *, by): ...\nown = functools.partial(whole, by=2)",
-        f"{word} whole({names}): ...\nown = whole",
-        f"class Own:\n  {word} __call__(self, {names}): ...\nown = Own()",
+        f"{keyword} own(*given): ...",
+        f"{keyword} own({names}, more=1, *, named=2): ...",
+        f"from functools import partial\n{keyword} whole(first, {names}, *, by): ...\nown = partial(whole, 1, by=2)",
+        f"import functools\n{keyword} whole({names}, *, by): ...\nown = functools.partial(whole, by=2)",
+        f"{keyword} whole({names}): ...\nown = whole",
+        f"class Own:\n  {keyword} __call__(self, {names}): ...\nown = Own()",
         f"if fast:\n  def own(): ...\nelse:\n  {define} ...",
         "from elsewhere import own",
         "own = made_by(1)",
-        f"@decorated\n{word} own(): ...",
+        f"@decorated\n{keyword} own(): ...",
     ):
         assert problem_of(tmp_path, source, call) is None, source
 
@@ -166,17 +166,17 @@ def test_a_call_that_can_be_made_is_let_through(field: str, tmp_path: Path) -> N
 def test_a_call_that_cannot_be_made_is_refused(field: str, tmp_path: Path) -> None:
     call = CALLS[field]
     define = example_of(call)
-    word, names = define.partition(" own")[0], ", ".join(LETTERS[: len(call.arguments)])
+    keyword, names = define.partition(" own")[0], ", ".join(LETTERS[: len(call.arguments)])
     count = "one argument" if len(call.arguments) == 1 else f"{len(call.arguments)} arguments"
     unbound = f"own cannot be called with {count} ({', '.join(call.arguments)}). Write it as `{call.example}`."
     for source in (
-        f"{word} own(): ...",
-        f"{word} whole({names}): ...\nfrom functools import partial\nown = partial(whole, 1)",
-        f"class Own:\n  {word} __call__(self): ...\nown = Own()",
-        f"{word} other(): ...\nown = other",
+        f"{keyword} own(): ...",
+        f"{keyword} whole({names}): ...\nfrom functools import partial\nown = partial(whole, 1)",
+        f"class Own:\n  {keyword} __call__(self): ...\nown = Own()",
+        f"{keyword} other(): ...\nown = other",
     ):
         assert problem_of(tmp_path, source, call) == unbound, source
-    for source in (f"{word} own({names}, more): ...", f"{word} own({names}, *, by): ..."):
+    for source in (f"{keyword} own({names}, more): ...", f"{keyword} own({names}, *, by): ..."):
         assert problem_of(tmp_path, source, call) is not None, source
     assert problem_of(tmp_path, f"class own:\n  def __init__(self, {names}): ...", call) == (
         "own is a class, and a call of it makes an object. Name a function, or an object that has __call__."

@@ -77,7 +77,7 @@ def report(step: int, metrics: Mapping[str, float]) -> StepReport:
     )
 
 
-def told(spec: RLJobSpec, steps: Iterable[Mapping[str, float]]) -> list[tuple[int, Trouble]]:
+def reported(spec: RLJobSpec, steps: Iterable[Mapping[str, float]]) -> list[tuple[int, Trouble]]:
     """What is reported of these steps, each with the step after which it is."""
     health, found = Health(), []
     for step, changes in enumerate(steps):
@@ -174,7 +174,7 @@ SIGNS = [
 def test_each_sign_is_reported_once_after_steps_in_a_row(
     fields: Mapping[str, Any], steps: Sequence[Mapping[str, float]], expected: list[tuple[int, str]]
 ) -> None:
-    assert [(step, trouble.kind.value) for step, trouble in told(spec_with(**fields), steps)] == expected
+    assert [(step, trouble.kind.value) for step, trouble in reported(spec_with(**fields), steps)] == expected
 
 
 SENTENCES = [
@@ -206,7 +206,7 @@ SENTENCES = [
 def test_a_sentence_names_what_left_samples_out(
     fields: Mapping[str, Any], metrics: Mapping[str, float], sentence: str
 ) -> None:
-    ((_, trouble),) = told(spec_with(**fields), [metrics] * 2)
+    ((_, trouble),) = reported(spec_with(**fields), [metrics] * 2)
     assert trouble.message == sentence
 
 
@@ -257,7 +257,7 @@ MINE = {"stopWhen": {"metric": "reward/mine", "above": 0.5}, "rollout__reward": 
 def test_a_metric_that_never_came_is_named(
     fields: Mapping[str, Any], steps: Sequence[Mapping[str, float]], expected: list[tuple[int, str]]
 ) -> None:
-    assert [(step, trouble.message) for step, trouble in told(spec_with(**fields), steps)] == expected
+    assert [(step, trouble.message) for step, trouble in reported(spec_with(**fields), steps)] == expected
 
 
 def test_a_metric_of_evaluations_is_missed_after_one_alone() -> None:
@@ -266,7 +266,7 @@ def test_a_metric_of_evaluations_is_missed_after_one_alone() -> None:
         "everySteps": 5,
     }
     spec = spec_with(evaluation=evaluation, stopWhen={"metric": "eval/a/algebra/mean@1", "above": 0.5})
-    assert told(spec, [{}] * 40) == []
+    assert reported(spec, [{}] * 40) == []
     found = after_evaluation(spec, Health(), {"eval/a/mean@1": 0.5, "eval/a/geometry/mean@1": 0.5})
     assert [trouble.message for trouble in found.troubles] == [
         "the evaluation reports no eval/a/algebra/mean@1, which spec.stopWhen.metric names. As long as it does not "
@@ -311,12 +311,12 @@ def test_restarts_that_repeat_steps_change_neither_what_is_reported_nor_how_ofte
             known = restored(None if is_lost else health, recorded(health, step), step)
             assert known is not None
             health = known
-    assert sorted(found) == sorted(trouble.kind for _, trouble in told(spec, steps))
+    assert sorted(found) == sorted(trouble.kind for _, trouble in reported(spec, steps))
 
 
 def test_nothing_is_known_where_nothing_was() -> None:
     assert restored(None, None, 0) is None
-    assert restored(None, recorded(Health(told={"NoVariance": 9}), 20), 20) == Health(told={"NoVariance": 9})
+    assert restored(None, recorded(Health(reported={"NoVariance": 9}), 20), 20) == Health(reported={"NoVariance": 9})
 
 
 RECORDED = json.loads((Path(__file__).parent / "recorded_steps.json").read_text())

@@ -61,7 +61,7 @@ def test_what_a_folder_had_is_saved_with_the_jobs_dtype_and_all_of_its_ends(fold
     assert (read.eos_token_id, read.top_p) == ([3, 4, 10, EOS], 0.9)
 
 
-def test_a_made_model_says_where_it_ends(tmp_path: Path) -> None:
+def test_a_made_model_states_where_it_ends(tmp_path: Path) -> None:
     to = saved(job(model={"config": MADE.config}), tmp_path / "to")
     assert GenerationConfig.from_pretrained(to).eos_token_id == EOS
 

@@ -47,11 +47,11 @@ def first_tokens(backend: Tokenizer, text: str, most: int) -> FirstTokens:
         encoding = backend.encode(text[:read], add_special_tokens=False)
         if read >= len(text) or _num_settled(encoding) >= most:
             break
-    kept = encoding.ids[:most]
-    if len(kept) == len(encoding.ids) and read >= len(text):
-        return FirstTokens(kept, 0)
-    end = encoding.offsets[len(kept) - 1][1] if kept else 0
-    return FirstTokens(kept, len(text) - end)
+    ids = encoding.ids[:most]
+    if len(ids) == len(encoding.ids) and read >= len(text):
+        return FirstTokens(ids, 0)
+    end = encoding.offsets[len(ids) - 1][1] if ids else 0
+    return FirstTokens(ids, len(text) - end)
 
 
 def _num_settled(encoding: Encoding) -> int:

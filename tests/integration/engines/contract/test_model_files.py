@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "base"
 
 
-async def test_answers_end_where_the_files_say_and_are_drawn_as_the_job_says(
+async def test_answers_end_by_the_files_and_are_drawn_by_the_manifest(
     server: Contender, folder: Path, tmp_path: Path
 ) -> None:
     kind = type(server)

@@ -118,19 +118,19 @@ def after_step(spec: RLJobSpec, known: Health, report: StepReport) -> Examined:
     """A step was trained; one that a restart repeats is the same step again."""
     seen = Seen(spec, report.metrics, known, report.step)
     rows: dict[str, StepRow] = {}
-    told, troubles = dict(known.told), []
+    reported, troubles = dict(known.reported), []
     for sign in SIGNS:
         if not sign.shows(seen):
             continue
         name = sign.kind.value
         row = rows[name] = _continued(known.rows.get(name), report.step)
-        if row.last - row.first + 1 >= sign.after and name not in told:
-            told[name] = report.step
+        if row.last - row.first + 1 >= sign.after and name not in reported:
+            reported[name] = report.step
             troubles.append(Trouble(sign.kind, f"{_steps_of(row)}: {sign.sentence(seen)}"))
-    missing = _missing(seen, told, _given_by(report), evaluates=False)
+    missing = _missing(seen, reported, _given_by(report), evaluates=False)
     health = Health(
         rows=rows | missing.rows,
-        told=told | missing.told,
+        reported=reported | missing.reported,
         came=missing.came,
         first_mismatches=_first_mismatches(known, report),
     )
@@ -140,8 +140,8 @@ def after_step(spec: RLJobSpec, known: Health, report: StepReport) -> Examined:
 def after_evaluation(spec: RLJobSpec, known: Health, metrics: Metrics) -> Examined:
     """A version was evaluated."""
     seen = Seen(spec, metrics, known, -1)
-    missing = _missing(seen, known.told, metrics, evaluates=True)
-    health = known.model_copy(update={"told": known.told | missing.told, "came": missing.came})
+    missing = _missing(seen, known.reported, metrics, evaluates=True)
+    health = known.model_copy(update={"reported": known.reported | missing.reported, "came": missing.came})
     return Examined(health, missing.troubles)
 
 
@@ -155,7 +155,7 @@ def restored(known: Health | None, record: CheckpointRecord | None, version: int
         known = known or recorded
     else:
         known = known.model_copy(
-            update={"told": recorded.told | known.told, "came": sorted({*recorded.came, *known.came})}
+            update={"reported": recorded.reported | known.reported, "came": sorted({*recorded.came, *known.came})}
         )
     if known is None:
         return None
@@ -194,12 +194,12 @@ def _first_mismatches(known: Health, report: StepReport) -> dict[int, float]:
 @dataclass(frozen=True, slots=True)
 class _Missing:
     rows: dict[str, StepRow]
-    told: dict[str, int]
+    reported: dict[str, int]
     came: list[str]
     troubles: tuple[Trouble, ...]
 
 
-def _missing(seen: Seen, told: Mapping[str, int], given: Metrics, *, evaluates: bool) -> _Missing:
+def _missing(seen: Seen, reported: Mapping[str, int], given: Metrics, *, evaluates: bool) -> _Missing:
     """Of the metrics that the job goes by, those of steps or of evaluations that were never reported.
 
     What users' functions name comes with the first step, or is named otherwise. Ours may be of what the first steps do
@@ -212,7 +212,7 @@ def _missing(seen: Seen, told: Mapping[str, int], given: Metrics, *, evaluates: 
         key = f"{EventKind.METRIC_MISSING}/{where}/{metric}"
         if metric in given:
             came.add(metric)
-        if metric in came or key in told or not (evaluates or _may_be_reported(seen, metric)):
+        if metric in came or key in reported or not (evaluates or _may_be_reported(seen, metric)):
             continue
         row = rows[key] = _continued(seen.known.rows.get(key), seen.step)
         if evaluates or row.last - row.first + 1 >= (SURE_STEPS if metric in OF_STEPS else 1):
@@ -271,7 +271,7 @@ def _has_no_variance(seen: Seen) -> bool:
     if not seen.trains_policy or seen.is_solved or traits.needs_reference or _all_cut_off(seen):
         return False
     is_alike = metrics.get("groups/no_variance", 0.0) >= 1.0
-    if traits.compares_group and not traits.needs_greedy:
+    if traits.compares_group and not traits.needs_greedy and seen.spec.rollout.samples_per_prompt > 1:
         return is_alike
     return is_alike and metrics.get("reward/std") == 0.0 and metrics.get("optimizer/grad_norm") == 0.0
 
@@ -279,13 +279,13 @@ def _has_no_variance(seen: Seen) -> bool:
 def _no_variance(seen: Seen) -> str:
     return (
         "all samples of a prompt have one reward, whichever prompt: every advantage is 0, and rewards teach nothing "
-        f"(reward {seen.metrics.get('reward/mean', 0.0):.4g}{_entropy_in_words(seen)}). If that is the best reward "
+        f"(reward {seen.metrics.get('reward/mean', 0.0):.4g}{_entropy_as_text(seen)}). If that is the best reward "
         "there is, let spec.stopWhen end the job. If the policy has collapsed, go back to a checkpoint and lower "
         "training.optimizer.learningRate; if no answer is ever right, begin with easier prompts."
     )
 
 
-def _entropy_in_words(seen: Seen) -> str:
+def _entropy_as_text(seen: Seen) -> str:
     entropy = seen.metrics.get("policy/entropy")
     return "" if entropy is None else f", entropy {entropy:.2g} nats"
 
