@@ -10,8 +10,7 @@ import pytest
 
 from rljob_api.names import Role, WeightVersion
 from rljob_api.spec import RLJob
-from rljob_api.spec.data import DataSpec
-from rljob_api.spec.evaluation import EvaluationSetSpec, EvaluationSpec
+from rljob_api.spec.evaluation import EvaluationDataSpec, EvaluationSetSpec, EvaluationSpec
 from rljob_api.wire.observation import EvaluationObservation, EventKind, SetFigure
 from rljob_workers.evaluation import SampleResult, digest_of
 from rljob_workers.pipeline import queue_shape
@@ -26,7 +25,7 @@ SIZE, FIRST = 4, WeightVersion(0)
 
 def evaluated(pass_reward: float = 1.0) -> RLJob:
     """Of two prompts with two samples each."""
-    data = DataSpec(prompts="p.jsonl")
+    data = EvaluationDataSpec(prompts="p.jsonl")
     of_set = EvaluationSetSpec(name="gsm8k", data=data, samples_per_prompt=2, pass_reward=pass_reward)
     evaluation = EvaluationSpec(sets=[of_set], every_steps=1, at_start=True)
     manifest = job()

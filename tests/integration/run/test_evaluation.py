@@ -14,8 +14,11 @@ import pytest
 from .job import RunningJob, kill, make_manifest
 
 REWARD = """
+import threading
 import time
 from pathlib import Path
+
+ONE_AT_A_TIME = threading.Lock()
 
 def score(answers):
     for answer in answers:
@@ -23,7 +26,8 @@ def score(answers):
             if answer.prompt == "07=" and answer.index == 1 and not FAILED.exists():
                 FAILED.touch()
                 raise OSError("away")
-            time.sleep(0.05)
+            with ONE_AT_A_TIME:
+                time.sleep(0.02)
             with open(CALLS, "a") as calls:
                 calls.write(answer.prompt + "\\n")
     return [float(answer.response[:1] == answer.label[:1]) for answer in answers]
