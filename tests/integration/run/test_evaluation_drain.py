@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,14 @@ def evaluated(job: RunningJob) -> int:
     return sum(event["reason"] == "Evaluated" for event in job.events())
 
 
+def _is_evaluated(job: RunningJob, times: int) -> bool:
+    return evaluated(job) == times
+
+
+def _is_scored(folder: Path, number: int) -> bool:
+    return scored(folder) >= number
+
+
 @pytest.mark.long  # tests/unit/training/test_loop.py has the wait, test_evaluation.py what is evaluated
 def test_an_evaluation_that_a_drain_ends_is_finished_by_the_next_run(tmp_path: Path) -> None:
     plain, struck = tmp_path / "plain", tmp_path / "struck"
@@ -74,9 +83,9 @@ def test_an_evaluation_that_a_drain_ends_is_finished_by_the_next_run(tmp_path: P
         assert all(figures["eval/slow/samples"] == PROMPTS * SAMPLES for figures in expected.values())
     with RunningJob(struck, slow_job(struck)) as job:
         for number, version in enumerate(EVALUATED):
-            job.wait_for("the evaluations before", lambda number=number: evaluated(job) == number)
+            job.wait_for("the evaluations before", partial(_is_evaluated, job, number))
             before = scored(struck)
-            job.wait_for("some scores", lambda before=before: scored(struck) >= before + 6)
+            job.wait_for("some scores", partial(_is_scored, struck, before + 6))
             job.interrupt()
             assert evaluated(job) == number
             assert job.status()["training"]["checkpoint"] == version
