@@ -32,13 +32,17 @@ pytestmark = pytest.mark.timeout(900)
 PROMPTS, SAMPLES = 48, 2
 METRIC = f"eval/sampled/mean@{SAMPLES}"
 REWARD = """
+import threading
 import time
 from pathlib import Path
+
+EIGHT = threading.Semaphore(8)
 
 def share(answers):
     for answer in answers:
         if "held" in answer.row:
-            time.sleep(1.0)
+            with EIGHT:
+                time.sleep(1.0)
             with Path(__file__).with_name("calls").open("a") as calls:
                 calls.write(answer.prompt + "\\n")
     return [sum(a == b for a, b in zip(one.response, one.label)) / 3 for one in answers]

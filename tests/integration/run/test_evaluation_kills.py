@@ -17,20 +17,23 @@ from .job import HURRY, RunningJob, kill, make_manifest
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 
 REWARD = f"""
+import threading
 import time
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
+EIGHT = threading.Semaphore(8)
 
 def score(answers):
     for answer in answers:
         if "held" not in answer.row:
             continue
-        with open(FOLDER / "calls", "a") as calls:
-            calls.write(answer.prompt + "\\n")
-        until = time.monotonic() + 0.4
-        while time.monotonic() < until and not (FOLDER / "{HURRY}").exists():
-            time.sleep(0.02)
+        with EIGHT:
+            with open(FOLDER / "calls", "a") as calls:
+                calls.write(answer.prompt + "\\n")
+            until = time.monotonic() + 0.4
+            while time.monotonic() < until and not (FOLDER / "{HURRY}").exists():
+                time.sleep(0.02)
     return [float(answer.response[:1] == answer.label[:1]) for answer in answers]
 """
 PROMPTS, SAMPLES = 40, 4
