@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rljob_api.manifest import parse_manifest
 from rljob_api.spec.evaluation import EvaluationDataSpec, EvaluationSetSpec
-from rljob_workers.evaluation import SampleResult, metrics_of, pass_at, sentence_of
+from rljob_workers.evaluation import SampleResult, is_evaluating_last, metrics_of, pass_at, sentence_of
 
 
 def make_set(name: str = "a", k: int = 2) -> EvaluationSetSpec:
@@ -98,3 +99,33 @@ def test_without_any_score_there_is_no_mean() -> None:
 def test_a_result_is_what_was_dumped() -> None:
     one = result(3, None, source="ü")
     assert SampleResult.parse(one.dump()) == one
+
+
+JOB = """
+metadata: {{name: job}}
+spec:
+  model: {{config: {{tokenizer: {{kind: Character, alphabet: 0123456789=}}}}}}
+  data: {{prompts: p.jsonl}}
+  rollout: {{numRollouts: {rollouts}, batchSize: 2, samplesPerPrompt: 2}}
+  training: {{globalBatchSize: 4, maxTokensPerMicroBatch: 64}}
+  evaluation: {{sets: [{{name: a, data: {{prompts: q.jsonl}}}}], everySteps: 5}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("rollouts", "recorded", "evaluated", "expected"),
+    [
+        pytest.param(8, 7, 5, False, id="the last version is not recorded yet"),
+        pytest.param(8, 8, 5, True, id="it is recorded and not evaluated"),
+        pytest.param(8, 8, None, True, id="nothing was evaluated yet"),
+        pytest.param(8, 8, 8, False, id="it is evaluated"),
+        pytest.param(8, 9, 5, False, id="numRollouts was lowered below a version that is not to be evaluated"),
+        pytest.param(8, 10, 5, True, id="numRollouts was lowered below one that is"),
+        pytest.param(8, None, None, False, id="nothing is recorded"),
+    ],
+)
+def test_whether_the_last_version_is_still_to_be_evaluated(
+    rollouts: int, recorded: int | None, evaluated: int | None, expected: bool
+) -> None:
+    spec = parse_manifest(JOB.format(rollouts=rollouts), "job").spec
+    assert is_evaluating_last(spec, recorded, evaluated) is expected

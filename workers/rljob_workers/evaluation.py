@@ -14,6 +14,7 @@ from statistics import fmean, pstdev
 import orjson
 import xxhash
 
+from rljob_api.spec import RLJobSpec
 from rljob_api.spec.evaluation import EvaluationSetSpec, EvaluationSpec
 from rljob_api.wire.observation import SetFigure
 
@@ -148,6 +149,17 @@ def sentence_of(metrics: Mapping[str, float], sets: Sequence[EvaluationSetSpec])
     return "; ".join(parts)
 
 
+def is_evaluating_last(spec: RLJobSpec, recorded: int | None, evaluated: int | None) -> bool:
+    """Whether all rollouts are trained and recorded, and the version reached is still to be evaluated.
+
+    A job that is resumed with a smaller numRollouts may have reached one that is not to be.
+    """
+    last, evaluation = spec.rollout.num_rollouts, spec.evaluation
+    if evaluation is None or recorded is None or recorded < last or not evaluation.is_due(recorded, last):
+        return False
+    return evaluated is None or evaluated < recorded
+
+
 @dataclass(frozen=True, slots=True)
 class Scored:
     """Samples of an evaluation that were scored or set aside."""
@@ -156,9 +168,13 @@ class Scored:
     numbers: Sequence[int]
 
 
-def sentence_of_unfinished(version: int, scored: Scored | None, sets: Sequence[EvaluationSetSpec]) -> str:
-    """How far the evaluation of a version has come, and what becomes of it, for an event; None: it has not begun."""
-    if scored is None:
+def sentence_of_unfinished(version: int, scored: Scored | None, spec: EvaluationSpec, seed: int) -> str:
+    """How far the evaluation of a version has come, and what becomes of it, for an event.
+
+    It has not begun where `scored` is None, or of the sets that the job had before it was resumed.
+    """
+    sets = spec.sets
+    if scored is None or not is_of(scored.digest, spec, seed):
         names = ", ".join(each.name for each in sets)
         return f"Version {version} is not evaluated yet ({names}). Its evaluation begins when the job goes on."
     done = Counter(prompt_of(number, scored.digest, sets)[0] for number in scored.numbers)
@@ -166,7 +182,7 @@ def sentence_of_unfinished(version: int, scored: Scored | None, sets: Sequence[E
     shown = ", ".join(f"{each.name} {done[each.name]} of {size} samples" for size, each in sizes)
     return (
         f"The evaluation of version {version} is not finished: {shown} are scored. They stand, and the others are"
-        " scored when the job goes on, before its next optimizer step."
+        " scored when the job goes on."
     )
 
 

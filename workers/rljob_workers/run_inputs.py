@@ -129,6 +129,7 @@ def _code(spec: RLJobSpec) -> Iterator[Input]:
         (f"algorithm.{field}", str(name), algorithm.path)
         for field, name in (
             ("advantage", algorithm.advantage),
+            ("correction.kind", algorithm.correction.kind),
             ("loss", algorithm.loss),
             ("lossAggregation", algorithm.loss_aggregation),
             ("sampleFilter", algorithm.sample_filter),

@@ -29,8 +29,8 @@ MAX_METRICS = 64
 _METRIC_NAME = re.compile(r"(?=.{1,64}\Z)[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*")
 
 
-_OF_THE_DEVICE = (torch.OutOfMemoryError, torch.AcceleratorError)
-"""What a call raises that is no fault of the function: a restart may cure it."""
+_OF_THE_DEVICE = (torch.OutOfMemoryError, getattr(torch, "AcceleratorError", torch.OutOfMemoryError))
+"""What a call raises that is no fault of the function: a restart may cure it. torch before 2.8 lacks the second."""
 
 
 class UserFunction:

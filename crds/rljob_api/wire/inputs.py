@@ -4,7 +4,7 @@ from rljob_api.base import WireModel
 from rljob_api.wire.identity import Incarnation
 
 FILE = "inputs.json"
-"""Beside the record of checkpoints: what the run has read last, by field."""
+"""Beside the record of checkpoints: what the run has read last, by role and field."""
 
 
 class FileContent(WireModel):
@@ -52,4 +52,4 @@ class KnownInputs(WireModel):
     """The file `inputs.json`."""
 
     inputs: dict[str, InputNote] = {}
-    """By field."""
+    """ROLE/FIELD -> what this role has read for the field."""

@@ -35,13 +35,14 @@ def run_job(job: RLJob, out: Path, *, earlier: Earlier, output: str, resume: str
     folder = RunFolder.open(out, fresh=earlier is not Earlier.GOES_ON)
     try:
         devices = devices_of(job)  # before the earlier run is moved
+        if earlier is Earlier.GOES_ON and folder.is_finished(job):
+            folder.begin(job)
+            make_view(output).close(_finished_already(job, folder))
+            return EXIT_SUCCEEDED
         memory = memory_place(folder.path, staged_bytes_of(job))
         became = "" if earlier is Earlier.GOES_ON else folder.start_over(job, earlier)
         folder.begin(job)
         view = make_view(output)
-        if folder.is_finished(job):
-            view.close(_finished_already(job, folder))
-            return EXIT_SUCCEEDED
         notes = ((Reason.EARLIER_RUN, became), (Reason.STAGED_ON_DISK, memory.note))
         return _supervise(job, folder, devices, view, resume, notes)
     finally:

@@ -414,6 +414,17 @@ def test_an_input_with_other_content_is_an_event_also_to_a_later_coordinator(wor
     assert "/data/rows.jsonl is not what this run has read before (rows.jsonl: other content)" in event.message
 
 
+def test_roles_that_import_different_modules_of_one_folder_have_changed_nothing(world: World) -> None:
+    world.begin()
+    code = _note("a").model_copy(update={"field": "spec.algorithm.loss", "path": "/code"})
+    rollout, actor = world.rank(Role.ROLLOUT), world.rank(Role.ACTOR)
+    for _ in range(2):
+        for session, module in ((rollout, "reward.py"), (actor, "loss.py")):
+            files = {module: FileContent(num_bytes=7, digest=module)}
+            assert session.report_inputs([code.model_copy(update={"files": files})]) == InputAnswer()
+    assert world.reported(EventKind.INPUT_CHANGED) == []
+
+
 def test_an_input_that_may_not_change_is_refused_until_it_may(world: World) -> None:
     world.begin()
     session = world.rank(Role.REFERENCE)

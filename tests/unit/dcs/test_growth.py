@@ -12,8 +12,7 @@ from functools import partial
 import pytest
 
 from rljob_api.names import Epoch, Lineage, Role, RolloutId, WeightVersion
-from rljob_api.spec.data import DataSpec
-from rljob_api.spec.evaluation import EvaluationSetSpec
+from rljob_api.spec.evaluation import EvaluationDataSpec, EvaluationSetSpec
 from rljob_api.spec.measured import KeepBestSpec, StopWhenSpec
 from rljob_api.wire.checkpoints import CheckpointAttempt, CheckpointPart, Measured, MetricValues, PartWriter
 from rljob_api.wire.epochs import DesiredState, PodOrder, PodPhase
@@ -46,7 +45,8 @@ MANY, FEWER = 100_000, 10_000
 
 
 def a_set(k: int) -> list[EvaluationSetSpec]:
-    return [EvaluationSetSpec(name="a", data=DataSpec(prompts="p.jsonl"), samples_per_prompt=k, pass_reward=0.5)]
+    data = EvaluationDataSpec(prompts="p.jsonl")
+    return [EvaluationSetSpec(name="a", data=data, samples_per_prompt=k, pass_reward=0.5)]
 
 
 def metrics_of_prompts(number: int) -> Work:

@@ -231,6 +231,18 @@ MINE = {"stopWhen": {"metric": "reward/mine", "above": 0.5}, "rollout__reward": 
         ),
         pytest.param(MINE, [{"reward/mine": 1.0}, {}, {}], [], id="one that came may be absent later"),
         pytest.param(
+            MINE,
+            [{"samples/invalid_share": 1.0}] * 3 + [{"reward/mine": 1.0}],
+            [],
+            id="no sample of the first steps has a score",
+        ),
+        pytest.param(
+            {"stopWhen": {"metric": "loss/mine", "above": 1}, "algorithm__loss": "l:loss"},
+            [{"optimizer/skipped_steps": 1.0}] * 3 + [{"loss/mine": 0.5}],
+            [],
+            id="the first steps were skipped as not finite",
+        ),
+        pytest.param(
             {"checkpoint__keepBest": {"metric": "loss/mine"}, "algorithm__loss": "l:loss"},
             [{}] * 12,
             [

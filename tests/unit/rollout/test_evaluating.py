@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -144,6 +145,43 @@ def test_a_dead_engine_has_all_its_samples_back() -> None:
         errors += evaluator.collect()
     assert [type(error) for error in errors] == [EngineGone]
     assert work.claim(HELD, "", PROMPTS, PROMPTS, ()) == list(range(PROMPTS))
+
+
+class DiesBetween(OneToken):
+    """Takes a prompt a request, and dies: half of them end at once, the others once the first are collected."""
+
+    prompts_per_request: ClassVar[int | None] = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = threading.Event()
+        self._begun = 0
+
+    async def generate(self, *_: Any, **__: Any) -> list[Generation]:
+        self._begun += 1
+        if self._begun > PROMPTS // 2:
+            await asyncio.to_thread(self.go.wait, 60)
+        raise EngineGone("it has died")
+
+
+def test_a_death_whose_requests_end_one_after_the_other_is_handed_back_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = DiesBetween()
+    evaluator, work = make_evaluator(HeldUp(), engine, [])
+    killed: list[list[int]] = []
+
+    def hand_back(samples: Sequence[int], *, killed: bool = False, deaths: list[list[int]] = killed) -> None:
+        if killed:
+            deaths.append(list(samples))
+
+    monkeypatch.setattr(work, "hand_back", hand_back)
+    assert evaluator.claim(HELD, PROMPTS)
+    until(lambda: evaluator.samples_in_flight == PROMPTS - PROMPTS // 2, evaluator)
+    assert killed == []
+    assert not evaluator.claim(HELD, PROMPTS)
+    engine.go.set()
+    until(lambda: killed != [], evaluator)
+    assert killed == [list(range(PROMPTS))]
+    assert evaluator.samples_in_flight == 0
 
 
 def test_a_reward_that_cannot_work_ends_the_evaluation() -> None:

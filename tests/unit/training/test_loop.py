@@ -19,10 +19,9 @@ from hypothesis import strategies as st
 
 from rljob_api.names import RolloutId
 from rljob_api.spec.algorithm import Truncated
-from rljob_api.spec.data import DataSpec
-from rljob_api.spec.evaluation import EvaluationSetSpec, EvaluationSpec
+from rljob_api.spec.evaluation import EvaluationDataSpec, EvaluationSetSpec, EvaluationSpec
 from rljob_api.wire.ranks import NoticeKind
-from rljob_workers.evaluation import Scored
+from rljob_workers.evaluation import Scored, digest_of
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
@@ -203,7 +202,7 @@ def run(
     def live(number: int, rank: Any) -> None:
         slicing = Slicing("actor_train", 12 * SLICES, 12 * SLICES_PER_STEP, SLICES_PER_STEP, number, len(ranks))
         learnt = LearntTokens(Truncated.KEEP, None)
-        config = ActorConfig(ROLLOUTS, PASSES, critic_only, proximal, 1.0, learnt, evaluation)
+        config = ActorConfig(ROLLOUTS, PASSES, critic_only, proximal, 1.0, learnt, evaluation, SEED)
         group = Threads(number, meeting)
         rank.mesh = data_parallel(group)
         try:
@@ -260,10 +259,12 @@ def test_ranks_go_on_together_and_leave_together_where_no_weights_have_moved(
         assert first.count("log-probs") == (trained * SLICES if proximal is Proximal.ROLLOUT else 0)
 
 
+SEED = 0
+
 SETS = EvaluationSpec(
     sets=[
-        EvaluationSetSpec(name="long", data=DataSpec(prompts="p.jsonl"), samples_per_prompt=2),
-        EvaluationSetSpec(name="greedy", data=DataSpec(prompts="p.jsonl")),
+        EvaluationSetSpec(name="long", data=EvaluationDataSpec(prompts="p.jsonl"), samples_per_prompt=2),
+        EvaluationSetSpec(name="greedy", data=EvaluationDataSpec(prompts="p.jsonl")),
     ],
     every_steps=2,
     at_start=True,
@@ -296,10 +297,15 @@ def test_no_weights_leave_a_version_that_is_evaluated_and_a_drain_ends_the_wait(
     ("scored", "message"),
     [
         pytest.param(
-            Scored("d:8/2,4/1", [0, 1, 2, 8]),
+            Scored(digest_of(SETS, SEED, [8, 4]), [0, 1, 2, 8]),
             "The evaluation of version 0 is not finished: long 3 of 8 samples, greedy 1 of 4 samples are scored. They "
-            "stand, and the others are scored when the job goes on, before its next optimizer step.",
+            "stand, and the others are scored when the job goes on.",
             id="some samples are scored",
+        ),
+        pytest.param(
+            Scored("of-other-sets:8/2", [0, 1, 2, 7]),
+            "Version 0 is not evaluated yet (long, greedy). Its evaluation begins when the job goes on.",
+            id="samples of the sets are scored that the job had before",
         ),
         pytest.param(
             None,

@@ -182,7 +182,7 @@ def trained(folder: Path, spec: RLJobSpec) -> torch.Tensor:
     forward = build_forward_model(spec, tokenizer, Role.ACTOR_FWD, SingleRank()) if spec.roles.actor_fwd else None
     queue: Any = Queue(trainer, forward, [make_rows(r) for r in range(ROLLOUTS)], slicing.rows_per_slice, folder)
     config = ActorConfig(
-        ROLLOUTS, training.epochs_per_rollout, 0, proximal_of(spec), TEMPERATURE, LearntTokens.of(spec), None
+        ROLLOUTS, training.epochs_per_rollout, 0, proximal_of(spec), TEMPERATURE, LearntTokens.of(spec), None, 0
     )
     exports: Any = SimpleNamespace(begin=queue.publish, publish=queue.publish)
     with closing(Timeline(Path(os.devnull), "actor-0")) as timeline:

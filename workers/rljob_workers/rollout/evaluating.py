@@ -21,6 +21,7 @@ from rljob_workers.data.prompts import Prompt
 from rljob_workers.engines.base import (
     EngineError,
     EngineGone,
+    EngineStalled,
     FinishReason,
     Sample,
     SamplingParams,
@@ -123,7 +124,11 @@ class Evaluator:
         self._scored: deque[tuple[_Begun, int, _Made]] = deque()
         """What scorers have made and `collect` has not put, with the numbers."""
         self._generating: set[int] = set()
-        """Numbers that the engine has; changed in its event loop, and before a request begins."""
+        """Numbers that the engine has, also while its error is not collected. Changed in its event loop, before a
+        request begins, and in `collect`."""
+        self._dead: set[int] = set()
+        """Numbers whose engine has ended. They are handed back together once it has none left, so that one death is
+        counted once of a prompt, in however many requests its samples were."""
         self._scorers = ThreadPoolExecutor(SCORING_THREADS, thread_name_prefix="evaluate")
         self._over: WeightId | None = None
         """The last weight whose evaluation is over."""
@@ -143,7 +148,7 @@ class Evaluator:
         """Takes more samples, up to `most` at the engine, if the version is to be evaluated; whether there were any."""
         if held == self._over or not self._plan.is_due(held.version):
             return False
-        if self._proof.is_awaited or (held == self._asked_of and time.monotonic() < self._asks_at):
+        if self._dead or self._proof.is_awaited or (held == self._asked_of and time.monotonic() < self._asks_at):
             return False
         in_work = self._in_work()
         wanted = min(most - self.samples_in_flight, most * (1 + SCORED_PER_GENERATED) - len(in_work))
@@ -168,18 +173,23 @@ class Evaluator:
         """
         done = [(future, self._running.pop(future)) for future in list(self._running) if future.done()]
         back, num_scored = self._put_scored()
-        dead: list[int] = []
         errors: list[EngineError] = []
         for future, begun in done:
             error = future.exception()
             if isinstance(error, EngineError):
-                # As of tickets: only a dead engine counts.
-                (dead if isinstance(error, EngineGone) else back).extend(begun.left)
+                self._generating -= begun.left
+                # As of tickets: only an engine that has ended counts.
+                if isinstance(error, EngineGone | EngineStalled):
+                    self._dead |= begun.left
+                else:
+                    back.extend(begun.left)
                 errors.append(error)
             elif error is not None:
                 raise error
         self._samples.hand_back(back)
-        self._samples.hand_back(dead, killed=True)
+        if self._dead and not self._generating:
+            self._samples.hand_back(sorted(self._dead), killed=True)
+            self._dead.clear()
         if done or num_scored:
             self._asks_at = 0.0
         return errors
@@ -209,7 +219,8 @@ class Evaluator:
         self._scorers.shutdown(wait=False, cancel_futures=True)
 
     def _in_work(self) -> list[int]:
-        return [number for begun in self._running.values() for number in sorted(begun.left)]
+        running = [number for begun in self._running.values() for number in sorted(begun.left)]
+        return running + sorted(self._dead)
 
     def _counts(self, made: _Made, begun: _Begun) -> bool:
         """Whether every token is of the version, and the engine had the weights that it said."""
@@ -226,11 +237,9 @@ class Evaluator:
     async def _work(self, numbers: tuple[int, ...], begun: _Begun) -> None:
         samples = [self._plan.of(number) for number in numbers]
         prompts = [sample.of.source.at(sample.prompt) for sample in samples]
-        try:
-            drawn = await self._generated(prompts, samples)
-        finally:
-            self._generating.difference_update(numbers)
-            self._wake()
+        drawn = await self._generated(prompts, samples)
+        self._generating.difference_update(numbers)
+        self._wake()
         loop = asyncio.get_running_loop()
         await asyncio.gather(
             *(

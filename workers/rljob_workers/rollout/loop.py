@@ -23,7 +23,7 @@ from rljob_workers.data.prompts import DrawnPrompts
 from rljob_workers.dcs.membership.counters import OF_EVALUATIONS, WITHHELD_SECONDS
 from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.dcs.weights import build_receiver
-from rljob_workers.engines.base import EngineError, EngineGone
+from rljob_workers.engines.base import EngineError, EngineGone, EngineStalled
 from rljob_workers.estimators import estimator_of
 from rljob_workers.models.building import described_config
 from rljob_workers.models.tokenizers import TokenizerText, build_tokenizer, text_decoder
@@ -252,10 +252,10 @@ class RolloutLoop:
                 begun = [self._begun.pop(ticket.id) for ticket in tickets]
                 self._unproven.append(Finished(tickets, outcome.result(), min(begun)))
             elif isinstance(error, EngineError):
-                # Only a dead engine counts: a refusal or a timeout is not the fault of a prompt.
+                # Only an engine that has ended counts: a refusal or a timeout is not the fault of a prompt.
                 for ticket in tickets:
                     del self._begun[ticket.id]
-                self._queue.return_tickets(tickets, killed=isinstance(error, EngineGone))
+                self._queue.return_tickets(tickets, killed=isinstance(error, EngineGone | EngineStalled))
                 self._pause_claims(error)
             else:
                 raise error

@@ -84,6 +84,8 @@ class ActorConfig:
     learnt: LearntTokens
     evaluation: EvaluationSpec | None
     """Which versions are evaluated, if any."""
+    seed: int
+    """The job's."""
 
     @classmethod
     def of(cls, spec: RLJobSpec) -> ActorConfig:
@@ -96,6 +98,7 @@ class ActorConfig:
             temperature=spec.rollout.sampling.temperature,
             learnt=LearntTokens.of(spec),
             evaluation=spec.evaluation,
+            seed=spec.seed,
         )
 
 
@@ -179,7 +182,7 @@ class ActorLoop(GangLoop):
             return
         samples = self.gang.queue.evaluation
         if not samples.is_over(version, timeout=0):
-            message = sentence_of_unfinished(version, samples.scored(version), evaluation.sets)
+            message = sentence_of_unfinished(version, samples.scored(version), evaluation, self._config.seed)
             self.gang.session.notify(NoticeKind.EVALUATION_UNFINISHED, message)
 
     def _is_evaluated_at(self, version: WeightVersion) -> bool:

@@ -120,7 +120,7 @@ class HotRoutes:
 
         while True:
             left = until - time.monotonic()
-            key = launchers.pod_of(launcher)
+            key = executor.read(partial(launchers.pod_of, launcher))
             answer: LauncherAnswer | _News | None = await executor.await_answer(Topic.ORDERS, reading, left, key)
             if not isinstance(answer, _News):
                 return executor.read(partial(launchers.answer, launcher, carried)) if answer is None else answer

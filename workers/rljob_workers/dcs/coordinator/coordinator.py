@@ -43,7 +43,7 @@ from rljob_workers.dcs.coordinator.server_gate import OpeningPatience, ServerGat
 from rljob_workers.dcs.coordinator.steps import Steps
 from rljob_workers.dcs.coordinator.turns import Goal, TurnTable
 from rljob_workers.dcs.coordinator.weights import Weights
-from rljob_workers.evaluation import main_figures
+from rljob_workers.evaluation import is_evaluating_last, main_figures
 from rljob_workers.transfer_queue.admin import SetAside
 
 
@@ -168,11 +168,8 @@ class Coordinator:
         return self._context.store.value(EVALUATION)
 
     def _is_evaluating_last(self, recorded: WeightVersion | None) -> bool:
-        spec = self._context.job.spec
-        last, known = spec.rollout.num_rollouts, self.evaluated
-        if spec.evaluation is None or recorded is None or recorded < last:
-            return False
-        return known is None or known.version < last
+        known = self.evaluated
+        return is_evaluating_last(self._context.job.spec, recorded, None if known is None else known.version)
 
     def _pod(self, hello: LauncherHello, silent_since: float) -> PodObservation:
         """As observed; no silence is counted from before `silent_since`."""

@@ -202,8 +202,8 @@ class _Missing:
 def _missing(seen: Seen, reported: Mapping[str, int], given: Metrics, *, evaluates: bool) -> _Missing:
     """Of the metrics that the job goes by, those of steps or of evaluations that were never reported.
 
-    What users' functions name comes with the first step, or is named otherwise. Ours may be of what the first steps do
-    not have, such as stale tokens.
+    A name of a user's function comes with the first step that has such figures, or is another one. Ours may be of what
+    the first steps do not have, such as stale tokens.
     """
     came, rows, news, troubles = set(seen.known.came), {}, {}, []
     for where, metric in measured_metrics(seen.spec):
@@ -222,7 +222,11 @@ def _missing(seen: Seen, reported: Mapping[str, int], given: Metrics, *, evaluat
 
 
 def _may_be_reported(seen: Seen, metric: str) -> bool:
-    """While the critic alone is trained no step has figures of the policy."""
+    """The step has figures of that kind: of the policy while it is trained, of rewards where a sample has one."""
+    if metric.startswith("reward/"):
+        return seen.metrics.get("samples/invalid_share", 0.0) < 1.0
+    if metric.startswith("loss/") and seen.metrics.get("optimizer/skipped_steps", 0.0) > 0.0:
+        return False
     return seen.trains_policy or not metric.startswith(("policy/", "optimizer/", "correction/", "mismatch/", "loss/"))
 
 

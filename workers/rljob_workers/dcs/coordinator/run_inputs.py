@@ -1,7 +1,7 @@
 """What a run reads, over all of its starts: an input with other content is an event, or a refusal.
 
 Knows what ranks report and the file beside the record of checkpoints, which a later start, or a later job on the same
-volume, reads again. Inputs that no start has noted before are noted without a word.
+volume, reads again. An input that no start has noted before is noted, and makes no event.
 """
 
 from __future__ import annotations
@@ -69,7 +69,9 @@ class RunInputs:
         wanted, refusals = [], []
         noted = dict(known)
         for note in report.inputs:
-            before = known.get(note.field)
+            # Roles import different modules of one folder.
+            key = f"{report.incarnation.key.role}/{note.field}"
+            before = known.get(key)
             if note.files is None:
                 if before is None or (before.path, before.stamp) != (note.path, note.stamp):
                     wanted.append(note.field)
@@ -80,7 +82,7 @@ class RunInputs:
                 continue
             if change is not None:
                 self._emit(report, note, change)
-            noted[note.field] = note
+            noted[key] = note
         if noted != known:
             self._write(noted)
         return InputAnswer(wanted=wanted, refusal=refusals[0] if refusals else None)
