@@ -17,7 +17,7 @@ _TRIES = 3
 
 
 def processor_seconds(work: Callable[[], object]) -> float:
-    """Of one call, without the collector of garbage."""
+    """Seconds of one call, without the collector of garbage."""
     gc.collect()
     gc.disable()
     try:

@@ -30,7 +30,7 @@ _METRIC_NAME = re.compile(r"(?=.{1,64}\Z)[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*")
 
 
 _OF_THE_DEVICE = (torch.OutOfMemoryError, getattr(torch, "AcceleratorError", torch.OutOfMemoryError))
-"""What a call raises that is no fault of the function: a restart may cure it. torch before 2.8 lacks the second."""
+"""Errors of a call that are no fault of the function: a restart may cure it. torch before 2.8 lacks the second."""
 
 
 class UserFunction:
@@ -144,7 +144,7 @@ class OwnLoss(UserFunction):
 
 
 class OwnAggregation(UserFunction):
-    """What each token weighs, made on the host."""
+    """The weight of each token, made on the host."""
 
     def __call__(self, rows: MaskedRows) -> TokenWeights:
         """As an aggregation of ours."""
@@ -229,7 +229,7 @@ def is_real(found: object, like: torch.Tensor) -> bool:
 
 
 def described(found: object) -> str:
-    """What a function has returned, for a sentence."""
+    """The returned value, for a sentence."""
     if isinstance(found, torch.Tensor):
         dtype = str(found.dtype).removeprefix("torch.")
         is_shown = found.numel() == 1 and not found.is_meta and not found.is_complex()

@@ -149,7 +149,7 @@ class StepRow(WireModel):
 
 
 class Health(WireModel):
-    """What the job's steps have shown to be wrong with it."""
+    """Troubles that the steps of the job have shown."""
 
     rows: dict[str, StepRow] = {}
     """Trouble -> the last steps, all of which show it."""

@@ -8,7 +8,7 @@ FILE = "inputs.json"
 
 
 class FileContent(WireModel):
-    """What is in a file."""
+    """The content of a file."""
 
     num_bytes: int
     digest: str
@@ -18,14 +18,14 @@ class FileContent(WireModel):
 
 
 class InputNote(WireModel):
-    """What a rank reads for one field."""
+    """The files that a rank reads for one field."""
 
     field: str
     """In the manifest's spelling, with `spec.`; several where functions lie in one folder."""
     path: str
     """As the spec has it. Another one is another input, of which the change of the spec says enough."""
     stamp: str
-    """Of names, sizes and times: the same one means the same content."""
+    """A digest of names, sizes and times: the same one means the same content."""
     files: dict[str, FileContent] | None = None
     """By name below the path. None: `stamp` may be known already."""
     may_change: bool = True
@@ -40,7 +40,7 @@ class InputReport(WireModel):
 
 
 class InputAnswer(WireModel):
-    """What is not known of a report."""
+    """The part of a report that is not known."""
 
     wanted: list[str] = []
     """Fields of notes without files whose stamps are not known: the rank reads them, and reports again."""

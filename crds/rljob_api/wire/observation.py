@@ -212,7 +212,7 @@ class EventKind(StrEnum):
     MISMATCH_RISING = "MismatchRising"
     """In steps in a row engine and trainer differed far more than in the first ones."""
     METRIC_MISSING = "MetricMissing"
-    """What stopWhen or checkpoint.keepBest goes by was not reported."""
+    """A metric of stopWhen or checkpoint.keepBest was not reported."""
     UNIT_LOST = "StorageUnitLost"
     ROWS_LOST = "RowsLost"
     """A storage unit that was not restarted no longer has some of its chunks."""

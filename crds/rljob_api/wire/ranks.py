@@ -133,7 +133,7 @@ class Notice(WireModel):
     message: str = Field(max_length=4096)
     """One sentence."""
     subject: str | None = Field(default=None, max_length=2500)
-    """What it is about, where all ranks may find the same: then it becomes one event in an epoch."""
+    """The subject, where all ranks may find the same: it becomes one event in an epoch."""
 
 
 class StepReport(WireModel):

@@ -1,4 +1,4 @@
-"""What the coordinator does for one pod costs no more among thousands of pods than among a few."""
+"""The coordinator's work for one pod costs no more among thousands of pods than among a few."""
 
 from __future__ import annotations
 

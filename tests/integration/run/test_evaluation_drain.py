@@ -56,7 +56,7 @@ def scored(folder: Path) -> int:
 
 
 def found(job: RunningJob) -> dict[int, dict[str, float]]:
-    """Of each version that was evaluated; none is there twice."""
+    """The figures of each version that was evaluated; none is there twice."""
     lines = [json.loads(line) for line in (job.out / "evaluations.jsonl").read_text().splitlines()]
     assert [line["version"] for line in lines] == list(EVALUATED)
     return {line["version"]: {name: value for name, value in line.items() if "eval/" in name} for line in lines}

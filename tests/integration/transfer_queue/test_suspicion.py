@@ -54,7 +54,7 @@ class Engines:
                 self.accused.add(ticket.prompt_index)
 
     def die(self, number: int) -> None:
-        """Of whatever."""
+        """The death of an engine, whichever prompts it had."""
         self.deaths.update(ticket.prompt_index for ticket in self.held[number])
         self.replicas[number].return_tickets(self.held[number], killed=True)
         self.held[number] = []

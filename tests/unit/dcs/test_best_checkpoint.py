@@ -112,7 +112,7 @@ class Disk:
         self.names: list[str] = []
 
     def record(self, known: Measured, version: int, epoch: int) -> Measured:
-        """What is measured with another version recorded; what that makes superfluous is gone."""
+        """The known values with another version recorded, without those that it makes superfluous."""
         recorded = f"{version}-e{epoch}-0123456789ab"
         self.names.append(recorded)
         known = after_record(self.spec, known, version, recorded, self.retention)

@@ -1,4 +1,4 @@
-"""What the coordinator's thread and its event loop do grows no faster than what it is done with.
+"""The work of the coordinator's thread and its event loop grows no faster than its input.
 
 A hundred thousand of what each function takes; `tests/integration/dcs/test_many_pods.py` has those that write.
 """

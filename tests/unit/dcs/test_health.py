@@ -1,4 +1,4 @@
-"""What steps show to be wrong with a job: a table of signs, each reported once, whatever is repeated."""
+"""Troubles that steps show: a table of signs, each reported once, whatever is repeated."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def report(step: int, metrics: Mapping[str, float]) -> StepReport:
 
 
 def reported(spec: RLJobSpec, steps: Iterable[Mapping[str, float]]) -> list[tuple[int, Trouble]]:
-    """What is reported of these steps, each with the step after which it is."""
+    """Troubles that are reported of these steps, each with the step after which it is."""
     health, found = Health(), []
     for step, changes in enumerate(steps):
         examined = after_step(spec, health, report(step, {**HEALTHY, **changes}))

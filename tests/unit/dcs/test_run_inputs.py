@@ -1,4 +1,4 @@
-"""What differs between what a run reads and what it has read before, in a sentence."""
+"""The difference between files that a run reads and those that it has read before, in a sentence."""
 
 import pytest
 
@@ -9,7 +9,7 @@ FILE = FileContent(num_bytes=100, digest="aa", rows=10)
 
 
 def note(path: str = "/data", **files: FileContent) -> InputNote:
-    """Of a file `rows` and others."""
+    """A note of a file `rows` and others."""
     return InputNote(field="spec.data.prompts", path=path, stamp="s", files={"rows": FILE, **files})
 
 

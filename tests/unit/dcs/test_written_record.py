@@ -1,4 +1,4 @@
-"""What the coordinator writes for trackers on a cluster: each evaluation once, also by the next coordinator."""
+"""Lines that the coordinator writes for trackers on a cluster: each evaluation once, also by the next coordinator."""
 
 import json
 from pathlib import Path

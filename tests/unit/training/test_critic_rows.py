@@ -19,7 +19,7 @@ from rljob_workers.transfer_queue.types import Batch
 from .batches import make_batch
 
 ROLLOUT = 3
-"""Of `make_batch`."""
+"""The rollout of `make_batch`."""
 
 
 def scored(batch: Batch, algorithm: AlgorithmSpec) -> Batch:
@@ -86,7 +86,7 @@ def test_groups_without_variance_teach_the_critic_what_they_are_worth() -> None:
 
 
 def test_tokens_beyond_the_bound_of_staleness_teach_neither_of_them() -> None:
-    """Of a group that was carried on the beginning is old, and the end is new."""
+    """A group that was carried on has an old beginning and a new end."""
     spans = [[(ROLLOUT, 0, 1)], *[[(0, 0, 2), (ROLLOUT, 2, 3)]] * 3]
     batch = make_batch([0] * 4, [1.0, 0.0, 0.0, 0.0], [1, 3, 3, 3], spans=spans)
     batch = scored(batch, AlgorithmSpec(advantage="Gae"))

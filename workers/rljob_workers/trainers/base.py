@@ -84,7 +84,7 @@ class OptimizerStepResult:
     """Why nothing was stepped, in a sentence that names rows of this rank: loss or gradient is not finite. Then it is
     so on every rank, and the gradients are cleared."""
     own: Totals = field(default_factory=dict)
-    """What a user's loss has named itself, of this rank's rows alone: other ranks may have other names."""
+    """Figures that a user's loss has named itself, of this rank's rows alone: other ranks may have other names."""
     warning: str | None = None
     """What is unusual about a step that was taken, in a sentence that names rows of this rank."""
 

@@ -122,7 +122,7 @@ def total_steps(spec: RLJobSpec) -> int:
 
 
 def actor_steps(spec: RLJobSpec) -> int:
-    """Those of the actor: it takes none on the rollouts of training.criticOnlySteps."""
+    """Optimizer steps of the actor, which takes none on the rollouts of training.criticOnlySteps."""
     return max(0, spec.rollout.num_rollouts - (spec.training.critic_only_steps or 0)) * _steps_of_rollout(spec)
 
 

@@ -24,7 +24,7 @@ from rljob_workers.transfer_queue.types import Batch
 
 @dataclass(frozen=True, slots=True)
 class LearntTokens:
-    """What of its rows a job learns from: the policy all that is said here, a critic as `critic_rows` says."""
+    """The part of its rows that a job learns from; `critic_rows` says which of it a critic takes."""
 
     truncated: Truncated
     """Whether anything is learnt from samples that were cut off."""

@@ -106,7 +106,7 @@ class GenerationSampler:
 
 
 def _extra_of(columns: Mapping[str, Jagged], place: int) -> RowExtra:
-    """Of a row; that of a release before has none."""
+    """Label and parts of the reward of a row; rows of the release before have none."""
     return unpack(columns[Column.EXTRA].row(place).numpy().tobytes()) if Column.EXTRA in columns else RowExtra()
 
 

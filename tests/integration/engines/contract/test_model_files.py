@@ -1,4 +1,4 @@
-"""What an engine takes of its model's files: the tokens that end an answer, and none of their defaults of sampling."""
+"""An engine takes of its model's files the tokens that end an answer, and none of their defaults of sampling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether what a job's steps report shows that it learns nothing, or no longer what it should: a policy over metrics.
+"""Signs in the metrics of steps that a job learns nothing, or no longer what it should: a policy.
 
     examined = after_step(spec, known, report)   in the transaction of the step: its troubles become events
 
@@ -67,7 +67,7 @@ COUNTED_ONLY = frozenset({"optimizer/skipped_steps", "critic/skipped_steps"})
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What is reported."""
+    """An event that is reported."""
 
     kind: EventKind
     message: str
@@ -75,7 +75,7 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What is known after a report, and what of it is news."""
+    """The knowledge after a report, and the news in it."""
 
     health: Health
     troubles: tuple[Trouble, ...] = ()
@@ -111,7 +111,7 @@ class Sign:
     """Steps."""
     shows: Callable[[Seen], bool]
     sentence: Callable[[Seen], str]
-    """What stands behind `steps 10 to 19: `, with the cure."""
+    """The part behind `steps 10 to 19: `, with the cure."""
 
 
 def after_step(spec: RLJobSpec, known: Health, report: StepReport) -> Examined:
@@ -146,7 +146,7 @@ def after_evaluation(spec: RLJobSpec, known: Health, metrics: Metrics) -> Examin
 
 
 def restored(known: Health | None, record: CheckpointRecord | None, version: int) -> Health | None:
-    """What is known in an epoch that begins with `version`: step `version` is the next.
+    """The knowledge in an epoch that begins with `version`: step `version` is the next.
 
     `record` is the one that it begins with where the control Redis has another, or none.
     """
@@ -200,7 +200,7 @@ class _Missing:
 
 
 def _missing(seen: Seen, reported: Mapping[str, int], given: Metrics, *, evaluates: bool) -> _Missing:
-    """Of the metrics that the job goes by, those of steps or of evaluations that were never reported.
+    """Metrics that the job goes by, of steps or of evaluations, that were never reported.
 
     A name of a user's function comes with the first step that has such figures, or is another one. Ours may be of what
     the first steps do not have, such as stale tokens.

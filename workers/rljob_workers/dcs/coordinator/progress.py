@@ -50,7 +50,7 @@ NOTICED = {
 
 
 ONCE_A_JOB = frozenset({NoticeKind.TOOL_TEXT_CUT, NoticeKind.FUNCTION_BLOCKS})
-"""Of the function that all ranks run: the first rank's sentence is enough."""
+"""Kinds about the function that all ranks run: the first rank's sentence is enough."""
 
 
 MAX_ACKNOWLEDGED = 1000

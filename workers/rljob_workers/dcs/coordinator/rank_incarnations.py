@@ -248,7 +248,7 @@ class RankIncarnations:
             self._context.store.commit(changes)
 
     def bury(self, failure: Failure) -> list[Change]:
-        """What a failure means for incarnations: prompts in work have died once more, the dead hold nothing any more.
+        """Ends the incarnations that a failure ends: their prompts have died once more, and they hold nothing any more.
 
         The rank of a dead engine lives, and hands back what that had. It may hold other work by now: a death that two
         report would count for two.

@@ -293,7 +293,7 @@ MEASURED = Cell("measured", Measured)
 
 
 HEALTH = Cell("health", Health)
-"""What steps have shown to be wrong, and what of it was reported."""
+"""Troubles that steps have shown, and which of them were reported."""
 
 
 GIVEN_UP = Cell("given_up", int)
@@ -536,7 +536,7 @@ class Index(Generic[V]):
         return len(self._rows.get(key, ()))
 
     def keys(self) -> Collection[Any]:
-        """Those that some row has; do not keep it over a commit."""
+        """Keys that some row has; a commit changes them."""
         return self._rows.keys()
 
     def follow(self, field: str, before: V | None, after: V | None) -> None:

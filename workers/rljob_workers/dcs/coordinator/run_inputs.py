@@ -1,4 +1,4 @@
-"""What a run reads, over all of its starts: an input with other content is an event, or a refusal.
+"""Files that a run reads, over all of its starts: an input with other content is an event, or a refusal.
 
 Knows what ranks report and the file beside the record of checkpoints, which a later start, or a later job on the same
 volume, reads again. An input that no start has noted before is noted, and makes no event.
@@ -25,7 +25,7 @@ MOST_NAMED = 3
 
 
 def change_of(known: InputNote, found: InputNote) -> str | None:
-    """What differs in the content, as part of a sentence; None: nothing, or that is not known."""
+    """The difference in content, as part of a sentence; None: there is none, or it is not known."""
     if known.path != found.path or known.files is None or found.files is None:
         return None
     changed = [
@@ -53,7 +53,7 @@ def _difference(before: FileContent, now: FileContent) -> str:
 
 
 class RunInputs:
-    """Of one coordinator. Every call may block on the volume."""
+    """The inputs that one coordinator knows. Every call may block on the volume."""
 
     def __init__(self, context: CoordinatorContext, ranks: RankIncarnations, checkpoints: Path) -> None:
         self._context = context

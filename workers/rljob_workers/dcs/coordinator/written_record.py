@@ -1,4 +1,4 @@
-"""What trackers read on a cluster: steps, evaluations and events, as lines of files in the coordinator's run folder.
+"""Steps, evaluations and events as lines of files in the coordinator's run folder, which trackers read on a cluster.
 
 `serving` follows the coordinator's events with it, in a thread of its own, so that a slow volume delays no beat. The
 pods of trackers have the volume and no token: they see these files, and nothing of the coordinator. A process that is
