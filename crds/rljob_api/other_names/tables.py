@@ -91,6 +91,7 @@ TABLES = (
             ("rollout.sampling.temperature", "`temperature`", "`a.rollout.temperature`"),
             ("rollout.sampling.topP", "`top_p`", "`a.rollout.top_p`"),
             ("rollout.sampling.topK", "`top_k`", "`a.rollout.top_k`"),
+            ("rollout.sampling.minP", "`min_p`", ""),
             ("rollout.function", "`rollout_func`, `tools`", "`a.rollout.agent.default_agent_loop`"),
             ("rollout.curriculum", "", "`data.sampler.class_name`, a class in the trainer's process"),
             ("rollout.partial", "", "`async_training.partial_rollout`"),
