@@ -7,6 +7,7 @@ here, and the worker that imports the module looks again.
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -92,7 +93,8 @@ def called_by(body: Sequence[ast.stmt], name: str) -> Called | None:
         case ast.ClassDef(bases=[], decorator_list=[], keywords=[]) as definition if not _is_a_result(definition):
             return Called(inspect.Signature(), is_class=True)
         case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value):
-            return _of_value(body, value, name)
+            # The statement is left out below, so that names bound to one another come to an end.
+            return _of_value([other for other in body if other is not bound[0]], value, name)
     return None
 
 
@@ -141,9 +143,7 @@ def _partial(called: Called | None, given: Sequence[ast.expr], named: Sequence[a
     def function() -> None: ...
 
     function.__signature__ = called.signature  # type: ignore[attr-defined] # what inspect reads
-    from functools import partial
-
-    made = partial(function, *given, **{str(one.arg): one.value for one in named})
+    made = functools.partial(function, *given, **{str(one.arg): one.value for one in named})
     try:
         signature = inspect.signature(made)
     except ValueError:
