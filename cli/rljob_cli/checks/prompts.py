@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rljob_api.model_files.hub_names import is_hub_name
-from rljob_api.row_files.conversations import Message, read_prompt, spoken_text
+from rljob_api.row_files.conversations import read_prompt, spoken_text, whole_text
 from rljob_api.row_files.labels import label_problem
 from rljob_api.row_files.tables import NoReader, is_table, open_table
 from rljob_api.spec import RLJobSpec
@@ -45,17 +45,7 @@ def prompts_of(file: PromptFile) -> Iterator[Any]:
 
 def conversation_text(prompt: Any) -> str:  # noqa: ANN401 - JSON, which was checked before
     """All that the messages of a conversation say, calls of tools included; its template adds some tokens."""
-    return _all_text(read_prompt(prompt))
-
-
-def _all_text(read: str | tuple[Message, ...]) -> str:
-    if isinstance(read, str):
-        return read
-    return "".join(f"{each['role']}{each['content']}{_calls_text(each)}" for each in read)
-
-
-def _calls_text(message: Message) -> str:
-    return json.dumps(message["tool_calls"], ensure_ascii=False, default=str) if "tool_calls" in message else ""
+    return whole_text(read_prompt(prompt))
 
 
 _SHOWN_LINES = 5
@@ -323,7 +313,7 @@ def _count(seen: _Seen, entry: dict[str, Any], number: int, file: PromptFile, li
         seen.repeated += 1
         seen.example = seen.example or (first, number)
     if limit is not None:
-        length = limit.length(_all_text(read))
+        length = limit.length(whole_text(read))
         seen.too_long += length > limit.tokens
         seen.longest = max(seen.longest, (length, number))
 
