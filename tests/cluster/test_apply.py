@@ -1,4 +1,4 @@
-"""A job is stored as its file says, whoever applies it, in whichever way, and applying it again changes nothing.
+"""A job is stored as its file says, applied by anyone and in any way, and applying it again changes nothing.
 
 By kubectl, since what it sends and what it compares is what matters here. One kubectl applies all jobs of a test.
 """
@@ -74,7 +74,7 @@ def as_list(objects: list[Object]) -> str:
 
 
 def meaning(job: Object) -> Any:
-    """What `rljob render` says of it."""
+    """The job as `rljob render` shows it."""
     document = changed({})
     return resolve(parsed({**document, "spec": job["spec"]}).spec, JobPlace.MACHINE).spec.model_dump()
 
@@ -176,7 +176,7 @@ def test_a_patch_inside_what_a_file_replaces_is_a_conflict_until_it_is_forced(ku
 
 BEFORE = "befores"
 GROUP = f"before.{API_GROUP}"
-"""Of a definition of this test's own: the cluster's other tests have today's all the time."""
+"""The group of a definition of this test's own: the cluster's other tests have today's all the time."""
 
 
 def definition_of(spec: Object) -> Object:
@@ -229,7 +229,7 @@ def earlier(kubectl: Kubectl) -> Iterator[Kubectl]:
 
 @RANDOM
 def test_jobs_that_an_earlier_definition_has_stored_are_applied_on(earlier: Kubectl, num_random: int) -> None:
-    """What is fixed is the same, though the API server had filled in all of its defaults."""
+    """Fixed fields are the same, though the API server had filled in all of its defaults."""
     full, less = ([as_before(each) for each in files] for files in random_pairs(num_random))
     by_client, by_server = ([named(each, f"{name_of(each)}-{way}") for each in full] for way in APPLY)
     earlier(*APPLY["client"], stdin=as_list(by_client))

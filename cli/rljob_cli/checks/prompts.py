@@ -1,4 +1,4 @@
-"""What can be known of a job's prompts without a tokenizer's library, in one pass over their file.
+"""Checks of a job's prompts without a tokenizer's library, in one pass over their file.
 
 Every line is checked; problems of single lines are listed for the first few and counted for the rest. Lengths are exact
 where each character or byte is a token; else a prompt is assumed to have a token for every three characters, which text
@@ -108,7 +108,7 @@ class _Limit:
     """Whether a character, or a byte, is a token."""
     by_bytes: bool
     system: str
-    """What the system says before every prompt."""
+    """The system's message before every prompt."""
 
     def length(self, text: str) -> int:
         """In tokens, as far as it is known here; a template adds some."""
@@ -225,11 +225,11 @@ def _key_problem(entry: dict[str, Any], file: PromptFile, source_key: str | None
 
 @dataclass(frozen=True, slots=True)
 class _Labels:
-    """What the job's reward wants of a row's label."""
+    """The demands of the job's reward on a row's label."""
 
     key: str
     kinds: frozenset[str]
-    """Of rewards that compare with it."""
+    """Kinds of rewards that compare with it."""
     must_be_right: bool
     """False where a rollout function may give the reward itself: then any value will do."""
 

@@ -74,7 +74,7 @@ class UserCall:
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """What a name of a module is bound to."""
+    """Value that a name of a module is bound to."""
 
     signature: inspect.Signature
     is_async: bool = False
@@ -83,7 +83,7 @@ class Called:
 
 
 def called_by(body: Sequence[ast.stmt], name: str) -> Called | None:
-    """What a module with this source has under `name`; None where the source does not show it."""
+    """Value that a module with this source has under `name`; None where the source does not show it."""
     bound = [statement for statement in body if name in _names_bound_by(statement)]
     if len(bound) != 1:  # bound twice, in a branch, or by an import
         return None
@@ -128,7 +128,7 @@ def _of_function(definition: ast.FunctionDef | ast.AsyncFunctionDef) -> Called |
 
 
 def _own_nodes(nodes: Sequence[ast.AST]) -> Iterator[ast.AST]:
-    """Of a function's body, without those of functions in it."""
+    """Nodes of a function's body, without those of functions in it."""
     for node in nodes:
         yield node
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
@@ -212,7 +212,7 @@ class _ByKind:
 
     positional: tuple[inspect.Parameter, ...]
     named: tuple[inspect.Parameter, ...]
-    """That are given by name alone."""
+    """Given by name alone."""
     has_rest: bool
     """*arguments"""
     has_names: bool
@@ -234,6 +234,6 @@ class _ByKind:
         return {one.name for one in (*self.positional[after:], *self.named) if one.default is inspect.Parameter.empty}
 
     def by_name(self, after: int) -> set[str]:
-        """What can be given by name behind so many by position."""
+        """Arguments that can be given by name behind so many by position."""
         rest = (one for one in self.positional[after:] if one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD)
         return {one.name for one in (*rest, *self.named)}

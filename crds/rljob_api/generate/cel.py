@@ -94,7 +94,7 @@ _EMPTY_IS_NULL = frozenset({"labelKey"})
 
 
 def unchanged(path: str, node: _Schema, *, is_required: bool) -> str:
-    """That a field of the spec is as it was: what is absent as well, and what is absent is as a default that is given.
+    """Rule that a field of the spec is as it was: absent ones as well, and an absent one is as a default that is given.
 
     An object is not compared as a whole: in CEL one with a null, or with a default, is another one than without.
     """

@@ -1,4 +1,4 @@
-"""What a name that is not known here was meant for, as a sentence: ours of another trainer's, or the nearest.
+"""Guesses at what an unknown name was meant for, as sentences: ours of another trainer's, or the nearest.
 
 Pure. Called by what refuses fields and values. Nothing is suggested that is not near: a wrong guess misleads.
 """

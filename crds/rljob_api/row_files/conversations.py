@@ -23,7 +23,7 @@ _ASKING = frozenset(("user", "system", "developer"))
 
 
 def read_prompt(prompt: Any) -> str | tuple[Message, ...]:  # noqa: ANN401 - judged here
-    """What a row has under the key of prompts. ValueError, a predicate with its cure, where that is no prompt."""
+    """The prompt that a row has under its key. ValueError, a predicate with its cure, where that is no prompt."""
     if isinstance(prompt, str):
         if not prompt:
             raise ValueError("is empty. Write a prompt, or remove it.")

@@ -262,7 +262,7 @@ class FailedReward(StrEnum):
 
 
 class RewardFailureSpec(RuledModel):
-    """What becomes of samples whose reward raises, hangs, or returns None or NaN for them."""
+    """Treatment of samples whose reward raises, hangs, or returns None or NaN for them."""
 
     rules = REWARD_FAILURE
 

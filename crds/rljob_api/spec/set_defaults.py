@@ -1,4 +1,4 @@
-"""What a set of an evaluation does not say: as training has it, in `spec.data` and `rollout.sampling`.
+"""Defaults of sets of an evaluation: what they do not say is as training has it, in `spec.data` and `rollout.sampling`.
 
 `open_defaults` fills it in when a job is resolved, for every door. Checks and workers read sets of resolved jobs
 (`stated_data`, `stated_sampling`), which say all. A null says nothing; an empty text, list or object says none. Pure.
@@ -26,7 +26,7 @@ _PLAIN = ("prompt_key", "label_key", "apply_chat_template", "system_prompt")
 _INHERITED = frozenset({*_PLAIN, "source_key", "chat_template"})
 
 _WITHOUT_TRAINING = DataSpec.model_construct()
-"""What sets took instead in releases in which they took nothing from training but `sampling` as a whole."""
+"""Defaults of sets in releases in which they took nothing from training but `sampling` as a whole."""
 
 
 def data_of(own: EvaluationDataSpec, training: DataSpec) -> DataSpec:
@@ -147,7 +147,7 @@ def _differences(field: str, source: str, taken: ApiModel, alone: ApiModel) -> I
 
 
 def _values(model: type[ApiModel], source: ApiModel) -> dict[str, Any]:
-    """What `source`, which has fields of the same names, has for the fields of a model."""
+    """Values that `source`, which has fields of the same names, has for the fields of a model."""
     return {name: getattr(source, name) for name in model.model_fields}
 
 

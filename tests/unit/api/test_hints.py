@@ -1,4 +1,4 @@
-"""What a name of another trainer, a misspelt one, and one that asks for what there is not are answered with."""
+"""Answers to a name of another trainer, to a misspelt one, and to one that asks for what there is not."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def only(spec: RLJobSpec) -> EvaluationSetSpec:
 
 
 def answered(each: EvaluationSetSpec, spec: RLJobSpec) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a worker does with a set of a resolved job."""
+    """Data and sampling by which a worker asks a set of a resolved job."""
     sampling = stated_sampling(each.sampling, spec.rollout.sampling)
     return stated_data(each.data).model_dump(mode="json"), sampling.model_dump(mode="json")
 
@@ -217,7 +217,7 @@ OLD = {
     ],
     "everySteps": 2,
 }
-"""Of a job that began before sets took anything from training."""
+"""Sets of a job that began before sets took anything from training."""
 
 
 def test_a_job_that_began_before_keeps_its_sets_and_its_revision() -> None:

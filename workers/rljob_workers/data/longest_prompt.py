@@ -38,7 +38,7 @@ class LongestPrompt:
 
 
 def longest_prompt(spec: RLJobSpec) -> LongestPrompt:
-    """Of a job with files of prompts. ValueError, a sentence, for a prompt or tokenizer that cannot be used."""
+    """Longest prompt of a job's files. ValueError, a sentence, for a prompt or tokenizer that cannot be used."""
     from rljob_workers.models.tokenizers import build_tokenizer
 
     source = build_prompt_source(spec.data, build_tokenizer(spec.model))

@@ -26,7 +26,7 @@ _TEMPLATE_FILE, _CONFIG_FILE = "chat_template.jinja", "tokenizer_config.json"
 
 @dataclass(frozen=True, slots=True)
 class SavedTemplate:
-    """What is saved of a template."""
+    """A template as it is saved."""
 
     text: str | None
     """None: what the tokenizer has by itself, which is none or several."""
@@ -35,7 +35,7 @@ class SavedTemplate:
 
 
 def saved_template(data: DataSpec, tokenizer: PreTrainedTokenizerBase) -> SavedTemplate:
-    """Of a rank that saves. Prompts are the rollout's, so that its pod alone may have the template's file."""
+    """Template for a rank that saves. Prompts are the rollout's, so that its pod alone may have the template's file."""
     try:
         return SavedTemplate(template_as_trained(data, tokenizer))
     except TemplateUnreadable as error:
