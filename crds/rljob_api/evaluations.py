@@ -16,7 +16,7 @@ _Line = TypeVar("_Line", bound=Mapping[str, Any])
 
 
 def evaluation_line(event: CoordinatorEvent) -> dict[str, object] | None:
-    """Of the event that reports an evaluation; None for others.
+    """Line of the event that reports an evaluation; None for others.
 
     A version that is evaluated again, since a restart has taken it back, has another line; the last counts.
     """

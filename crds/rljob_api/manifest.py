@@ -164,7 +164,7 @@ def resolve_paths(job: RLJob, folder: Path) -> RLJob:
     def absolute(path: str, kind: RepoKind) -> str:
         if is_hub_name(path):
             return _cached(path, kind)
-        # Of pathlib's, loops of links and users who are not known raise.
+        # pathlib's own raise at loops of links and at users who are not known.
         return os.path.realpath(folder / os.path.expanduser(path))  # noqa: PTH111
 
     return _with_paths(job, absolute)

@@ -175,10 +175,15 @@ _LATER_IN_LISTS = (("minP", None), ("reply", "Schema"))
 these do not count, so that jobs that run keep their revision."""
 
 
+_NO_LABEL = ("labelKey", "")
+"""A set of an evaluation without labels, which jobs that began in releases before have as a null."""
+
+
 def _plain(value: Any) -> Any:  # noqa: ANN401 - JSON
     if isinstance(value, BaseModel):
-        fields = ((field.alias or name, getattr(value, name)) for name, field in type(value).model_fields.items())
-        return {name: _plain(inner) for name, inner in fields if (name, inner) not in _LATER_IN_LISTS}
+        fields = [(field.alias or name, getattr(value, name)) for name, field in type(value).model_fields.items()]
+        counted = [each for each in fields if each not in _LATER_IN_LISTS]
+        return {name: None if (name, inner) == _NO_LABEL else _plain(inner) for name, inner in counted}
     if isinstance(value, list):
         return [_plain(inner) for inner in value]
     return value.value if isinstance(value, Enum) else value

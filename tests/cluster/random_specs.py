@@ -21,14 +21,14 @@ _FIXED = ("model", "data")
 _ALONE = ("exactMatch", "characterMatch", "mathVerify", "textOverlap", "choice", "format", "tags", "remote", "judge")
 _TRIES = 3
 _PATCH = {"spec": {"nodeSelector": {"a": "b"}}}
-"""Of a pod template."""
+"""A patch of a pod template."""
 _LISTS = {
     "spec.rollout.reward": {
         "sum": [{"name": "a", "mathVerify": {}}, {"name": "b", "weight": 0.5, "tags": {"names": ["x"]}}]
     },
     "spec.restartPolicy": {"failureRules": [{"name": "a", "exitCodes": [1], "action": "Ignore"}]},
 }
-"""Whose items have fields that may be left out."""
+"""Lists with items that have fields which may be left out."""
 
 
 def random_jobs(count: int) -> Iterator[tuple[Object, Object]]:

@@ -1,11 +1,10 @@
-"""A job is stored as its file says, whoever applies it, in whichever way, and applying it again changes nothing.
+"""A job is stored as its file says, applied by anyone and in any way, and applying it again changes nothing.
 
 By kubectl, since what it sends and what it compares is what matters here. One kubectl applies all jobs of a test.
 """
 
 import copy
 import json
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,7 +21,10 @@ from tests.cluster.harness.machine import REPOSITORY, Cluster
 from tests.cluster.random_specs import emptied, random_jobs
 from tests.unit.api.manifests import changed
 
-NUM_RANDOM = int(os.environ.get("RLJOB_APPLIED_SPECS", "5"))
+RANDOM = pytest.mark.parametrize(
+    "num_random",
+    [pytest.param(5, id="5 random jobs"), pytest.param(50, id="50 random jobs", marks=pytest.mark.long)],
+)
 APPLY = {"client": ("apply", "-f", "-"), "server": ("apply", "--server-side", "-f", "-")}
 DIFF = {"client": ("diff", "-f", "-"), "server": ("diff", "--server-side", "-f", "-")}
 EXAMPLES = sorted(
@@ -49,16 +51,16 @@ def named(job: Object, name: str) -> Object:
     return {**job, "metadata": {"name": name, "annotations": {"example.com/file": name}}}
 
 
-def jobs() -> tuple[list[Object], list[Object]]:
+def jobs(num_random: int) -> tuple[list[Object], list[Object]]:
     """Examples and random jobs, and the same without what their optional objects have."""
-    full, less = random_pairs()
+    full, less = random_pairs(num_random)
     return [*examples(), *full], [*map(emptied, examples()), *less]
 
 
-def random_pairs() -> tuple[list[Object], list[Object]]:
+def random_pairs(num_random: int) -> tuple[list[Object], list[Object]]:
     pairs = [
         (named(full, f"random-{number}"), named(less, f"random-{number}"))
-        for number, (full, less) in enumerate(random_jobs(NUM_RANDOM))
+        for number, (full, less) in enumerate(random_jobs(num_random))
     ]
     return [full for full, _ in pairs], [less for _, less in pairs]
 
@@ -72,7 +74,7 @@ def as_list(objects: list[Object]) -> str:
 
 
 def meaning(job: Object) -> Any:
-    """What `rljob render` says of it."""
+    """The job as `rljob render` shows it."""
     document = changed({})
     return resolve(parsed({**document, "spec": job["spec"]}).spec, JobPlace.MACHINE).spec.model_dump()
 
@@ -100,11 +102,12 @@ def assert_no_difference(kubectl: Kubectl, files: list[Object]) -> None:
 
 
 @pytest.mark.parametrize("ways", [("client", "server"), ("server", "client")], ids=" then ".join)
+@RANDOM
 def test_a_job_is_stored_as_its_file_states_and_applied_again_it_stays_as_it_is(
-    kubectl: Kubectl, ways: tuple[str, str]
+    kubectl: Kubectl, ways: tuple[str, str], num_random: int
 ) -> None:
     """Also where the next file has {} for an object that had something in it."""
-    full, less = jobs()
+    full, less = jobs(num_random)
     assert [one for one, other in zip(full, less, strict=True) if one != other]
     for files in (full, less):
         kubectl(*APPLY[ways[0]], stdin=as_list(files))
@@ -130,8 +133,9 @@ def test_what_kubectl_prints_of_a_job_can_be_applied_and_then_its_file_again(kub
         assert_no_difference(kubectl, files)
 
 
-def test_several_managers_apply_the_same_file_without_a_conflict(kubectl: Kubectl) -> None:
-    files, less = random_pairs()
+@RANDOM
+def test_several_managers_apply_the_same_file_without_a_conflict(kubectl: Kubectl, num_random: int) -> None:
+    files, less = random_pairs(num_random)
     kubectl("create", "-f", "-", stdin=as_list(files))
     before = specs(kubectl)
     for manager in ("flux", "argo"):
@@ -172,7 +176,7 @@ def test_a_patch_inside_what_a_file_replaces_is_a_conflict_until_it_is_forced(ku
 
 BEFORE = "befores"
 GROUP = f"before.{API_GROUP}"
-"""Of a definition of this test's own: the cluster's other tests have today's all the time."""
+"""The group of a definition of this test's own: the cluster's other tests have today's all the time."""
 
 
 def definition_of(spec: Object) -> Object:
@@ -223,9 +227,10 @@ def earlier(kubectl: Kubectl) -> Iterator[Kubectl]:
     kubectl.delete("crd", f"{BEFORE}.{GROUP}")
 
 
-def test_jobs_that_an_earlier_definition_has_stored_are_applied_on(earlier: Kubectl) -> None:
-    """What is fixed is the same, though the API server had filled in all of its defaults."""
-    full, less = ([as_before(each) for each in files] for files in random_pairs())
+@RANDOM
+def test_jobs_that_an_earlier_definition_has_stored_are_applied_on(earlier: Kubectl, num_random: int) -> None:
+    """Fixed fields are the same, though the API server had filled in all of its defaults."""
+    full, less = ([as_before(each) for each in files] for files in random_pairs(num_random))
     by_client, by_server = ([named(each, f"{name_of(each)}-{way}") for each in full] for way in APPLY)
     earlier(*APPLY["client"], stdin=as_list(by_client))
     earlier(*APPLY["server"], stdin=as_list(by_server))

@@ -1,4 +1,4 @@
-"""What can be known of the ends of answers: whether a token ends them, and whether it is the one that a chat ends with.
+"""Checks of the ends of answers: whether a token ends them, and whether it is the one that a chat ends with.
 
 For the checks of a manifest, beside `checks.models`. Reads files of model and tokenizer, and no tokenizer of a library.
 """
@@ -32,7 +32,7 @@ _WITHOUT_DEFAULTS = (None, "PreTrainedTokenizerFast", "TokenizersBackend")
 
 
 def end_findings(spec: RLJobSpec) -> Iterator[Finding]:
-    """Of a job with absolute paths; none where its model is not here, or engines only pretend to answer."""
+    """Findings on a job with absolute paths; none where its model is not here, or engines only pretend to answer."""
     model = spec.model
     folder = None if model.path is None else Path(model.path)
     described = {} if folder is None else json_object(folder / "config.json")
@@ -109,7 +109,7 @@ def _never_drawn(ends: EndTokens, folder: Path | None, rows: int) -> Iterator[Fi
 
 
 def _end_of_turn_findings(spec: RLJobSpec, tokens: Mapping[int, str], stops: set[int]) -> Iterator[Finding]:
-    """Of prompts that are rendered by a chat template."""
+    """Findings on prompts that are rendered by a chat template."""
     data, folder = spec.data, _tokenizer_folder(spec.model)
     if not data.apply_chat_template and not _begins_with_chat(spec):
         return

@@ -1,4 +1,4 @@
-"""What is found in the sets of an evaluation (`spec.evaluation.sets`): their files, and prompts that leave no room.
+"""Checks of the sets of an evaluation (`spec.evaluation.sets`): their files, and prompts that leave no room.
 
 A set has each of its prompts, so that one that fills the model's positions ends the job. Prompts that are that long are
 rare: they are counted by the job's tokenizer, in a process of its own, where bytes do not rule them out.

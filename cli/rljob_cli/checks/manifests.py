@@ -44,6 +44,7 @@ from rljob_api.problems import sentences
 from rljob_api.spec import RLJob, RLJobSpec
 from rljob_api.spec.data import ReasoningGymSpec
 from rljob_cli.checks.ends import end_findings
+from rljob_cli.checks.engine_flags import engine_flag_findings
 from rljob_cli.checks.evaluation_sets import evaluation_findings
 from rljob_cli.checks.findings import ANY, Finding, Findings, Level, Lines, independent, problem, unchecked, warning
 from rljob_cli.checks.machine import machine_findings
@@ -94,6 +95,7 @@ def preflight(job: RLJob, place: JobPlace = JobPlace.MACHINE, refused: Collectio
     findings.add((unchecked if is_elsewhere else problem)(f"spec.{text}") for text in absent_hub_names(job))
     findings.add(model_findings(spec, is_elsewhere=is_elsewhere))
     findings.add(end_findings(spec))
+    findings.add(engine_flag_findings(spec))
     findings.add(reward_model_findings(spec, is_elsewhere=is_elsewhere))
     findings.add(teacher_findings(spec, is_elsewhere=is_elsewhere))
     findings.add(package_findings(spec, is_elsewhere=is_elsewhere))

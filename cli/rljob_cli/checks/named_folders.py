@@ -22,7 +22,7 @@ _CACHED = re.compile(r"models--(?P<owner>.+?)--(?P<name>.+)")
 
 
 def folder_finding(field: str, path: str, cure: str, *, is_elsewhere: bool) -> Finding | None:
-    """Of a field that names a folder which is not here, or another than was meant; None where it will do."""
+    """Finding on a field that names a folder which is not here, or another than was meant; None where it will do."""
     folder = Path(path)
     if folder.is_dir():
         meant = _meant(folder)
@@ -33,7 +33,7 @@ def folder_finding(field: str, path: str, cure: str, *, is_elsewhere: bool) -> F
 
 
 def refused_model_findings(document: Mapping[str, Any], folder: Path) -> Iterator[Finding]:
-    """Of `model.path` beside `model.config`, of which one is refused: whether it is a name of the hub."""
+    """Findings on `model.path` beside `model.config`, one of which is refused: whether it is a name of the hub."""
     spec = document.get("spec")
     model = spec.get("model") if isinstance(spec, dict) else None
     path = model.get("path") if isinstance(model, dict) else None

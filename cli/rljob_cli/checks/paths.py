@@ -27,7 +27,7 @@ _NOWHERE = "nothing-is-here"
 
 
 class PathKind(Enum):
-    """What a field wants at its path."""
+    """Kind of file or folder that a field wants at its path."""
 
     FOLDER = "a folder"
     FILE = "a file"

@@ -1,4 +1,4 @@
-"""What can be known of a job's prompts without a tokenizer's library, in one pass over their file.
+"""Checks of a job's prompts without a tokenizer's library, in one pass over their file.
 
 Every line is checked; problems of single lines are listed for the first few and counted for the rest. Lengths are exact
 where each character or byte is a token; else a prompt is assumed to have a token for every three characters, which text
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rljob_api.model_files.hub_names import is_hub_name
-from rljob_api.row_files.conversations import Message, read_prompt, spoken_text
+from rljob_api.row_files.conversations import read_prompt, spoken_text, whole_text
 from rljob_api.row_files.labels import label_problem
 from rljob_api.row_files.tables import NoReader, is_table, open_table
 from rljob_api.spec import RLJobSpec
@@ -45,17 +45,7 @@ def prompts_of(file: PromptFile) -> Iterator[Any]:
 
 def conversation_text(prompt: Any) -> str:  # noqa: ANN401 - JSON, which was checked before
     """All that the messages of a conversation say, calls of tools included; its template adds some tokens."""
-    return _all_text(read_prompt(prompt))
-
-
-def _all_text(read: str | tuple[Message, ...]) -> str:
-    if isinstance(read, str):
-        return read
-    return "".join(f"{each['role']}{each['content']}{_calls_text(each)}" for each in read)
-
-
-def _calls_text(message: Message) -> str:
-    return json.dumps(message["tool_calls"], ensure_ascii=False, default=str) if "tool_calls" in message else ""
+    return whole_text(read_prompt(prompt))
 
 
 _SHOWN_LINES = 5
@@ -118,7 +108,7 @@ class _Limit:
     """Whether a character, or a byte, is a token."""
     by_bytes: bool
     system: str
-    """What the system says before every prompt."""
+    """The system's message before every prompt."""
 
     def length(self, text: str) -> int:
         """In tokens, as far as it is known here; a template adds some."""
@@ -235,11 +225,11 @@ def _key_problem(entry: dict[str, Any], file: PromptFile, source_key: str | None
 
 @dataclass(frozen=True, slots=True)
 class _Labels:
-    """What the job's reward wants of a row's label."""
+    """The demands of the job's reward on a row's label."""
 
     key: str
     kinds: frozenset[str]
-    """Of rewards that compare with it."""
+    """Kinds of rewards that compare with it."""
     must_be_right: bool
     """False where a rollout function may give the reward itself: then any value will do."""
 
@@ -323,7 +313,7 @@ def _count(seen: _Seen, entry: dict[str, Any], number: int, file: PromptFile, li
         seen.repeated += 1
         seen.example = seen.example or (first, number)
     if limit is not None:
-        length = limit.length(_all_text(read))
+        length = limit.length(whole_text(read))
         seen.too_long += length > limit.tokens
         seen.longest = max(seen.longest, (length, number))
 

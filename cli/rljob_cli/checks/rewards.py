@@ -83,7 +83,7 @@ class _End:
 
 
 def _end_of(command: Sequence[str], asked: bytes, seconds: float) -> _End | None:
-    """Of a process that ends its own; None where it takes too long, and is ended.
+    """End of a process that ends its own; None where it takes too long, and is ended.
 
     Files take what it writes: the end of a pipe would come when the last of its helpers closes it.
     """

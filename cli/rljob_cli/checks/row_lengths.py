@@ -43,7 +43,7 @@ class RowLengths:
 
 
 def row_lengths(spec: RLJobSpec, max_positions: int | None) -> RowLengths:
-    """Of a job whose prompts were checked before. `max_positions`: of the model, which no row exceeds."""
+    """Lengths of a job whose prompts were checked before. `max_positions`: of the model, which no row exceeds."""
     response = spec.rollout.sampling.max_new_tokens
     prompt, source = _longest_prompt(spec)
     limit = spec.rollout.max_prompt_tokens

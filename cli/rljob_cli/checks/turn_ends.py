@@ -60,7 +60,7 @@ def _rendered(text: str, variables: Mapping[str, Any]) -> str:
         tags = {"generation"}  # noqa: RUF012 - as jinja2 has it
 
         def parse(self, parser: Parser) -> list[nodes.Node]:
-            """What is in it."""
+            """The statements in it."""
             next(parser.stream)
             return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 

@@ -7,6 +7,7 @@ here, and the worker that imports the module looks again.
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -73,7 +74,7 @@ class UserCall:
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """What a name of a module is bound to."""
+    """Value that a name of a module is bound to."""
 
     signature: inspect.Signature
     is_async: bool = False
@@ -82,7 +83,7 @@ class Called:
 
 
 def called_by(body: Sequence[ast.stmt], name: str) -> Called | None:
-    """What a module with this source has under `name`; None where the source does not show it."""
+    """Value that a module with this source has under `name`; None where the source does not show it."""
     bound = [statement for statement in body if name in _names_bound_by(statement)]
     if len(bound) != 1:  # bound twice, in a branch, or by an import
         return None
@@ -92,7 +93,8 @@ def called_by(body: Sequence[ast.stmt], name: str) -> Called | None:
         case ast.ClassDef(bases=[], decorator_list=[], keywords=[]) as definition if not _is_a_result(definition):
             return Called(inspect.Signature(), is_class=True)
         case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value):
-            return _of_value(body, value, name)
+            # The statement is left out below, so that names bound to one another come to an end.
+            return _of_value([other for other in body if other is not bound[0]], value, name)
     return None
 
 
@@ -126,7 +128,7 @@ def _of_function(definition: ast.FunctionDef | ast.AsyncFunctionDef) -> Called |
 
 
 def _own_nodes(nodes: Sequence[ast.AST]) -> Iterator[ast.AST]:
-    """Of a function's body, without those of functions in it."""
+    """Nodes of a function's body, without those of functions in it."""
     for node in nodes:
         yield node
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
@@ -141,9 +143,7 @@ def _partial(called: Called | None, given: Sequence[ast.expr], named: Sequence[a
     def function() -> None: ...
 
     function.__signature__ = called.signature  # type: ignore[attr-defined] # what inspect reads
-    from functools import partial
-
-    made = partial(function, *given, **{str(one.arg): one.value for one in named})
+    made = functools.partial(function, *given, **{str(one.arg): one.value for one in named})
     try:
         signature = inspect.signature(made)
     except ValueError:
@@ -212,7 +212,7 @@ class _ByKind:
 
     positional: tuple[inspect.Parameter, ...]
     named: tuple[inspect.Parameter, ...]
-    """That are given by name alone."""
+    """Given by name alone."""
     has_rest: bool
     """*arguments"""
     has_names: bool
@@ -234,6 +234,6 @@ class _ByKind:
         return {one.name for one in (*self.positional[after:], *self.named) if one.default is inspect.Parameter.empty}
 
     def by_name(self, after: int) -> set[str]:
-        """What can be given by name behind so many by position."""
+        """Arguments that can be given by name behind so many by position."""
         rest = (one for one in self.positional[after:] if one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD)
         return {one.name for one in (*rest, *self.named)}

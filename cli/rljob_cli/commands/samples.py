@@ -103,7 +103,7 @@ def _tokens(line: RetainedSample) -> str:
 
 
 def _parts(line: RetainedSample) -> str:
-    """What its rewards measured, by name; empty where the reward is a single number."""
+    """Measurements of its rewards, by name; empty where the reward is a single number."""
     parts: dict[str, float | None] = line.get("rewardParts", {})
     return ", ".join(f"{name} {'-' if value is None else f'{value:g}'}" for name, value in parts.items())
 

@@ -89,12 +89,18 @@ def _literal(value: Any, node: _Schema) -> str:  # noqa: ANN401 - JSON
     return json.dumps(value, ensure_ascii=False)
 
 
+_EMPTY_IS_NULL = frozenset({"labelKey"})
+"""Fields whose model reads an empty text as null."""
+
+
 def unchanged(path: str, node: _Schema, *, is_required: bool) -> str:
-    """That a field of the spec is as it was: what is absent as well, and what is absent is as a default that is given.
+    """Rule that a field of the spec is as it was: absent ones as well, and an absent one is as a default that is given.
 
     An object is not compared as a whole: in CEL one with a null, or with a default, is another one than without.
     """
     new, old = f"self{path}", f"oldSelf{path}"
+    if path.rpartition(".")[2] in _EMPTY_IS_NULL and "minLength" not in node:
+        return " == ".join(f"(has({field}) ? {field} : '')" for field in (new, old))
     same = _same(path, node)
     if is_required or ("default" in node and not node.get("nullable")):
         return same

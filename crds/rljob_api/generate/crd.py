@@ -56,16 +56,16 @@ jobs lack them since, and rules test them with `has`: none leaves this list."""
 
 
 class Defaults(Enum):
-    """Which `default`s a schema has."""
+    """The `default`s that a schema has."""
 
     ALL = "all"
     SERVER = "server"
-    """Those that the API server fills in."""
+    """The API server fills these in."""
     NONE = "none"
 
 
 _KEEPS_UNKNOWN = "x-kubernetes-preserve-unknown-fields"
-"""Of a node of which any field may be given."""
+"""Marks a node of which any field may be given."""
 
 
 _REPLACED: Schema = {"x-kubernetes-map-type": "atomic"}
@@ -75,8 +75,8 @@ Each optional object without a default, for which {} and absence may differ, and
 fields. Applied field by field, {} in the place of {timeoutSeconds: 9} takes away what the manager had owned, and an API
 server leaves null for an object of which nothing is left.
 
-The API server fills in no default inside. What is stored is then what was applied: where it were more, everybody else
-who applies the same would be in conflict with the first."""
+The API server fills in no default inside. What is stored is then what was applied: where it were more, all others
+who apply the same would be in conflict with the first."""
 
 
 LEFT_OPEN = frozenset({"gpus", "actorFwd", "advantages", "itersPerTrainUpdate"})
@@ -211,7 +211,7 @@ def _resource(spec: Schema) -> Schema:
 
 @cache
 def spec_schema(defaults: Defaults = Defaults.SERVER) -> Schema:
-    """The structural schema of `spec`, which nobody changes."""
+    """The structural schema of `spec`; callers change nothing in it."""
     return with_defaults(_spec(defaults), _spec(Defaults.ALL))
 
 

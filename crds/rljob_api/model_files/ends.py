@@ -1,4 +1,4 @@
-"""Which tokens end an answer: one rule for both engines, what is saved beside weights, and checks of a manifest.
+"""The tokens that end an answer: one rule for both engines, what is saved beside weights, and checks of a manifest.
 
 They are those that config.json, generation_config.json and the tokenizer name, and the job's own (`stopTokenIds`),
 which come with each request. A token that pads ends nothing unless one of these names it. Reads files, no tokenizer.
@@ -20,7 +20,7 @@ ALWAYS_END = ("<|eom_id|>", "<|content_model_end_sampling|>", "<|ifm|im_end|>")
 
 
 _DEFAULTS = {"llama": 2, "mistral": 2, "mixtral": 2, "gemma2": 1, "gemma3_text": 1, "phi3": 32000}
-"""What transformers takes for eos_token_id where the config.json of a family is silent; null is no silence."""
+"""Values that transformers takes for eos_token_id where the config.json of a family is silent; null is no silence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +29,17 @@ class EndTokens:
 
     of_config: frozenset[int]
     of_generation: frozenset[int]
-    """Of generation_config.json."""
+    """Named by generation_config.json."""
     of_tokenizer: frozenset[int]
 
     @property
     def all(self) -> frozenset[int]:
-        """Of all together."""
+        """All together."""
         return self.of_config | self.of_generation | self.of_tokenizer
 
 
 def end_tokens(described: Mapping[str, Any], folder: Path | None, of_tokenizer: frozenset[int]) -> EndTokens:
-    """Of a config.json, of the folder that it is in, and of a tokenizer. None: the model is made, and has no folder.
+    """Ends in a config.json, in its folder, and of a tokenizer. A folder of None: the model is made, and has none.
 
     ValueError, a sentence, for a file that cannot be read or names something that is no token.
     """
@@ -48,7 +48,7 @@ def end_tokens(described: Mapping[str, Any], folder: Path | None, of_tokenizer: 
 
 
 def generation_config(folder: Path) -> dict[str, Any]:
-    """What generation_config.json says; empty where there is none. ValueError where it is no JSON object."""
+    """The object in generation_config.json; empty where there is none. ValueError where it is no JSON object."""
     file = folder / GENERATION_FILE
     if not file.is_file():
         return {}
@@ -69,7 +69,7 @@ def saved_generation_config(given: Mapping[str, Any], ends: frozenset[int]) -> b
 
 
 def _ends_in_config(described: Mapping[str, Any]) -> frozenset[int]:
-    """Of the whole and, where a text model is nested in it, of that."""
+    """Ends that the whole names and, where a text model is nested in it, that one."""
     inner = described.get("text_config")
     parts = (described, inner) if isinstance(inner, Mapping) else (described,)
     return frozenset().union(*(_named_in(part) for part in parts))

@@ -63,13 +63,18 @@ def tokens_in(folder: Path) -> Mapping[int, str] | None:
     vocabulary = inner.get("vocab") if isinstance(inner, dict) else None
     if not isinstance(vocabulary, dict | list):
         return None
-    return {**dict(_entries(vocabulary)), **added_in(folder)}
+    return {**dict(_entries(vocabulary)), **_added(folder, described)}
 
 
 def added_in(folder: Path) -> Mapping[int, str]:
     """Id -> token of those that were added to the vocabulary of a folder's tokenizer, such as `<|im_end|>`."""
+    return _added(folder, _json_object(folder / "tokenizer.json"))
+
+
+def _added(folder: Path, described: dict[str, Any] | None) -> Mapping[int, str]:
+    """`described`: the object in tokenizer.json, a file of megabytes that is read once."""
     found: dict[int, str] = {}
-    added = (_json_object(folder / "tokenizer.json") or {}).get("added_tokens")
+    added = (described or {}).get("added_tokens")
     for entry in added if isinstance(added, list) else ():
         if isinstance(entry, dict) and type(entry.get("id")) is int:
             found[entry["id"]] = str(entry.get("content"))

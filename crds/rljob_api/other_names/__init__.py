@@ -1,1 +1,1 @@
-"""Reads rows of files with columns: Parquet, and folders of Arrow files. Anyone may import it; it imports no spec."""
+"""Names of other trainers and what they are here: tables and hints. Pure; imports no spec."""

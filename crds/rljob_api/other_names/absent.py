@@ -1,4 +1,4 @@
-"""What other trainers have and RLJob does not: a table of docs/coming-from.md, and of hints. Pure."""
+"""Features of other trainers that RLJob lacks: a table of docs/coming-from.md, and of hints. Pure."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _PLACE = "docs/coming-from.md#what-there-is-not"
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """What others have and we have not."""
+    """A feature that others have and we have not."""
 
     what: str
     here: str
-    """What there is in its place, as Markdown."""
+    """Its replacement, as Markdown."""
     pattern: str
-    """Of names and values that ask for it, in lower case without `_` and `-`."""
+    """Matches names and values that ask for it, in lower case without `_` and `-`."""
 
     @property
     def markdown(self) -> str:

@@ -1,4 +1,4 @@
-"""What a name that is not known here was meant for, as a sentence: ours of another trainer's, or the nearest.
+"""Guesses at what an unknown name was meant for, as sentences: ours of another trainer's, or the nearest.
 
 Pure. Called by what refuses fields and values. Nothing is suggested that is not near: a wrong guess misleads.
 """
@@ -55,9 +55,10 @@ def _plain(name: str) -> str:
 
 
 def _named(found: Sequence[OtherName], given: str) -> str:
-    """Ours, each once; with the value where all are of one field."""
-    fields = dict.fromkeys(name.ours for name in found)
-    values = dict.fromkeys(name.our_value for name in found)
+    """Ours, each once, of the first trainer alone; with the value where all are of one field."""
+    of_first = [name for name in found if name.trainer == found[0].trainer]
+    fields = dict.fromkeys(name.ours for name in of_first)
+    values = dict.fromkeys(name.our_value for name in of_first)
     (only_value,) = values if len(values) == 1 else (None,)
     shown = " or ".join(fields) + (f": {only_value}" if only_value is not None else "")
     return f"{given} of {found[0].trainer} is {shown} here."

@@ -1,4 +1,4 @@
-"""What other trainers call our fields: the tables of docs/coming-from.md, and of the hints that refused manifests get.
+"""Names of our fields elsewhere: the tables of docs/coming-from.md, and of the hints that refused manifests get.
 
 A cell of another trainer is Markdown, with its names as code; ours is a field, with its value where it stands for one.
 """
@@ -42,7 +42,7 @@ class NameTable:
 
     @property
     def names(self) -> Iterator[OtherName]:
-        """Of each cell those that are options by themselves: not what stands in a formula, or in another option."""
+        """Options by themselves in each cell: not what stands in a formula, or in another option."""
         for ours, *cells in self.rows:
             field, _, value = ours.partition(": ")
             for trainer, cell in zip(self.trainers, cells, strict=True):
@@ -91,6 +91,7 @@ TABLES = (
             ("rollout.sampling.temperature", "`temperature`", "`a.rollout.temperature`"),
             ("rollout.sampling.topP", "`top_p`", "`a.rollout.top_p`"),
             ("rollout.sampling.topK", "`top_k`", "`a.rollout.top_k`"),
+            ("rollout.sampling.minP", "`min_p`", ""),
             ("rollout.function", "`rollout_func`, `tools`", "`a.rollout.agent.default_agent_loop`"),
             ("rollout.curriculum", "", "`data.sampler.class_name`, a class in the trainer's process"),
             ("rollout.partial", "", "`async_training.partial_rollout`"),

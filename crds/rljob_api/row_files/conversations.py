@@ -9,6 +9,7 @@ always a text afterwards: parts of text are joined, and it is empty where a mess
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
@@ -22,7 +23,7 @@ _ASKING = frozenset(("user", "system", "developer"))
 
 
 def read_prompt(prompt: Any) -> str | tuple[Message, ...]:  # noqa: ANN401 - judged here
-    """What a row has under the key of prompts. ValueError, a predicate with its cure, where that is no prompt."""
+    """The prompt that a row has under its key. ValueError, a predicate with its cure, where that is no prompt."""
     if isinstance(prompt, str):
         if not prompt:
             raise ValueError("is empty. Write a prompt, or remove it.")
@@ -38,6 +39,17 @@ def read_prompt(prompt: Any) -> str | tuple[Message, ...]:  # noqa: ANN401 - jud
 def spoken_text(prompt: str | tuple[Message, ...]) -> str:
     """The contents of all messages, a line for each; without the template."""
     return prompt if isinstance(prompt, str) else "\n".join(message["content"] for message in prompt)
+
+
+def whole_text(prompt: str | tuple[Message, ...]) -> str:
+    """All that a template may show of the messages, roles and calls of tools included."""
+    if isinstance(prompt, str):
+        return prompt
+    return "".join(f"{each['role']}{each['content']}{_calls_text(each)}" for each in prompt)
+
+
+def _calls_text(message: Message) -> str:
+    return json.dumps(message["tool_calls"], ensure_ascii=False, default=str) if "tool_calls" in message else ""
 
 
 def _message(given: object, number: int) -> Message:

@@ -37,7 +37,7 @@ def chosen_letter(text: str) -> str | None:
 
 
 def answer_in(label: Any) -> Any:  # noqa: ANN401 - a label is what the user wrote
-    """What is compared with; a task entry of reasoning_gym, and rows of its form, have it under `answer`."""
+    """The answer to compare with; a task entry of reasoning_gym, and rows of its form, have it under `answer`."""
     return label["answer"] if isinstance(label, dict) and "answer" in label else label
 
 

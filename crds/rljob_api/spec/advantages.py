@@ -51,7 +51,7 @@ class AdvantageTraits:
     compares_group: bool = True
     """Whether a group whose rewards, a greedy answer's among them, are all equal has no advantage."""
     fewest_samples: int = 2
-    """Of a prompt, for each to be measured against something: the others, unless there is something else."""
+    """Samples that a prompt needs so that each is measured against something: the others, or something else."""
 
     @property
     def is_of_a_group(self) -> bool:
@@ -86,7 +86,7 @@ WITHOUT_GROUPS = tuple(str(name) for name, traits in ADVANTAGES.items() if not t
 
 
 OWN_ADVANTAGE = AdvantageTraits(fewest_samples=1)
-"""Of a function of the user's: whole groups in, one number a sample out. What it measures them against is its own."""
+"""Traits of a user's function: whole groups in, one number a sample out. It decides what it measures them against."""
 
 
 class Whitening(StrEnum):

@@ -42,9 +42,6 @@ _TAKEN = (
         "the launcher gives each server its address and its flags, one by one.",
     ),
     _Taken(
-        "sampling-defaults preferred-sampling-params", "rollout.sampling says how tokens are drawn, with either engine."
-    ),
-    _Taken(
         "load-format model-loader-extra-config startup-weight-load-mode custom-weight-loader delete-ckpt-after-loading "
         "checkpoint-engine-wait-weights-before-ready weight-version weight-cache-mode enable-lora lora-paths",
         "weights come from the actor, as weightSync says.",

@@ -353,7 +353,7 @@ class ForwardRoleSpec(ModelRoleSpec):
 
 
 class ChangedWeights(StrEnum):
-    """What a job does that goes on and finds other weights in a folder than it began with."""
+    """The answer of a job that goes on and finds other weights in a folder than it began with."""
 
     REFUSE = "Refuse"
     ACCEPT = "Accept"

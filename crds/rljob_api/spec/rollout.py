@@ -120,7 +120,8 @@ class SamplingSpec(ApiModel):
     """Draw from this many most likely tokens; 0 means all."""
     min_p: float | None = Field(default=None, ge=0, le=1)
     """Draw from the tokens that have at least this share of the likeliest one's probability; null means all. Of topP,
-    topK and minP each bounds the whole distribution, and what none of them leaves out is drawn from."""
+    topK and minP each bounds the whole distribution, and what none of them leaves out is drawn from. SGLang on a
+    GPU takes topP of what topK leaves where minP is given."""
     max_new_tokens: int = Field(default=64, ge=1, le=1048576)
     """Longest response, in tokens, its end-of-sequence token included, and those that tools write between turns."""
     stop_token_ids: list[Annotated[int, Field(ge=0, le=1048576)]] = Field(default=[], max_length=64)
@@ -261,7 +262,7 @@ class FailedReward(StrEnum):
 
 
 class RewardFailureSpec(RuledModel):
-    """What becomes of samples whose reward raises, hangs, or returns None or NaN for them."""
+    """Treatment of samples whose reward raises, hangs, or returns None or NaN for them."""
 
     rules = REWARD_FAILURE
 

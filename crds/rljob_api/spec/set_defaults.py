@@ -1,7 +1,7 @@
-"""What a set of an evaluation does not say: as training has it, in `spec.data` and `rollout.sampling`.
+"""Defaults of sets of an evaluation: what they do not say is as training has it, in `spec.data` and `rollout.sampling`.
 
 `open_defaults` fills it in when a job is resolved, for every door. Checks and workers read sets of resolved jobs
-(`stated_data`, `stated_sampling`), which say all. An empty text, list or object says none. Pure.
+(`stated_data`, `stated_sampling`), which say all. A null says nothing; an empty text, list or object says none. Pure.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PLAIN = ("prompt_key", "label_key", "apply_chat_template", "system_prompt")
 _INHERITED = frozenset({*_PLAIN, "source_key", "chat_template"})
 
 _WITHOUT_TRAINING = DataSpec.model_construct()
-"""What sets took instead in releases in which they took nothing from training but `sampling` as a whole."""
+"""Defaults of sets in releases in which they took nothing from training but `sampling` as a whole."""
 
 
 def data_of(own: EvaluationDataSpec, training: DataSpec) -> DataSpec:
@@ -36,7 +36,8 @@ def data_of(own: EvaluationDataSpec, training: DataSpec) -> DataSpec:
     if own.reasoning_gym is None:  # whose tasks have no lines with keys
         values["source_key"] = _own_or(own, "source_key", training.source_key)
     values["chat_template"] = _template_of(own, training)
-    given = own.model_fields_set | (training.model_fields_set & _INHERITED)
+    said = {name for name in own.model_fields_set if name not in _INHERITED or getattr(own, name) is not None}
+    given = said | (training.model_fields_set & _INHERITED)
     return DataSpec.model_construct(given, **values)
 
 
@@ -45,12 +46,16 @@ def sampling_of(own: EvaluationSamplingSpec | None, training: SamplingSpec) -> S
     if own is None:
         return training
     own_values = {name: value for name, value in _values(EvaluationSamplingSpec, own).items() if value is not None}
+    if own.min_p == 0:  # which SamplingSpec says by a null
+        own_values["min_p"] = None
     return training.model_copy(update=own_values)
 
 
 def stated_data(own: EvaluationDataSpec) -> DataSpec:
-    """The prompts of a set of a resolved job."""
-    return data_of(own, _WITHOUT_TRAINING)
+    """The prompts of a set of a resolved job. A null labelKey that it was stored with means that there is no label."""
+    found = data_of(own, _WITHOUT_TRAINING)
+    is_without_label = own.label_key is None and "label_key" in own.model_fields_set
+    return found.model_copy(update={"label_key": None}) if is_without_label else found
 
 
 def stated_sampling(own: EvaluationSamplingSpec | None, training: SamplingSpec) -> SamplingSpec:
@@ -72,15 +77,16 @@ def filled(each: EvaluationSetSpec, data: DataSpec, sampling: SamplingSpec) -> E
     }
     values = _values(EvaluationDataSpec, found) | nones
     filled_data = EvaluationDataSpec.model_construct(found.model_fields_set, **values)
-    drawn = EvaluationSamplingSpec.model_construct(
-        **_values(EvaluationSamplingSpec, sampling_of(each.sampling, sampling))
-    )
-    return each.model_copy(update={"data": filled_data, "sampling": drawn})
+    drawn = _values(EvaluationSamplingSpec, sampling_of(each.sampling, sampling))
+    drawn["min_p"] = drawn["min_p"] or 0.0
+    filled_sampling = EvaluationSamplingSpec.model_construct(**drawn)
+    return each.model_copy(update={"data": filled_data, "sampling": filled_sampling})
 
 
 def filled_alone(each: EvaluationSetSpec) -> EvaluationSetSpec:
     """The set as releases filled it in which it took nothing from training: its job keeps its revision."""
     values = _values(EvaluationDataSpec, stated_data(each.data))
+    values["label_key"] = values["label_key"] or ""
     if values["chat_template"] is not None:
         template = _values(EvaluationChatTemplateSpec, values["chat_template"])
         values["chat_template"] = EvaluationChatTemplateSpec.model_construct(**template)
@@ -92,13 +98,22 @@ def filled_alone(each: EvaluationSetSpec) -> EvaluationSetSpec:
 
 
 def are_filled(evaluation: EvaluationSpec | None) -> bool:
-    """Whether the sets of a stored job were written by `filled`, to whose sets no field is null."""
-    sets = () if evaluation is None else evaluation.sets
-    return all(
-        None not in (each.sampling, each.data.label_key, each.data.system_prompt, each.data.chat_template)
-        and (each.data.source_key is not None or each.data.reasoning_gym is not None)
-        for each in sets
-    )
+    """Whether the sets of a stored job were written by `filled`, which leaves no field null.
+
+    Sets of earlier releases have no `minP`, and `filled_alone` leaves it null where nothing gives it.
+    """
+    return all(_is_filled(each) for each in (() if evaluation is None else evaluation.sets))
+
+
+def _is_filled(each: EvaluationSetSpec) -> bool:
+    if each.sampling is None or each.data.chat_template is None:
+        return False
+    data = {name: getattr(each.data, name) for name in _INHERITED}
+    if each.data.reasoning_gym is not None:
+        del data["source_key"]
+    template = _values(EvaluationChatTemplateSpec, each.data.chat_template)
+    drawn = _values(EvaluationSamplingSpec, each.sampling)
+    return None not in (*data.values(), *template.values(), *drawn.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,25 +147,19 @@ def _differences(field: str, source: str, taken: ApiModel, alone: ApiModel) -> I
 
 
 def _values(model: type[ApiModel], source: ApiModel) -> dict[str, Any]:
-    """What `source`, which has fields of the same names, has for the fields of a model."""
+    """Values that `source`, which has fields of the same names, has for the fields of a model."""
     return {name: getattr(source, name) for name in model.model_fields}
-
-
-def _is_given(own: ApiModel, name: str) -> bool:
-    """A null that is written stands in stored jobs alone, and says none."""
-    return name in own.model_fields_set or getattr(own, name) is not None
 
 
 def _own_or(own: ApiModel, name: str, otherwise: Any) -> Any:  # noqa: ANN401 - of any field
     """None where an empty text says none."""
-    value = getattr(own, name) if _is_given(own, name) else otherwise
+    value = getattr(own, name)
+    value = otherwise if value is None else value
     return None if value == "" else value
 
 
 def _template_of(own: EvaluationDataSpec, training: DataSpec) -> ChatTemplateSpec | None:
     """None where the tokenizer's own template gets the messages alone."""
-    if own.chat_template is None and _is_given(own, "chat_template"):
-        return None
     template = own.chat_template or EvaluationChatTemplateSpec()
     otherwise = training.chat_template or ChatTemplateSpec()
     values = {name: _own_or(template, name, getattr(otherwise, name)) for name in ChatTemplateSpec.model_fields}

@@ -271,7 +271,7 @@ _READ = re.compile(r"(?<![\w.])self(?:\.\w+\b(?!\())+")
 
 
 def test_rules_read_no_field_that_may_be_absent_without_a_test() -> None:
-    """CEL has no value for one, and the API server refuses the object with a sentence that helps nobody."""
+    """CEL has no value for one, and the API server refuses the object with a sentence that does not help."""
     for path, node in _nodes(SCHEMA):
         for entry in node.get("x-kubernetes-validations", ()):
             rule = entry["rule"]

@@ -1,4 +1,4 @@
-"""What a name of another trainer, a misspelt one, and one that asks for what there is not are answered with."""
+"""Answers to a name of another trainer, to a misspelt one, and to one that asks for what there is not."""
 
 from __future__ import annotations
 
@@ -59,6 +59,7 @@ def sentence_of(setting: str) -> str:
         ("algorithm.advantage=grpo", "Did you mean Grpo?"),
         ("algorithm.advantage=reinforce_plus_plus", "Did you mean ReinforcePlusPlus?"),
         ("algorithm.loss=dr_grpo", "dr_grpo of TRL is algorithm.lossAggregation: Constant here."),
+        ("algorithm.loss=grpo", "grpo of verl is algorithm.advantage: Grpo here."),
         ("algorithm.loss=token-mean", "token-mean of verl is algorithm.lossAggregation: TokenMean here."),
         ("model.dtype=fp8", QUANTISED),
         ("model.dtype=bfloat-16", "Did you mean bfloat16?"),

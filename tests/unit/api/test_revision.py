@@ -183,6 +183,27 @@ def test_other_changes_are_let_through(changes: dict[str, Any]) -> None:
     assert not list(refused_by_cel(SCHEMA, defaulted(SCHEMA, old), defaulted(SCHEMA, new), "spec"))
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "is_refused"),
+    [
+        pytest.param(None, "", False, id="null becomes empty"),
+        pytest.param("", None, False, id="empty becomes null"),
+        pytest.param(None, None, False, id="null stays"),
+        pytest.param("answer", "", True, id="a key becomes empty"),
+        pytest.param(None, "answer", True, id="null becomes a key"),
+        pytest.param("", "answer", True, id="empty becomes a key"),
+    ],
+)
+def test_an_empty_label_key_is_the_same_as_a_null_to_cel_and_python(
+    old: str | None, new: str | None, is_refused: bool
+) -> None:
+    reward = {"rollout.reward": {"custom": {"function": "a:b"}}}
+    before, after = (_spec({**reward, "data.labelKey": key}) for key in (old, new))
+    by_python = refused_changes(RLJobSpec.model_validate(before), RLJobSpec.model_validate(after))
+    by_cel = list(refused_by_cel(SCHEMA, defaulted(SCHEMA, before), defaulted(SCHEMA, after), "spec"))
+    assert (bool(by_python), bool(by_cel)) == (is_refused, is_refused)
+
+
 SOURCES = [{"prompts": "a"}, {"prompts": "b", "weight": 2}]
 FIXED_PARTS = [
     pytest.param({"model": {"config": {}}}, {"model.config": {"numLayers": 3}}, id="a model's size"),

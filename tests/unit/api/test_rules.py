@@ -68,12 +68,15 @@ EVALUATION_DATA = st.sampled_from(
     [
         {"prompts": "a"},
         {"prompts": "a", "labelKey": "", "sourceKey": "b"},
+        {"prompts": "a", "labelKey": None, "sourceKey": None},
+        {"prompts": "a", "promptKey": None, "applyChatTemplate": None, "chatTemplate": None},
         {"prompts": "a", "labelKey": "c", "sourceKey": ""},
         {"prompts": "a", "applyChatTemplate": True, "systemPrompt": ""},
         {"prompts": "a", "applyChatTemplate": False, "chatTemplate": {"kwargs": {}}},
         {"prompts": "a", "chatTemplate": {"file": ""}},
         {"prompts": "a", "applyChatTemplate": True, "chatTemplate": {"file": "t"}},
         {"reasoningGym": {"dataset": "d"}, "labelKey": "", "sourceKey": ""},
+        {"reasoningGym": {"dataset": "d"}, "labelKey": None, "sourceKey": None},
     ]
 )
 EVALUATION_SETS = st.lists(
@@ -361,3 +364,13 @@ def test_prompts_of_one_sample_are_possible_where_it_is_measured_against_somethi
     manifest = changed({**ALONE, **changes})
     assert (not _refused_by_python(manifest)) is is_possible
     assert (not _refused_by_cel(manifest)) is is_possible
+
+
+@pytest.mark.parametrize("of_training", [pytest.param("answer", id="labels"), pytest.param("", id="no labels")])
+@pytest.mark.parametrize("data", [{}, {"labelKey": None}, {"labelKey": None, "sourceKey": None, "promptKey": None}])
+def test_a_null_of_a_set_is_as_training_at_both_doors(data: dict[str, Any], of_training: str) -> None:
+    sets = [{"name": "a", "data": {"prompts": "a", **data}}]
+    evaluation = {"sets": sets, "everySteps": 2}
+    manifest = changed({"spec.data.labelKey": of_training, "spec.evaluation": evaluation})
+    assert (not _refused_by_python(manifest)) is (of_training != "")
+    assert (not _refused_by_cel(manifest)) is (of_training != "")

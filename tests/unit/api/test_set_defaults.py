@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from rljob_api.generate.crd import spec_schema
 from rljob_api.manifest import admitted
+from rljob_api.names import EngineKind
 from rljob_api.open_defaults import JobPlace, RetainedDefaults, resolve
 from rljob_api.revision import revision
 from rljob_api.spec import RLJobSpec
@@ -57,7 +58,7 @@ def only(spec: RLJobSpec) -> EvaluationSetSpec:
 
 
 def answered(each: EvaluationSetSpec, spec: RLJobSpec) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a worker does with a set of a resolved job."""
+    """Data and sampling by which a worker asks a set of a resolved job."""
     sampling = stated_sampling(each.sampling, spec.rollout.sampling)
     return stated_data(each.data).model_dump(mode="json"), sampling.model_dump(mode="json")
 
@@ -81,6 +82,24 @@ def test_a_set_may_state_all_that_training_states() -> None:
         pytest.param({"data": {"applyChatTemplate": False}}, {"applyChatTemplate": False}, id="texts as they are"),
         pytest.param({"data": {"systemPrompt": ""}}, {"systemPrompt": None}, id="no system"),
         pytest.param({"data": {"systemPrompt": "s"}}, {"systemPrompt": "s"}, id="another system"),
+        pytest.param(
+            {
+                "data": dict.fromkeys(
+                    ("promptKey", "labelKey", "sourceKey", "applyChatTemplate", "systemPrompt", "chatTemplate")
+                ),
+                "sampling": None,
+            },
+            {},
+            id="nulls: as training",
+        ),
+        pytest.param(
+            {
+                "data": {"chatTemplate": dict.fromkeys(("kwargs", "tools", "file"))},
+                "sampling": dict.fromkeys(("temperature", "topP", "topK", "minP", "maxNewTokens", "stop")),
+            },
+            {},
+            id="nulls of template and sampling: as training",
+        ),
         pytest.param({"data": {"chatTemplate": {}}}, {}, id="a template of which nothing is said: as training"),
         pytest.param(
             {"data": {"chatTemplate": {"kwargs": {}}}},
@@ -139,11 +158,11 @@ STATED_TEMPLATE = st.fixed_dictionaries(
 STATED_DATA = st.fixed_dictionaries(
     {"prompts": st.just("a.jsonl")},
     optional={
-        "promptKey": st.just("p"),
-        "labelKey": st.sampled_from(["", "l"]),
-        "sourceKey": st.sampled_from(["", "s"]),
-        "applyChatTemplate": st.booleans(),
-        "systemPrompt": st.sampled_from(["", "y"]),
+        "promptKey": st.sampled_from([None, "p"]),
+        "labelKey": st.sampled_from([None, "", "l"]),
+        "sourceKey": st.sampled_from([None, "", "s"]),
+        "applyChatTemplate": st.none() | st.booleans(),
+        "systemPrompt": st.sampled_from([None, "", "y"]),
         "chatTemplate": STATED_TEMPLATE,
     },
 )
@@ -153,6 +172,7 @@ STATED_SAMPLING = st.fixed_dictionaries(
         "temperature": st.sampled_from([0, 1.0]),
         "topP": st.just(0.5),
         "topK": st.sampled_from([0, 2]),
+        "minP": st.sampled_from([None, 0, 0.5]),
         "maxNewTokens": st.just(64),
         "stopTokenIds": st.sampled_from([[], [3]]),
         "stop": st.sampled_from([[], ["!"]]),
@@ -197,7 +217,7 @@ OLD = {
     ],
     "everySteps": 2,
 }
-"""Of a job that began before sets took anything from training."""
+"""Sets of a job that began before sets took anything from training."""
 
 
 def test_a_job_that_began_before_keeps_its_sets_and_its_revision() -> None:
@@ -221,6 +241,45 @@ def test_a_job_that_began_before_keeps_its_sets_and_its_revision() -> None:
         assert (first["promptKey"], first["labelKey"], first["systemPrompt"]) == ("prompt", "answer", None)
         assert second["chatTemplate"] == {"kwargs": {"k": 1}, "tools": [], "file": None}
         assert (drawn["maxNewTokens"], greedy["maxNewTokens"], greedy["temperature"]) == (9, 64, 0)
+
+
+@pytest.mark.parametrize(
+    ("stated", "earlier"),
+    [
+        pytest.param({"data": {"labelKey": None}}, "8f32ac686207", id="no label, which a null said"),
+        pytest.param(
+            {
+                "data": {"labelKey": "k", "sourceKey": "s", "systemPrompt": "u", "chatTemplate": {"kwargs": {"b": 1}}},
+                "sampling": {"temperature": 0},
+            },
+            "a4cf82d9fdff",
+            id="all but the template's file",
+        ),
+        pytest.param(
+            {
+                "data": {"labelKey": "k", "sourceKey": "s", "systemPrompt": "u", "chatTemplate": {"file": "t"}},
+                "sampling": {"temperature": 0, "topP": 0.9, "topK": 1, "maxNewTokens": 5},
+            },
+            "a2865ea375af",
+            id="all that could be said",
+        ),
+    ],
+)
+def test_a_set_that_said_much_before_takes_nothing_still(stated: dict[str, Any], earlier: str) -> None:
+    written = {**SET, **stated, "data": {**SET["data"], **stated["data"]}}  # type: ignore[dict-item] # of many types
+    spec = make_spec(written)
+    began = RetainedDefaults(has_proximal_role=True, engine=EngineKind.SGLANG)
+    resolved = resolve(spec, JobPlace.CLUSTER, began).spec
+    assert revision(resolved) == earlier, "running jobs restart when this changes: see `revision`"
+    expected = answered(only(resolved), resolved)
+    assert expected[0]["labelKey"] == stated["data"]["labelKey"]
+    assert (expected[0]["promptKey"], expected[0]["applyChatTemplate"]) == ("prompt", False)
+    as_written = spec.model_dump_json(exclude_unset=True)
+    for text in (as_written, resolved.model_dump_json(), resolved.model_dump_json(exclude_defaults=True)):
+        read = RLJobSpec.model_validate_json(text)
+        assert not RetainedDefaults.of(read).sets_inherit
+        again = resolve(read, JobPlace.CLUSTER, RetainedDefaults.of(read)).spec
+        assert answered(only(again), again) == expected
 
 
 def test_a_job_without_sets_takes_from_training_once_it_has_some() -> None:

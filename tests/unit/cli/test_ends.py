@@ -1,4 +1,4 @@
-"""What validate says of the ends of answers: of files that name none, of tokens that are none, of a chat's turns."""
+"""Findings of validate on the ends of answers: on files that name none, on tokens that are none, on a chat's turns."""
 
 import json
 from pathlib import Path

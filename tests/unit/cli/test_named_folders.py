@@ -99,7 +99,7 @@ def test_a_path_that_is_no_name_of_the_hub_gets_no_hint(path: str, tmp_path: Pat
 
 
 def _of_field(field: str, path: str, folder: Path) -> str:
-    """What is found at the field, with the folder written as a dot."""
+    """Findings at the field, with the folder written as a dot."""
     (folder / "prompts.jsonl").write_text(GOOD_LINE)
     changes = {**FIELDS[field], field: path} | ({"spec.model": {"path": path}} if field == "spec.model.path" else {})
     (folder / "job.yaml").write_text(yaml.safe_dump(changed(changes)))

@@ -172,7 +172,7 @@ def test_a_pipe_is_no_file_of_rows_and_no_template(tmp_path: Path) -> None:
             "~not-a-user-here/a",
             "'~not-a-user-here/a' begins with the home of a user who is not known here. Write it out, or as"
             " ./~not-a-user-here/a for a folder.",
-            id="the home of nobody",
+            id="the home of a user who is not known",
         ),
     ],
 )

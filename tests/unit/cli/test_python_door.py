@@ -192,7 +192,7 @@ def test_samples_are_rows_without_those_that_were_trained_again(tmp_path: Path) 
 
 
 class Frame:
-    """What of pandas is called."""
+    """The part of pandas that is called."""
 
     @staticmethod
     def from_records(rows: list[dict[str, Any]], index: str | None) -> tuple[int, str | None]:

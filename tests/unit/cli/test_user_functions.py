@@ -87,6 +87,8 @@ def problem_of(folder: Path, source: str, call: UserCall) -> str | None:
             (),
             "./tools_of_test.py has no own. Define it there or correct the name.",
         ),
+        ("own = other\nother = own", (), None),
+        ("from functools import partial\nown = partial(other, 1)\nother = third\nthird = partial(own, 2)", (), None),
         ("own = 7", (), "own in ./tools_of_test.py is not a function. Define it as one or correct the name."),
     ],
 )

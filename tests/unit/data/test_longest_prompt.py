@@ -12,7 +12,9 @@ from rljob_api.spec import RLJobSpec
 from rljob_workers.data.longest_prompt import MOST_COUNTED, LongestPrompt, longest_prompt
 from tests.unit.api.manifests import changed
 
-TEMPLATE = "{% for m in messages %}<{{ m.content }}>{% endfor %}:"
+TEMPLATE = (
+    "{% for m in messages %}<{{ m.content }}>{% for c in m.tool_calls %}{{ c.arguments.n }}{% endfor %}{% endfor %}:"
+)
 BYTE = {"spec.model.config.tokenizer": {"kind": "Byte"}}
 WRAPPED = BYTE | {"spec.data.applyChatTemplate": True, "spec.data.systemPrompt": "be brief"}
 
@@ -33,6 +35,13 @@ WRAPPED = BYTE | {"spec.data.applyChatTemplate": True, "spec.data.systemPrompt":
             BYTE,
             LongestPrompt(6, MOST_COUNTED, 301),
             id="of many",
+        ),
+        pytest.param(
+            [[{"role": "user", "content": f"{n}"}] for n in range(10_000, 10_300)]
+            + [[{"role": "assistant", "tool_calls": [{"name": "f", "arguments": {"n": 12345678}}]}]],
+            BYTE,
+            LongestPrompt(len("<>12345678:"), MOST_COUNTED, 301),
+            id="of many, the longest with a call",
         ),
     ],
 )

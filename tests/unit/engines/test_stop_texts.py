@@ -62,7 +62,7 @@ def letters(sequences: Sequence[Sequence[int]]) -> list[str]:
 
 
 def test_samples_beside_others_end_where_they_would_alone() -> None:
-    """Of a batch in which some have texts, some stop tokens and some neither, each drawn as without."""
+    """A batch has some with texts, some with stop tokens and some with neither, each drawn as without."""
     model = make_model("qwen3")
     wholes = make_batch(*(make_group([1, 2, 3], num_samples=6, max_new_tokens=24, seed=9 * each) for each in range(4)))
     run(make_scheduler(model), wholes)

@@ -8,7 +8,7 @@ from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
 
 from rljob_api.spec.model import TokenizerConfig
-from rljob_workers.models.first_tokens import CHARACTERS_PER_TOKEN, LEAST_CHARACTERS, MOST_READ, first_tokens
+from rljob_workers.models.first_tokens import CHARACTERS_PER_TOKEN, LEAST_CHARACTERS, MORE_READ, first_tokens
 from rljob_workers.models.tokenizers import TokenizerText, make_tokenizer
 
 QWEN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -50,6 +50,15 @@ QWENS = _trained(
         ]
     )
 )
+_DOUBLED = ["a" * (1 << power) for power in range(7)]
+LONG = Tokenizer(
+    BPE(
+        vocab={text: number for number, text in enumerate([*_DOUBLED, " "])},
+        merges=[(text, text) for text in _DOUBLED[:-1]],
+    )
+)
+LONG.pre_tokenizer = pre_tokenizers.Split(" ", "isolated")
+"""A tokenizer with tokens of 64 characters."""
 CHARACTERS = make_tokenizer(TokenizerConfig(kind="Character", alphabet="0123456789=>?")).backend_tokenizer
 
 
@@ -94,8 +103,21 @@ def test_of_a_megabyte_no_more_is_read_than_a_few_times_what_is_wanted() -> None
 def test_a_piece_that_never_ends_is_read_in_part_too(text: str) -> None:
     found = first_tokens(GPT2, text, 10)
     assert len(found.token_ids) == 10
-    assert found.token_ids == GPT2.encode(text[: MOST_READ * LEAST_CHARACTERS], add_special_tokens=False).ids[:10]
+    assert found.token_ids == GPT2.encode(text[: MORE_READ * LEAST_CHARACTERS], add_special_tokens=False).ids[:10]
     assert found.characters_left > 999_000
+
+
+@pytest.mark.parametrize(
+    ("piece", "most"),
+    [("a" * 64, 1000), ("a" * 64 + " ", 2000), ("a" * 64, 6250), ("a" * 64, 7000)],
+    ids=["of one piece", "of words", "as many as there are", "more than there are"],
+)
+def test_tokens_of_many_characters_are_as_many_as_there_is_room_for(piece: str, most: int) -> None:
+    text = piece * 6250
+    found, whole = first_tokens(LONG, text, most), LONG.encode(text, add_special_tokens=False)
+    assert found.token_ids == whole.ids[:most]
+    end = whole.offsets[min(most, len(whole.ids)) - 1][1]
+    assert found.characters_left == len(text) - end
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What is saved beside a policy's weights, and what an engine is started with: the same tokens end an answer."""
+"""Files beside a policy's weights, and those that an engine is started with: the same tokens end an answer."""
 
 import json
 from pathlib import Path

@@ -31,6 +31,7 @@ DEFAULTING = (
     "<{{ first }}>{%- for m in rest %}{{ m.role }}={{ m.content }};{% endfor -%}"
 )
 MACRO = "{% macro all() %}{% for m in messages %}({{ m.role }} {{ m.content }}){% endfor %}{% endmacro %}{{ all() }}"
+PARTS = "{% for m in messages %}{{ m.role[0] }}:{% for p in m.content %}{{ p.text }}{% endfor %};{% endfor %}"
 TOOL = {"type": "function", "function": {"name": "add", "description": 'of "two" {{ numbers }}\n', "strict": None}}
 HARD = "a \"quoted\" 'word', {{ braces }} {% raw %} %} \\boxed{} \\n \t\n\r\n ünï 語 😀 \u2028 end"
 USER = [{"role": "user", "content": "hi"}]
@@ -52,7 +53,7 @@ def saved(tokenizer: PreTrainedTokenizerBase, data: DataSpec, to: Path) -> PreTr
     return loaded
 
 
-def asked(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]], **variables: Any) -> list[int]:
+def asked(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, Any]], **variables: Any) -> list[int]:
     """As a server asks."""
     ids: Any = tokenizer.apply_chat_template(
         messages, add_generation_prompt=True, tokenize=True, return_dict=False, **variables
@@ -107,6 +108,18 @@ def test_variables_and_tools_hold_where_a_caller_gives_none(given_fields: dict[s
     assert asked(loaded, USER) == expected
     if "kwargs" in given_fields:
         assert asked(loaded, USER, enable_thinking=True) != expected
+
+
+@pytest.mark.parametrize("system", ["be brief", HARD])
+@pytest.mark.parametrize("template", [PARTS, OWN], ids=["parts alone", "texts"])
+def test_a_system_prompt_is_of_the_form_that_the_template_reads(template: str, system: str, tmp_path: Path) -> None:
+    """Servers, too, make parts of contents where a template reads parts alone."""
+    tokenizer = tokenizer_with(template)
+    fields = {"systemPrompt": system}
+    loaded = saved(tokenizer, DataSpec.model_validate({"prompts": "p", **fields}), tmp_path / "to")
+    user = {"role": "user", "content": [{"type": "text", "text": "hi"}] if template is PARTS else "hi"}
+    assert asked(loaded, [user]) == trained(tmp_path, tokenizer, USER, fields)
+    assert system in tokenizer.decode(asked(loaded, [user]))
 
 
 def test_a_job_that_begins_with_the_saved_folder_may_give_the_same_again(tmp_path: Path) -> None:

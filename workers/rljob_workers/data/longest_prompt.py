@@ -16,7 +16,7 @@ import sys
 from dataclasses import dataclass
 from heapq import nlargest
 
-from rljob_api.row_files.conversations import read_prompt, spoken_text
+from rljob_api.row_files.conversations import read_prompt, whole_text
 from rljob_api.rule import WITHOUT_RULES
 from rljob_api.spec import RLJobSpec
 from rljob_workers.data import build_prompt_source
@@ -38,7 +38,7 @@ class LongestPrompt:
 
 
 def longest_prompt(spec: RLJobSpec) -> LongestPrompt:
-    """Of a job with files of prompts. ValueError, a sentence, for a prompt or tokenizer that cannot be used."""
+    """Longest prompt of a job's files. ValueError, a sentence, for a prompt or tokenizer that cannot be used."""
     from rljob_workers.models.tokenizers import build_tokenizer
 
     source = build_prompt_source(spec.data, build_tokenizer(spec.model))
@@ -49,12 +49,12 @@ def longest_prompt(spec: RLJobSpec) -> LongestPrompt:
 
 
 def _text_lengths(spec: RLJobSpec) -> list[int]:
-    """Characters of each row's prompt, in the order of the rows of all files."""
+    """Characters of each row's prompt, calls of tools included, in the order of the rows of all files."""
     lengths: list[int] = []
     for file in spec.data.files:
         rows = open_rows(file)
         prompts = (prompt_of(rows.row(index), file.prompt_key, f"row {index}") for index in range(len(rows)))
-        lengths += (len(spoken_text(read_prompt(prompt))) for prompt in prompts)
+        lengths += (len(whole_text(read_prompt(prompt))) for prompt in prompts)
     return lengths
 
 

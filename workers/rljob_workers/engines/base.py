@@ -109,7 +109,7 @@ class Sample:
 
     output_ids: list[int]
     log_probs: list[float]
-    """Of the sampling distribution's logits at temperature (before top-p, top-k and min-p), one per output token."""
+    """One per output token, from logits at temperature, before top-p, top-k and min-p."""
     finish_reason: FinishReason
     spans: tuple[VersionSpan, ...]
     """In order, without gaps."""

@@ -55,12 +55,13 @@ class ChatTemplate:
             )
         tools = [dict(tool) for tool in self.tools] or None
         text = tokenizer.get_chat_template(self.text, tools=tools)
-        fitting = _forms(tokenizer, text).fitting(messages)
+        fitting = forms_in(tokenizer, text).fitting(messages)
         return _rendered(tokenizer, text, fitting, {**self.kwargs, "tools": tools})
 
 
 @lru_cache(maxsize=8)
-def _forms(tokenizer: PreTrainedTokenizerBase, template: str) -> TemplateForms:
+def forms_in(tokenizer: PreTrainedTokenizerBase, template: str) -> TemplateForms:
+    """The forms in which a template reads messages; also for what is saved of it."""
     return forms_of(lambda messages: _rendered(tokenizer, template, messages, {}))
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def ends_of_model(model: ModelSpec, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Of its files and its tokenizer. ValueError, a sentence, where a file names something that is no token."""
+    """Ends that its files and tokenizer name. ValueError, a sentence, where a file names something that is no token."""
     added = tokenizer.get_added_vocab()
     own = frozenset({tokenizer.eos_token_id, *(added[text] for text in ALWAYS_END if text in added)})
     return end_tokens(described_config(model, tokenizer), _folder_of(model), own).all

@@ -1,4 +1,4 @@
-"""The first tokens of a text of any length, at a cost that depends on how many are wanted, not on the text.
+"""The first tokens of a text of any length, at a cost that depends on how many are wanted and how long they are.
 
 For rollout functions, whose tools return megabytes. Pure but for the tokenizer's own work, which holds no GIL.
 """
@@ -17,8 +17,9 @@ LEAST_CHARACTERS = 4096
 """Texts up to here are read as a whole."""
 
 
-MOST_READ = 4
-"""So many times as much is read where the first read did not settle the tokens: there is no piece that ends."""
+MORE_READ = 4
+"""So many times as much is read where a read had too few tokens, or where the first one did not settle them: there is
+no piece that ends."""
 
 
 UNSETTLED_PIECES = 4
@@ -43,10 +44,13 @@ def first_tokens(backend: Tokenizer, text: str, most: int) -> FirstTokens:
     last tokens may be others than those of the whole text; a megabyte is not read for them.
     """
     first = max(LEAST_CHARACTERS, CHARACTERS_PER_TOKEN * most)
-    for read in (first, MOST_READ * first):
+    read = first
+    while True:
         encoding = backend.encode(text[:read], add_special_tokens=False)
-        if read >= len(text) or _num_settled(encoding) >= most:
+        are_enough = len(encoding.ids) >= most and read > first
+        if read >= len(text) or _num_settled(encoding) >= most or are_enough:
             break
+        read *= MORE_READ
     ids = encoding.ids[:most]
     if len(ids) == len(encoding.ids) and read >= len(text):
         return FirstTokens(ids, 0)

@@ -1,4 +1,4 @@
-"""What is saved beside the weights of a job's policy, so that its folder answers elsewhere as it did in training.
+"""Files beside the saved weights of a job's policy, so that its folder answers elsewhere as it did in training.
 
 For the actor. An engine's own folder is `engines.sglang.model_folder`'s, a critic's files `models.value_head`'s.
 """

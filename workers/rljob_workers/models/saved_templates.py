@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rljob_workers.models.chat_templates import TemplateUnreadable, chat_template_of
+from rljob_workers.models.chat_templates import TemplateUnreadable, chat_template_of, forms_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -26,7 +26,7 @@ _TEMPLATE_FILE, _CONFIG_FILE = "chat_template.jinja", "tokenizer_config.json"
 
 @dataclass(frozen=True, slots=True)
 class SavedTemplate:
-    """What is saved of a template."""
+    """A template as it is saved."""
 
     text: str | None
     """None: what the tokenizer has by itself, which is none or several."""
@@ -35,7 +35,7 @@ class SavedTemplate:
 
 
 def saved_template(data: DataSpec, tokenizer: PreTrainedTokenizerBase) -> SavedTemplate:
-    """Of a rank that saves. Prompts are the rollout's, so that its pod alone may have the template's file."""
+    """Template for a rank that saves. Prompts are the rollout's, so that its pod alone may have the template's file."""
     try:
         return SavedTemplate(template_as_trained(data, tokenizer))
     except TemplateUnreadable as error:
@@ -65,8 +65,12 @@ def template_as_trained(data: DataSpec, tokenizer: PreTrainedTokenizerBase) -> s
     template = chat_template_of(data.chat_template, tokenizer)
     tools = [dict(tool) for tool in template.tools]
     text = template.text or tokenizer.get_chat_template(tools=tools or None)
+    defaults = [*_variable_defaults(template.kwargs, tools)]
+    if data.system_prompt is not None:
+        message = {"role": "system", "content": data.system_prompt}
+        defaults.append(_system_default(forms_in(tokenizer, text).fitting([message])))
     # The line's end is trimmed, and what follows begins a line as it did.
-    return "".join(f"{default}\n" for default in _defaults(data, template.kwargs, tools)) + text
+    return "".join(f"{default}\n" for default in defaults) + text
 
 
 def _own_text(tokenizer: PreTrainedTokenizerBase) -> str | None:
@@ -74,17 +78,18 @@ def _own_text(tokenizer: PreTrainedTokenizerBase) -> str | None:
     return own if isinstance(own, str) else None
 
 
-def _defaults(data: DataSpec, variables: Mapping[str, Any], tools: list[dict[str, Any]]) -> Iterator[str]:
+def _variable_defaults(variables: Mapping[str, Any], tools: list[dict[str, Any]]) -> Iterator[str]:
     for name, value in variables.items():
         yield f"{{%- if {name} is not defined %}}{{%- set {name} = {_literal(value)} %}}{{%- endif %}}"
     if tools:
         yield f"{{%- if not tools %}}{{%- set tools = {_literal(tools)} %}}{{%- endif %}}"
-    if data.system_prompt is not None:
-        system = _literal([{"role": "system", "content": data.system_prompt}])
-        yield (
-            "{%- if messages and messages[0]['role'] != 'system' %}"
-            f"{{%- set messages = {system} + messages %}}{{%- endif %}}"
-        )
+
+
+def _system_default(system: list[dict[str, Any]]) -> str:
+    return (
+        "{%- if messages and messages[0]['role'] != 'system' %}"
+        f"{{%- set messages = {_literal(system)} + messages %}}{{%- endif %}}"
+    )
 
 
 def _literal(value: Any) -> str:  # noqa: ANN401 - JSON

@@ -22,7 +22,7 @@ _ARGUMENTS = {_MARK: 1}
 
 @dataclass(frozen=True, slots=True)
 class TemplateForms:
-    """What a template reads."""
+    """Forms that a template reads."""
 
     parts_alone: bool
     """A content only as a list of parts."""
@@ -59,7 +59,7 @@ def _parts(content: str) -> list[dict[str, str]]:
 
 
 def _conversation(arguments: object) -> Messages:
-    """Of one tool call; the form of its id is that which the strictest templates want."""
+    """Messages with one tool call; the form of its id is that which the strictest templates want."""
     call = {"id": "call00001", "type": "function", "function": {"name": "tool", "arguments": arguments}}
     return [
         {"role": "user", "content": "ask"},

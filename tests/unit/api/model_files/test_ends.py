@@ -1,4 +1,4 @@
-"""Which tokens end an answer, by what each file names; what is no token is refused with a sentence."""
+"""The tokens that end an answer, by what each file names; what is no token is refused with a sentence."""
 
 import json
 import re

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StopTexts:
-    """Those of one group."""
+    """Texts that end the samples of one group."""
 
     texts: tuple[str, ...]
     window: int
