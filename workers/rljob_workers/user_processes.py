@@ -15,9 +15,12 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from multiprocessing import popen_fork
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
@@ -29,6 +32,30 @@ _END_SECONDS = 5.0
 """For processes that were killed to end."""
 
 
+_BOOTSTRAP = "importlib._bootstrap"
+"""The module that runs imports, as the package `importlib`, which is loaded long before, names it."""
+
+
+class _Process(ForkServerProcess):
+    """A process that begins in the server, and forked where a module that is being imported starts it.
+
+    From the server it would import that module to get its function, and start another, or, of a pool, fail.
+    """
+
+    @staticmethod
+    def _Popen(process_obj: BaseProcess) -> Any:  # noqa: ANN401, N802 - as multiprocessing names and types it
+        return popen_fork.Popen(process_obj) if _imports_now() else ForkServerProcess._Popen(process_obj)
+
+
+class _Context(ForkServerContext):
+    Process = _Process
+
+
+def _imports_now() -> bool:
+    """Whether this thread is in the middle of an import."""
+    return any(frame.f_globals.get("__name__") == _BOOTSTRAP for frame, _ in traceback.walk_stack(None))
+
+
 def begin_from_a_server() -> None:
     """Lets processes and pools of `multiprocessing` begin in a server of one thread, as Python 3.14 does.
 
@@ -37,7 +64,7 @@ def begin_from_a_server() -> None:
     They import no main module, as users' functions are in none: ours would take each of them a second.
     """
     sys.modules["__main__"] = ModuleType("__main__")
-    context = multiprocessing.get_context("forkserver")
+    context = _Context()
     # Not set_start_method: after it a user's own would be refused.
     multiprocessing.context._default_context._default_context = context  # type: ignore[attr-defined]
 

@@ -72,6 +72,20 @@ def right(answers):
     with multiprocessing.Pool(1) as pool:
         return pool.map(same, pairs(answers))
 """,
+    "multiprocessing.Pool of the module": """
+pool = multiprocessing.Pool(1)
+def right(answers):
+    return pool.map(same, pairs(answers))
+""",
+    "a Process of the module": """
+def compare(pipe):
+    while True:
+        pipe.send(same(pipe.recv()))
+ours, theirs = multiprocessing.Pipe()
+multiprocessing.Process(target=compare, args=(theirs,)).start()
+def right(answers):
+    return [(ours.send(pair), ours.recv())[1] for pair in pairs(answers)]
+""",
     "a context that is forked": """
 pool = multiprocessing.get_context("fork").Pool(1)
 def right(answers):
