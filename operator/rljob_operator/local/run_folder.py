@@ -12,6 +12,7 @@ import secrets
 import shutil
 import stat
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -360,7 +361,7 @@ def staged_bytes_of(job: RLJob) -> int:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlace:
-    """Where a run has sockets and staged weights."""
+    """Where a run has staged weights."""
 
     path: Path
     note: str = ""
@@ -368,7 +369,7 @@ class MemoryPlace:
 
 
 def memory_paths(run: Path) -> tuple[Path, ...]:
-    """Where that may be for this run folder, the first with room: derived from its path, so the next start finds it."""
+    """Folders in memory, then on a disk, for this run folder: derived from its path, so the next start finds them."""
     name = f"rljob-{os.getuid()}-{hashlib.sha256(str(run.absolute()).encode()).hexdigest()[:12]}"
     bases = (SHARED_MEMORY, Path(tempfile.gettempdir()))
     return tuple(base / name for base in dict.fromkeys(bases) if os.access(base, os.W_OK))
@@ -401,13 +402,34 @@ def memory_place(run: Path, needed_bytes: int) -> MemoryPlace:
     )
 
 
-def memory_folder(run: Path, needed_bytes: int = 0) -> Path:
-    """An empty folder in memory of this user and this run: sockets (whose paths must be short) and staged weights.
+@dataclass(frozen=True, slots=True)
+class MemoryFolders:
+    """Folders of a run that end with it."""
 
-    On a disk where memory has no room for `needed_bytes`; see `memory_place`.
-    """
-    folder = memory_place(run, needed_bytes).path
-    folder.mkdir(mode=0o700, exist_ok=True)
+    sockets: Path
+    """In memory whatever its room: they take none, and their paths must be short."""
+    weights: Path
+    """Staged weights: at the `memory_place`."""
+
+
+def memory_folders(run: Path, needed_bytes: int) -> MemoryFolders:
+    """Makes both, empty, for this user and this run. Raises RunRefused as `memory_place` does."""
+    weights = memory_place(run, needed_bytes).path
+    found = MemoryFolders(sockets=memory_folder(run), weights=_made(weights) / "weights")
+    found.weights.mkdir(mode=0o700)
+    return found
+
+
+def memory_folder(run: Path) -> Path:
+    """An empty folder in memory of this user and this run."""
+    return _made(memory_paths(run)[0])
+
+
+def _made(folder: Path) -> Path:
+    """The folder, of this user and empty: looked at once it is there, as before that anybody may put another there."""
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    _sweep(folder)
     return folder
 
 
