@@ -32,6 +32,10 @@ _END_SECONDS = 5.0
 """For processes that were killed to end."""
 
 
+_TRACKER_SECONDS = 1.0
+"""For the process in which `multiprocessing` notes semaphores to unlink those that the others have left, and to end."""
+
+
 _BOOTSTRAP = "importlib._bootstrap"
 """The module that runs imports, as the package `importlib`, which is loaded long before, names it."""
 
@@ -75,6 +79,8 @@ def run_and_end_all(work: Callable[[], None]) -> NoReturn:
     SIGTERM and the death of who started this process end the work. To be called in the main thread of a process that
     has no other.
     """
+    # Semaphores that are left are unlinked, which `multiprocessing` would state as a leak of the user's.
+    os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (os.environ.get("PYTHONWARNINGS"), "ignore:resource_tracker")))
     _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # whatever the child leaves is ours, also in a session of its own
     signal.signal(signal.SIGTERM, _end)
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
@@ -124,9 +130,11 @@ def _end(*_: object) -> NoReturn:
 
 def end_descendants() -> None:
     """Kills all children of this process, and those that become its children as these end."""
-    deadline = time.monotonic() + _END_SECONDS
-    while time.monotonic() < deadline:
+    begun = time.monotonic()
+    while (spent := time.monotonic() - begun) < _END_SECONDS:
         for pid in _children():
+            if spent < _TRACKER_SECONDS and _is_tracker(pid):
+                continue
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         try:
@@ -134,6 +142,13 @@ def end_descendants() -> None:
                 time.sleep(0.01)
         except ChildProcessError:
             return
+
+
+def _is_tracker(pid: int) -> bool:
+    try:
+        return b"multiprocessing.resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def _children() -> list[int]:

@@ -134,6 +134,22 @@ def test_what_works(row: str, tmp_path: Path) -> None:
     assert outcome(tmp_path, ROWS[row]) == WORKS
 
 
+def test_semaphores_are_unlinked(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The folder of shared memory is the machine's: what a trial leaves in it stays to the next boot."""
+    code = f"""
+lock = multiprocessing.Lock()
+pool = ProcessPoolExecutor(1)
+def right(answers):
+    open({str(tmp_path / "name")!r}, "w").write(lock._semlock.name)
+    return list(pool.map(same, pairs(answers)))
+"""
+    assert outcome(tmp_path, code) == WORKS
+    name = (tmp_path / "name").read_text().removeprefix("/")
+    assert name.startswith("mp-")
+    assert not Path(f"/dev/shm/sem.{name}").exists()
+    assert capfd.readouterr().err == ""
+
+
 @pytest.mark.parametrize(
     ("code", "sentence"),
     [
