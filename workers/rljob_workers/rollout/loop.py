@@ -161,7 +161,7 @@ class RolloutLoop:
         for counts in self._scoring_counts:
             while not counts.news.empty():
                 again = counts.news.get()
-                self._session.notify(NoticeKind.REWARD_RETRIED, again.sentence, subject=again.reward)
+                self._session.notify(NoticeKind.REWARD_RETRIED, again.sentence, subject=again.subject)
 
     def _give_up(self, error: BaseException) -> NoReturn:
         if isinstance(error, EngineMismatch):
