@@ -9,12 +9,12 @@ from rljob_api.spec import RLJobSpec
 from rljob_api.spec.roles import BACKENDS
 
 STAGED_COPIES = 3
-"""Of weights that follow the policy, in the memory of a pod: the newest, the one before it, which may still be read,
+"""Copies of weights that follow the policy, in a pod's memory: the newest, the one before it, which may still be read,
 and the next one while it comes."""
 
 
 _FIRST_BYTES = 4
-"""Of a parameter of version 0 of a model that model.config makes, float32: every rank that trains reads it there."""
+"""Bytes of a parameter of version 0 of a model that model.config makes, float32: every rank that trains reads it."""
 
 
 _SMALL_FILES = 1 << 20
@@ -22,7 +22,7 @@ _SMALL_FILES = 1 << 20
 
 
 def staged_bytes(spec: RLJobSpec, role: Role, parameters: int) -> int:
-    """What one pod of a role keeps in memory of weights on their way; `parameters`: of the policy."""
+    """Bytes of weights on their way that one pod of a role keeps in memory; `parameters` are the policy's."""
     traits, model = TRAITS[role], spec.model
     if not BACKENDS[spec.trainer_backend].computes:
         return _SMALL_FILES
@@ -37,6 +37,6 @@ def staged_bytes(spec: RLJobSpec, role: Role, parameters: int) -> int:
 
 
 def staged_bytes_of_all(spec: RLJobSpec, parameters: int) -> int:
-    """What all pods of a job keep so, where they share one memory."""
+    """Bytes that all pods of a job keep so, where they share one memory."""
     present = spec.roles.present()
     return sum(staged_bytes(spec, role, parameters) * each.most_replicas for role, each in present.items())

@@ -1,4 +1,4 @@
-"""What the first rank of a role reads from outside of the run, and its report of that to the coordinator.
+"""Inputs that the first rank of a role reads from outside of the run, and its report of them to the coordinator.
 
 Called by each role while it loads, before it works. A file is read again only where its size or its times are not those
 that the coordinator knows; of a large one parts are read, so that 100 GB of weights take less than a second, and of
@@ -65,19 +65,19 @@ _WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt")
 
 
 class Kind(Enum):
-    """Which files below a path are meant."""
+    """The kind of files that are meant below a path."""
 
     ROWS = "rows"
     FILE = "file"
     TOKENIZER = "tokenizer"
     MODEL = "model"
     CODE = "code"
-    """What is imported of a folder, or of a module that lies elsewhere."""
+    """Modules that are imported of a folder, or a module that lies elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """What a role reads for a field."""
+    """A path that a role reads for a field."""
 
     field: str
     """Below `spec`."""
@@ -85,7 +85,7 @@ class Input:
     kind: Kind
     may_change: bool = True
     modules: tuple[str, ...] = ()
-    """Of code: the modules that fields name."""
+    """Modules that fields name, of code."""
 
 
 def inputs_of(spec: RLJobSpec, role: Role) -> list[Input]:
@@ -197,7 +197,7 @@ def _is_installed(module: str, file: str) -> bool:
 
 
 def stamp_of(files: dict[str, Path]) -> str:
-    """Of names, sizes and times."""
+    """A digest of names, sizes and times."""
     digest = xxhash.xxh3_128()
     for name, file in files.items():
         found = file.stat()

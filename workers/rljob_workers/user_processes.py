@@ -56,7 +56,7 @@ class _Context(ForkServerContext):
 
 
 def _imports_now() -> bool:
-    """Whether this thread is in the middle of an import."""
+    """True where this thread is in the middle of an import."""
     return any(frame.f_globals.get("__name__") == _BOOTSTRAP for frame, _ in traceback.walk_stack(None))
 
 
@@ -116,7 +116,7 @@ def _work(work: Callable[[], None]) -> NoReturn:
 
 
 def _status_of(child: int) -> int:
-    """Of its end; what else ends meanwhile is collected, too."""
+    """The status of its end; what else ends meanwhile is collected, too."""
     while True:
         pid, status = os.wait()
         if pid == child:

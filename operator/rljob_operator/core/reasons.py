@@ -117,7 +117,7 @@ class Reason(StrEnum):
     MISMATCH_RISING = "MismatchRising"
     """In steps in a row engine and trainer differed far more than in the first ones."""
     METRIC_MISSING = "MetricMissing"
-    """What spec.stopWhen or checkpoint.keepBest goes by was not reported."""
+    """The metric that spec.stopWhen or checkpoint.keepBest goes by was not reported."""
     CONTROL_STATE_LOST = "ControlStateLost"
     """The control state came back without its tail."""
     EPOCH_TAKEN = "EpochTaken"
@@ -205,7 +205,7 @@ TROUBLES = frozenset(
         Reason.METRIC_MISSING,
     }
 )
-"""What the steps of a job have shown: a job that succeeds names them at its end."""
+"""Troubles that the steps of a job have shown: a job that succeeds names them at its end."""
 
 
 LONGEST_MESSAGE = 4096

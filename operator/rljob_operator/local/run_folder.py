@@ -349,9 +349,9 @@ def _cannot_be_written(path: Path, error: OSError) -> RunRefused:
 
 
 def staged_bytes_of(job: RLJob) -> int:
-    """What the run keeps in memory of weights on their way.
+    """Bytes of weights on their way that the run keeps in memory.
 
-    Without the weights of a model whose files cannot be read: its processes name what is wrong with them.
+    They leave out the weights of a model whose files cannot be read: its processes name what is wrong with them.
     """
     try:
         return staged_bytes_of_all(job.spec, num_parameters(job.spec.model))
@@ -361,11 +361,11 @@ def staged_bytes_of(job: RLJob) -> int:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlace:
-    """Where a run has staged weights."""
+    """The place of a run's staged weights."""
 
     path: Path
     note: str = ""
-    """Why that is on a disk, in a sentence; empty: it is in memory."""
+    """The reason for a disk, in a sentence; empty: it is in memory."""
 
 
 def memory_paths(run: Path) -> tuple[Path, ...]:

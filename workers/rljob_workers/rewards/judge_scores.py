@@ -57,7 +57,7 @@ _NUMBER = re.compile(
 _CLOSED_BY = {"": "", '"': '"', "'": "'", "(": ")", "[": "]", "{": "}"}
 
 _ANOTHER_NUMBER = re.compile(r"[^\w.;!?(\[]*\d|\W*(?:to|or|and|through|plus|minus|times|x|e)\W*+\d", re.IGNORECASE)
-"""What, right behind a number, makes it one of several, or a part of a longer one."""
+"""Text that, right behind a number, makes it one of several, or a part of a longer one."""
 
 _GRADED = ("+", "-", "~", "*", "^", "\u00b1", "\u00d7", "\u2013", "\u2212")
 """Signs that, without a space behind a number, change it: `8+`."""
@@ -113,7 +113,7 @@ class _Statement:
     """None where it cannot be read."""
     begins_line: bool
     ends_reply: bool
-    """Whether it stands in the last line."""
+    """True where it stands in the last line."""
 
 
 def _statements(lines: list[str], lowest: float, highest: float) -> Iterator[_Statement]:
@@ -140,7 +140,7 @@ _NUMBER_ALONE = re.compile(rf"[\"'(\[]?\s*[{_SIGNS}]?{_FIGURES}[^.A-Za-z]*\.?")
 
 
 def _is_heading(rest: str) -> bool:
-    """Whether `score` is all of a line, with a scale at most: then its number is the next one."""
+    """True where `score` is all of a line, with a scale at most: then its number is the next one."""
     scale = _BRACKETED.match(rest) or _SPOKEN.match(rest)
     return not rest[scale.end() if scale else 0 :].strip(" :\uff1a")
 
@@ -151,7 +151,7 @@ class _Stated:
 
 
 def _stated(rest: str, lowest: float, highest: float) -> _Stated | None:
-    """What stands behind `score`; None where that is no statement, such as `score sheet`."""
+    """The statement behind `score`; None where there is none, such as `score sheet`."""
     scale = _BRACKETED.match(rest) or _SPOKEN.match(rest)
     if scale is not None:
         rest = rest[scale.end() :]
@@ -192,7 +192,7 @@ def _of_number(text: str, lowest: float, highest: float) -> float | None:
 
 
 def _is_asked(scale: re.Match[str], lowest: float, highest: float) -> bool:
-    """Whether a stated scale is the one that was asked for."""
+    """True where a stated scale is the one that was asked for."""
     parts = scale.groupdict()
     if parts.get("top") is not None:
         return _figures(parts["top"]) == highest

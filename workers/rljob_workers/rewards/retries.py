@@ -60,12 +60,12 @@ class Retried(Reward):
 
     @property
     def num_resent(self) -> int:
-        """Of its requests; what is asked again here is counted at once."""
+        """Requests that it made again; what is asked again here is counted at once."""
         return self._reward.num_resent
 
     @property
     def num_unread(self) -> int:
-        """Of its replies."""
+        """Replies to it without a score."""
         return self._reward.num_unread
 
     def close(self) -> None:

@@ -91,7 +91,7 @@ class AskedAgain:
 
 
 class ScoringCounts:
-    """What a rank reports of its rewards: retries, samples without a score, judges' replies without one, and news.
+    """Counts of a rank's rewards that it reports: retries, samples and judges' replies without a score, and news.
 
     Rewards and their threads may share one.
     """
@@ -142,7 +142,7 @@ class Scoring:
         self._counts = counts
         self._num_resent = 0
         self._num_unread = 0
-        """What of the reward's requests and replies was counted."""
+        """The part of the reward's requests and replies that was counted."""
 
     def score_groups(self, groups: Sequence[Sequence[Answer]]) -> list[list[SettledScore]]:
         """One score per answer, in order; blocks for as long as it takes.
