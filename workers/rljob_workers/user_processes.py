@@ -15,9 +15,10 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from multiprocessing import popen_fork
+from multiprocessing import popen_fork, resource_tracker
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from multiprocessing.process import BaseProcess
+from multiprocessing.resource_tracker import ResourceTracker
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -55,6 +56,29 @@ class _Context(ForkServerContext):
     Process = _Process
 
 
+class _Tracker(ResourceTracker):
+    """The process that notes semaphores, and unlinks those that are left when all processes of users have ended.
+
+    In a session of its own: a rank's process is killed with its group, and their names would stay to the next boot. It
+    warns of none: how our processes end is no leak of a user's.
+    """
+
+    _fd: int | None
+    _pid: int | None
+
+    def ensure_running(self) -> None:
+        """Starts it once; a later one is the library's."""
+        with self._lock:  # type: ignore[attr-defined]
+            if self._fd is None:
+                reading, self._fd = os.pipe()
+                os.set_inheritable(reading, True)
+                command = [sys.executable, "-c", f"from {ResourceTracker.__module__} import main; main({reading})"]
+                quiet = {**os.environ, "PYTHONWARNINGS": "ignore"}
+                self._pid = os.posix_spawn(sys.executable, command, quiet, setsid=True)
+                os.close(reading)
+        super().ensure_running()
+
+
 def _imports_now() -> bool:
     """True where this thread is in the middle of an import."""
     return any(frame.f_globals.get("__name__") == _BOOTSTRAP for frame, _ in traceback.walk_stack(None))
@@ -71,6 +95,7 @@ def begin_from_a_server() -> None:
     context = _Context()
     # Not set_start_method: after it a user's own would be refused.
     multiprocessing.context._default_context._default_context = context  # type: ignore[attr-defined]
+    resource_tracker._resource_tracker.__class__ = _Tracker
 
 
 def run_and_end_all(work: Callable[[], None]) -> NoReturn:
@@ -79,8 +104,6 @@ def run_and_end_all(work: Callable[[], None]) -> NoReturn:
     SIGTERM and the death of who started this process end the work. To be called in the main thread of a process that
     has no other.
     """
-    # Semaphores that are left are unlinked, which `multiprocessing` would state as a leak of the user's.
-    os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (os.environ.get("PYTHONWARNINGS"), "ignore:resource_tracker")))
     _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # whatever the child leaves is ours, also in a session of its own
     signal.signal(signal.SIGTERM, _end)
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
@@ -146,7 +169,7 @@ def end_descendants() -> None:
 
 def _is_tracker(pid: int) -> bool:
     try:
-        return b"multiprocessing.resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return ResourceTracker.__module__.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
 
