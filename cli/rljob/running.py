@@ -51,7 +51,7 @@ class Result:
     """Of this start."""
     folder: Path
     troubles: tuple[str, ...] = ()
-    """Sentences on what the steps have shown to be wrong; also of a run that has succeeded."""
+    """Troubles that the steps have shown, as sentences; also of a run that has succeeded."""
 
     @property
     def succeeded(self) -> bool:

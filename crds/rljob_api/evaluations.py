@@ -1,4 +1,4 @@
-"""Where a run keeps what its evaluations found, and what a line of that is.
+"""The file in which a run keeps what its evaluations found, and a line of it.
 
 Writers are `rljob run` and, for trackers on a cluster, the coordinator; readers the trackers and the Python door. Pure.
 """
@@ -16,7 +16,7 @@ _Line = TypeVar("_Line", bound=Mapping[str, Any])
 
 
 def evaluation_line(event: CoordinatorEvent) -> dict[str, object] | None:
-    """Line of the event that reports an evaluation; None for others.
+    """The line for an event that reports an evaluation; None for others.
 
     A version that is evaluated again, since a restart has taken it back, has another line; the last counts.
     """

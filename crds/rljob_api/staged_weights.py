@@ -9,12 +9,12 @@ from rljob_api.spec import RLJobSpec
 from rljob_api.spec.roles import BACKENDS
 
 STAGED_COPIES = 3
-"""Copies of weights that follow the policy, in the memory of a pod: the newest, the one before it, which may still be
-read, and the next one while it comes."""
+"""Copies of weights that follow the policy, in a pod's memory: the newest, the one before it, which may still be read,
+and the next one while it comes."""
 
 
 _FIRST_BYTES = 4
-"""Bytes of a parameter of version 0 of a model that model.config makes, float32: ranks that train read it there."""
+"""Bytes of a parameter of version 0 of a model that model.config makes, float32: every rank that trains reads it."""
 
 
 _SMALL_FILES = 1 << 20
@@ -22,7 +22,7 @@ _SMALL_FILES = 1 << 20
 
 
 def staged_bytes(spec: RLJobSpec, role: Role, parameters: int) -> int:
-    """Bytes of weights on their way that a pod of a role keeps in memory; `parameters`: of the policy."""
+    """Bytes of weights on their way that one pod of a role keeps in memory; `parameters` are the policy's."""
     traits, model = TRAITS[role], spec.model
     if not BACKENDS[spec.trainer_backend].computes:
         return _SMALL_FILES

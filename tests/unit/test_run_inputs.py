@@ -10,7 +10,18 @@ import pytest
 from rljob_api.names import Role
 from rljob_api.spec import RLJobSpec
 from rljob_workers import run_inputs
-from rljob_workers.run_inputs import BLOCK_BYTES, WHOLE_BYTES, Input, Kind, content_of, files_of, inputs_of, stamp_of
+from rljob_workers.run_inputs import (
+    BLOCK_BYTES,
+    BLOCKS,
+    WHOLE_BYTES,
+    Input,
+    Kind,
+    content_of,
+    contents_of,
+    files_of,
+    inputs_of,
+    stamp_of,
+)
 from tests.unit.api.manifests import changed
 
 FUNCTION = {"function": "mine:score", "path": "/code"}
@@ -137,6 +148,37 @@ def test_the_rows_of_a_file_are_counted(tmp_path: Path) -> None:
 
     parquet.write_table(pyarrow.table({"a": [1, 2, 3]}), tmp_path / "rows.parquet")
     assert content_of(tmp_path / "rows.parquet", has_rows=True).rows == 3
+
+
+def test_a_damaged_table_has_no_rows(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    file = tmp_path / "rows.parquet"
+    file.write_bytes(b"PAR1 and nothing else")
+    assert content_of(file, has_rows=True).rows is None
+
+
+def test_many_files_are_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change between the parts is not seen then, and one in a small file is."""
+    size = 2 * BLOCKS * BLOCK_BYTES
+    files = {name: tmp_path / name for name in ("a", "b", "small")}
+    for file in files.values():
+        file.write_bytes(bytes(size if file.name != "small" else 10))
+
+    def changed_since(before: dict[str, Any]) -> list[str]:
+        return [name for name, content in contents_of(files, has_rows=False).items() if content != before[name]]
+
+    whole = contents_of(files, has_rows=False)
+    with files["a"].open("r+b") as content:
+        content.seek(BLOCK_BYTES)
+        content.write(b"x")
+    assert changed_since(whole) == ["a"]
+    monkeypatch.setattr(run_inputs, "ALL_WHOLE_BYTES", 2 * size)
+    parts = contents_of(files, has_rows=False)
+    with files["a"].open("r+b") as content:
+        content.seek(BLOCK_BYTES)
+        content.write(b"y")
+    files["small"].write_bytes(b"x" * 10)
+    assert changed_since(parts) == ["small"]
 
 
 @pytest.mark.parametrize("at", [0, WHOLE_BYTES + 4 * BLOCK_BYTES - 1], ids=["its first byte", "its last byte"])

@@ -68,6 +68,29 @@ def test_helpers_end_with_the_work_whose_end_is_the_processs(end: str, code: int
     assert not any(map(is_there, pids))
 
 
+def test_semaphores_of_a_process_that_is_killed_with_its_group_are_unlinked() -> None:
+    """As a rank's process is at its end."""
+    code = (
+        "import multiprocessing\n"
+        "from rljob_workers.user_processes import begin_from_a_server\n"
+        "begin_from_a_server()\n"
+        "lock = multiprocessing.Lock()\n"
+        "print(lock._semlock.name, flush=True)\n"
+        "input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        file = Path(f"/dev/shm/sem.{process.stdout.readline().strip().removeprefix('/')}")
+        assert file.exists()
+        os.killpg(process.pid, signal.SIGKILL)
+    deadline = time.monotonic() + 60
+    while file.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not file.exists()
+
+
 @pytest.mark.parametrize(
     ("starter", "number", "code"),
     [

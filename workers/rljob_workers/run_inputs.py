@@ -1,7 +1,8 @@
-"""What the first rank of a role reads from outside of the run, and its report of that to the coordinator.
+"""Inputs that the first rank of a role reads from outside of the run, and its report of them to the coordinator.
 
 Called by each role while it loads, before it works. A file is read again only where its size or its times are not those
-that the coordinator knows; of a large one parts are read, so that 100 GB of weights take less than a second.
+that the coordinator knows; of a large one parts are read, so that 100 GB of weights take less than a second, and of
+every one where there are too many for the disk to read them all.
 """
 
 from __future__ import annotations
@@ -31,7 +32,12 @@ _log = logging.getLogger(__name__)
 
 
 WHOLE_BYTES = 16 << 20
-"""Of files up to here every byte counts."""
+"""A file up to here is read whole."""
+
+
+ALL_WHOLE_BYTES = 1 << 30
+"""Files of an input which have more together are read in parts, each as a larger one is. An input that grows beyond is
+reported as changed in all its files of more than the parts' size."""
 
 
 BLOCKS, BLOCK_BYTES = 32, 64 << 10
@@ -59,19 +65,19 @@ _WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt")
 
 
 class Kind(Enum):
-    """Which files below a path are meant."""
+    """The kind of files that are meant below a path."""
 
     ROWS = "rows"
     FILE = "file"
     TOKENIZER = "tokenizer"
     MODEL = "model"
     CODE = "code"
-    """What is imported of a folder, or of a module that lies elsewhere."""
+    """Modules that are imported of a folder, or a module that lies elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """What a role reads for a field."""
+    """A path that a role reads for a field."""
 
     field: str
     """Below `spec`."""
@@ -79,7 +85,7 @@ class Input:
     kind: Kind
     may_change: bool = True
     modules: tuple[str, ...] = ()
-    """Of code: the modules that fields name."""
+    """Modules that fields name, of code."""
 
 
 def inputs_of(spec: RLJobSpec, role: Role) -> list[Input]:
@@ -192,7 +198,7 @@ def _is_installed(module: str, file: str) -> bool:
 
 
 def stamp_of(files: dict[str, Path]) -> str:
-    """Of names, sizes and times."""
+    """A digest of names, sizes and times."""
     digest = xxhash.xxh3_128()
     for name, file in files.items():
         found = file.stat()
@@ -200,14 +206,24 @@ def stamp_of(files: dict[str, Path]) -> str:
     return digest.hexdigest()
 
 
-def content_of(file: Path, *, has_rows: bool) -> FileContent:
-    """What is in it."""
-    size = file.stat().st_size
-    if size > WHOLE_BYTES:
-        return FileContent(num_bytes=size, digest=_digest_of_parts(file, size), rows=_table_rows(file, has_rows))
+def contents_of(files: dict[str, Path], *, has_rows: bool) -> dict[str, FileContent]:
+    """Content of the files of an input, by their names."""
+    whole_bytes = WHOLE_BYTES if _size_of(files.values()) <= ALL_WHOLE_BYTES else BLOCKS * BLOCK_BYTES
+    return {name: content_of(file, whole_bytes, has_rows=has_rows) for name, file in files.items()}
+
+
+def _size_of(files: Iterable[Path]) -> int:
+    return sum(size for size in (file.stat().st_size for file in files) if size <= WHOLE_BYTES)
+
+
+def content_of(file: Path, whole_bytes: int = WHOLE_BYTES, *, has_rows: bool) -> FileContent:
+    """Size, digest and rows of a file, which is read in parts where it has more than `whole_bytes`."""
+    size, is_table = file.stat().st_size, has_rows and _is_table(file)
+    rows = _table_rows(file) if is_table else None
+    if size > whole_bytes:
+        return FileContent(num_bytes=size, digest=_digest_of_parts(file, size), rows=rows)
     data = file.read_bytes()
-    rows = _table_rows(file, has_rows)
-    if rows is None and has_rows and file.suffix != ".json":
+    if has_rows and not is_table and file.suffix != ".json":
         rows = sum(1 for line in data.splitlines() if line.strip())
     return FileContent(num_bytes=size, digest=xxhash.xxh3_128_hexdigest(data), rows=rows)
 
@@ -221,16 +237,19 @@ def _digest_of_parts(file: Path, size: int) -> str:
     return digest.hexdigest()
 
 
-def _table_rows(file: Path, has_rows: bool) -> int | None:
-    """Of a Parquet file, by its end."""
-    if not has_rows:
-        return None
+def _is_table(file: Path) -> bool:
     with file.open("rb") as content:
-        if content.read(len(PARQUET_MAGIC)) != PARQUET_MAGIC:
-            return None
-    from pyarrow import parquet
+        return content.read(len(PARQUET_MAGIC)) == PARQUET_MAGIC
 
-    return int(parquet.read_metadata(file).num_rows)
+
+def _table_rows(file: Path) -> int | None:
+    """Rows of a Parquet file, as its end has them; None of a damaged one, which what reads its rows names."""
+    from pyarrow import ArrowException, parquet
+
+    try:
+        return int(parquet.read_metadata(file).num_rows)
+    except ArrowException:
+        return None
 
 
 def report_inputs(rank: RankParts) -> None:
@@ -258,14 +277,7 @@ def _report(rank: RankParts) -> str | None:
         return None
     answer = rank.session.report_inputs(notes)
     read = [
-        note.model_copy(
-            update={
-                "files": {
-                    name: content_of(file, has_rows=inputs[note.field].kind is Kind.ROWS)
-                    for name, file in files[note.field].items()
-                }
-            }
-        )
+        note.model_copy(update={"files": contents_of(files[note.field], has_rows=inputs[note.field].kind is Kind.ROWS)})
         for note in notes
         if note.field in answer.wanted
     ]

@@ -21,6 +21,12 @@ _PICKLED = (
 )
 
 
+_DAEMONS = (
+    "A process of a pool starts none: what a module starts when it is imported, a process that imports it again would"
+    " start, too. Start it in the first call, or guard it by multiprocessing.parent_process() is None."
+)
+
+
 _CURES: tuple[tuple[str, str], ...] = (
     ("signal only works in main thread", _SIGNALS),
     ("no current event loop in thread", _NO_LOOP),
@@ -29,6 +35,7 @@ _CURES: tuple[tuple[str, str], ...] = (
     ("Cannot run the event loop while another loop is running", _RUNNING_LOOP),
     ("t pickle ", _PICKLED),
     ("not the same object as", _PICKLED),
+    ("daemonic processes are not allowed to have children", _DAEMONS),
 )
 """A part of the exception's text, which is all that tells them from others of their types."""
 

@@ -60,7 +60,7 @@ class FileSystem:
     """The one that a folder is on."""
 
     path: Path
-    """Where it is mounted."""
+    """The folder at which it is mounted."""
     total_bytes: int
     free_bytes: int
     """For this user."""
@@ -108,12 +108,12 @@ def named_room(folder: Path, what: str) -> Iterator[None]:
 
 
 def is_no_room(error: BaseException) -> bool:
-    """Whether it says that a file system, or a quota, is full."""
+    """True where it states that a file system, or a quota, is full."""
     return _has_number(error, _FULL)
 
 
 def _has_number(error: BaseException, numbers: tuple[int, ...]) -> bool:
-    """Whether `error`, or what caused it, has one of the system's numbers; libraries in Rust write it out."""
+    """True where `error`, or what caused it, has one of the system's numbers; libraries in Rust write it out."""
     link: BaseException | None = error
     while link is not None:
         if isinstance(link, OSError) and link.errno in numbers:

@@ -117,7 +117,7 @@ class Reason(StrEnum):
     MISMATCH_RISING = "MismatchRising"
     """In steps in a row engine and trainer differed far more than in the first ones."""
     METRIC_MISSING = "MetricMissing"
-    """A metric of spec.stopWhen or checkpoint.keepBest was not reported."""
+    """The metric that spec.stopWhen or checkpoint.keepBest goes by was not reported."""
     CONTROL_STATE_LOST = "ControlStateLost"
     """The control state came back without its tail."""
     EPOCH_TAKEN = "EpochTaken"

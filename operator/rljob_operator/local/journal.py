@@ -68,7 +68,7 @@ def summary(run: Path, status: RLJobStatus, seconds: float, resume: str) -> dict
 
 
 def _troubles(run: Path) -> list[dict[str, str]]:
-    """What the steps of the run have shown, before it was resumed as well: reason and message, each once."""
+    """Troubles that the steps of the run have shown, before it was resumed as well: reason and message, each once."""
     lines = [(line["reason"], line["message"]) for line in read_lines(run / "events.jsonl")]
     shown = dict.fromkeys(one for one in lines if one[0] in TROUBLES)
     return [{"reason": reason, "message": message} for reason, message in shown]

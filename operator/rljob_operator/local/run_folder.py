@@ -12,6 +12,7 @@ import secrets
 import shutil
 import stat
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -348,9 +349,9 @@ def _cannot_be_written(path: Path, error: OSError) -> RunRefused:
 
 
 def staged_bytes_of(job: RLJob) -> int:
-    """What the run keeps in memory of weights on their way.
+    """Bytes of weights on their way that the run keeps in memory.
 
-    Without the weights of a model whose files cannot be read: its processes name what is wrong with them.
+    They leave out the weights of a model whose files cannot be read: its processes name what is wrong with them.
     """
     try:
         return staged_bytes_of_all(job.spec, num_parameters(job.spec.model))
@@ -360,15 +361,15 @@ def staged_bytes_of(job: RLJob) -> int:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlace:
-    """Where a run has sockets and staged weights."""
+    """The place of a run's staged weights."""
 
     path: Path
     note: str = ""
-    """Why that is on a disk, in a sentence; empty: it is in memory."""
+    """The reason for a disk, in a sentence; empty: it is in memory."""
 
 
 def memory_paths(run: Path) -> tuple[Path, ...]:
-    """Where that may be for this run folder, the first with room: derived from its path, so the next start finds it."""
+    """Folders in memory, then on a disk, for this run folder: derived from its path, so the next start finds them."""
     name = f"rljob-{os.getuid()}-{hashlib.sha256(str(run.absolute()).encode()).hexdigest()[:12]}"
     bases = (SHARED_MEMORY, Path(tempfile.gettempdir()))
     return tuple(base / name for base in dict.fromkeys(bases) if os.access(base, os.W_OK))
@@ -401,13 +402,34 @@ def memory_place(run: Path, needed_bytes: int) -> MemoryPlace:
     )
 
 
-def memory_folder(run: Path, needed_bytes: int = 0) -> Path:
-    """An empty folder in memory of this user and this run: sockets (whose paths must be short) and staged weights.
+@dataclass(frozen=True, slots=True)
+class MemoryFolders:
+    """Folders of a run that end with it."""
 
-    On a disk where memory has no room for `needed_bytes`; see `memory_place`.
-    """
-    folder = memory_place(run, needed_bytes).path
-    folder.mkdir(mode=0o700, exist_ok=True)
+    sockets: Path
+    """In memory whatever its room: they take none, and their paths must be short."""
+    weights: Path
+    """Staged weights: at the `memory_place`."""
+
+
+def memory_folders(run: Path, needed_bytes: int) -> MemoryFolders:
+    """Makes both, empty, for this user and this run. Raises RunRefused as `memory_place` does."""
+    weights = memory_place(run, needed_bytes).path
+    found = MemoryFolders(sockets=memory_folder(run), weights=_made(weights) / "weights")
+    found.weights.mkdir(mode=0o700)
+    return found
+
+
+def memory_folder(run: Path) -> Path:
+    """An empty folder in memory of this user and this run."""
+    return _made(memory_paths(run)[0])
+
+
+def _made(folder: Path) -> Path:
+    """The folder, of this user and empty: looked at once it is there, as before that anybody may put another there."""
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    _sweep(folder)
     return folder
 
 

@@ -29,7 +29,7 @@ from rljob_operator.local import processes
 from rljob_operator.local.journal import merge_timeline
 from rljob_operator.local.pods import Pods
 from rljob_operator.local.processes import Infrastructure, Launch
-from rljob_operator.local.run_folder import RunFolder, memory_folder, staged_bytes_of
+from rljob_operator.local.run_folder import MemoryFolders, RunFolder, memory_folders, staged_bytes_of
 from rljob_operator.local.run_record import write_secret
 
 _PROGRAMS = ("valkey-server", "redis-server")
@@ -87,7 +87,7 @@ def _common(program: Path, directory: Path, socket: Path, password: str) -> list
     if len(str(socket).encode()) > SOCKET_PATH_BYTES:
         raise ValueError(
             f"Redis: the socket path {socket} is longer than the {SOCKET_PATH_BYTES} bytes that Linux allows."
-            " Choose a shorter folder for the run."
+            " Set TMPDIR to a shorter folder, or let this user write to /dev/shm."
         )
     # The server rewrites its own argument list when it is up, so the password does not stay in it.
     return [
@@ -131,7 +131,7 @@ class Services:
 
     folder: RunFolder
     job: RLJob
-    memory: Path
+    memory: MemoryFolders
     password: str
     endpoints: Endpoints
     listener: socket.socket
@@ -140,20 +140,18 @@ class Services:
     @classmethod
     def prepare(cls, folder: RunFolder, job: RLJob) -> Services:
         """Draws secrets, takes a port and writes the endpoints file. Starts nothing."""
-        memory = memory_folder(folder.path, staged_bytes_of(job))
-        weights = memory / "weights"
-        weights.mkdir(mode=0o700)
+        memory = memory_folders(folder.path, staged_bytes_of(job))
         password = secrets.token_hex(16)
         listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
-        units = [_url(memory / f"{name}.sock", password) for name in _unit_names(job)]
+        units = [_url(memory.sockets / f"{name}.sock", password) for name in _unit_names(job)]
         endpoints = Endpoints(
             job=job.metadata.name,
             coordinator=f"http://127.0.0.1:{listener.getsockname()[1]}",
             token=secrets.token_hex(16),
-            control_redis=_url(memory / f"{CONTROL}.sock", password),
+            control_redis=_url(memory.sockets / f"{CONTROL}.sock", password),
             storage_units=units,
             run_dir=str(folder.path),
-            weights_dir=str(weights),
+            weights_dir=str(memory.weights),
         )
         write_secret(folder.endpoints, endpoints.model_dump_json(by_alias=True).encode())
         return cls(folder, job, memory, password, endpoints, listener)
@@ -186,7 +184,7 @@ class Services:
         return tuple(RedisProbe(name, self._socket(name), self.password) for name in names)
 
     def _socket(self, name: str) -> Path:
-        return self.memory / f"{name}.sock"
+        return self.memory.sockets / f"{name}.sock"
 
 
 def _unit_names(job: RLJob) -> list[str]:
@@ -234,7 +232,8 @@ async def shut_down(
     await infrastructure.stop(CONTROL, patience=CONTROL_SECONDS)
     await _until_gone(launchers)
     services.listener.close()
-    shutil.rmtree(services.memory, ignore_errors=True)
+    for folder in (services.memory.sockets, services.memory.weights.parent):
+        shutil.rmtree(folder, ignore_errors=True)
     services.folder.endpoints.unlink(missing_ok=True)
     merge_timeline(services.folder.path)
 

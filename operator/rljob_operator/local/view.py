@@ -165,7 +165,7 @@ def summary_rows(summary: Line) -> list[tuple[str, str]]:
 
 
 def _rewards(summary: Line) -> str:
-    """Of the beginning and the end, which share no step."""
+    """Rewards of the beginning and of the end, which share no step."""
     first, last, window = number(summary["rewardFirst"]), number(summary["rewardLast"]), summary["rewardSteps"]
     if summary["steps"] == 1:
         return f"{last} (of the only step)"

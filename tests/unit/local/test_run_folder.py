@@ -18,7 +18,7 @@ from rljob_api.wire.observation import CoordinatorEvent, EventKind
 from rljob_api.wire.ranks import StepReport
 from rljob_operator.local.errors import RunRefused
 from rljob_operator.local.journal import Journal, summary
-from rljob_operator.local.run_folder import RunFolder, memory_folder, memory_paths, memory_place
+from rljob_operator.local.run_folder import RunFolder, memory_folder, memory_folders, memory_paths, memory_place
 from rljob_operator.local.view import JsonView
 from tests.power_cuts import noted_syncs
 from tests.unit.api.manifests import changed
@@ -117,6 +117,20 @@ def test_weights_go_to_the_disk_where_shared_memory_is_too_small(
     assert bool(found.note) is bool(expected)
 
 
+def test_sockets_stay_in_memory_where_weights_go_to_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paths of sockets must be short, and those of a temporary folder may be long."""
+    monkeypatch.setattr(FileSystem, "of", lambda folder: SYSTEMS[0 if folder.is_relative_to("/dev/shm") else 1])
+    memory, disk = paths = memory_paths(tmp_path / "run")
+    try:
+        found = memory_folders(tmp_path / "run", 1 << 30)
+        assert (found.sockets, found.weights) == (memory, disk / "weights")
+        assert found.sockets.is_dir()
+        assert found.weights.is_dir()
+    finally:
+        for path in paths:
+            shutil.rmtree(path, ignore_errors=True)
+
+
 def test_where_neither_has_room_the_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunRefused) as refused:
         memory_place(tmp_path / "run", 1 << 50)
@@ -135,6 +149,28 @@ def test_what_a_killed_start_left_is_swept_from_both(tmp_path: Path) -> None:
     finally:
         for path in paths:
             path.rmdir()
+
+
+@pytest.mark.parametrize("is_dangling", [False, True], ids=["of a folder", "of nothing"])
+def test_a_link_that_is_made_while_the_folder_is_being_made_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_dangling: bool
+) -> None:
+    target, run = tmp_path / "target", tmp_path / "run"
+    if not is_dangling:
+        target.mkdir()
+    folder, mkdir = memory_paths(run)[0], Path.mkdir
+
+    def raced(self: Path, *arguments: Any, **named: Any) -> None:
+        if self == folder:
+            folder.symlink_to(target)
+        mkdir(self, *arguments, **named)
+
+    monkeypatch.setattr(Path, "mkdir", raced)
+    try:
+        with pytest.raises(RunRefused, match="belongs to somebody else"):
+            memory_folders(run, 0)
+    finally:
+        folder.unlink()
 
 
 def test_a_link_in_the_place_of_the_folder_in_memory_is_not_swept(tmp_path: Path) -> None:

@@ -130,6 +130,23 @@ MILLION = (0.0, 1e6)
         pytest.param("<think>Score: 9</think>\nScore: 3", TEN, 3.0, id="thoughts before"),
         pytest.param("Score: 9, no.</think>Score: 3", TEN, 3.0, id="thoughts that the template has opened"),
         pytest.param("<think>Score: 9, or", TEN, None, id="thoughts that were cut off"),
+        pytest.param("<think>a</think>\n<think>Score: 9</think>\nScore: 3", TEN, 3.0, id="thoughts twice"),
+        pytest.param("The response has no <think> block.\nScore: 8", TEN, 8.0, id="thoughts are the subject"),
+        pytest.param("It has no <think></think> block.\nScore: 8", TEN, 8.0, id="both tags are the subject"),
+        pytest.param(
+            '{"reason": "It reasons inside <think> tags and is right", "score": 9}', TEN, 9.0, id="a tag in a reason"
+        ),
+        pytest.param(
+            '{"reason": "the answer comes after </think> as asked", "score": 3}', TEN, 3.0, id="its end in a reason"
+        ),
+        pytest.param(
+            'Hm.</think>{"reason": "the answer comes after </think>", "score": 3}',
+            TEN,
+            3.0,
+            id="JSON behind thoughts, with an end of thoughts in its reason",
+        ),
+        pytest.param('<think>{"score": 9}</think>\n{"score": 3}', TEN, 3.0, id="JSON in thoughts and behind them"),
+        pytest.param('<think>{"score": 9}', TEN, None, id="JSON in thoughts that were cut off"),
         # JSON
         pytest.param('{"score": 8}', TEN, 8.0, id="JSON"),
         pytest.param('{"reason": "Score: 2", "score": 8.5}', TEN, 8.5, id="JSON with a reason"),
@@ -142,11 +159,62 @@ MILLION = (0.0, 1e6)
         pytest.param('{"grade": 8}', TEN, None, id="JSON with none"),
         pytest.param('{"score": 80}', TEN, None, id="JSON beyond the scale"),
         pytest.param('{"score": 8, "reason": "it is', TEN, None, id="JSON that was cut off"),
+        pytest.param('{"reason": "It says: Right. Score: 10', TEN, None, id="JSON that was cut off in a citation"),
+        pytest.param('Here: {"reason": "He says it. Score: 10 is', TEN, None, id="JSON behind prose, cut off"),
+        pytest.param('{"reason": "Bad. The score is 2 points off.", "score": 8}', TEN, 8.0, id="a score in a reason"),
+        pytest.param(
+            'Here: {"reason": "Bad. The score is 2.", "score": 8}', TEN, 8.0, id="a score in a reason, in prose"
+        ),
+        pytest.param('{"score": 8}\nThe answer is clear.', TEN, 8.0, id="prose behind JSON"),
+        pytest.param('Thus:\n```json\n{\n  "score": 8\n}\n```\n', TEN, 8.0, id="JSON in a block behind prose"),
+        pytest.param(
+            'The response is {"name": "x", "score": 10}, which is wrong.\nScore: 2', TEN, 2.0, id="JSON that is cited"
+        ),
+        pytest.param('The response is {"score": 10}, which is wrong.', TEN, None, id="JSON that is cited alone"),
+        pytest.param('{"score": 10} is what it says.', TEN, None, id="JSON that is cited at the beginning"),
+        pytest.param('Score: 2\nIt says {"score": 10}', TEN, 2.0, id="JSON that is cited at the end"),
+        pytest.param('It says {"score": 10} and {"score": 9}', TEN, None, id="JSON that is cited twice"),
+        pytest.param("The code returns {}.\nScore: 8", TEN, 8.0, id="an empty object that is cited"),
+        pytest.param('It prints {"a": 1}. The score is 8.', TEN, 8.0, id="an object that is cited"),
+        pytest.param("Score: 2. It says <score>10</score>", TEN, None, id="a tag that is cited"),
+        pytest.param('{"score": ' + "1" * 400 + "}", TEN, None, id="JSON with a number that no float has"),
+        pytest.param('{"score": ' + "1" * 5000 + "}", TEN, None, id="JSON with a number of 5000 figures"),
+        pytest.param('{"score": ' + "[" * 100_000, TEN, None, id="JSON that nests too deep"),
+        pytest.param("So: " + '{"a":' * 100_000 + "\nScore: 8", TEN, 8.0, id="JSON that nests too deep, cited"),
+        pytest.param("Score: 8.5th", TEN, None, id="an ordinal with a fraction"),
     ],
 )
 def test_a_reply_has_one_score_or_none(reply: str, scale: tuple[float, float], expected: float | None) -> None:
     found = read_score(reply, *scale)
     assert found == (None if expected is None else pytest.approx(expected, rel=1e-12))
+
+
+MANY = 100_000
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        pytest.param("x" * MANY, id="one long line"),
+        pytest.param("<think>" * MANY, id="beginnings of thoughts"),
+        pytest.param("x</think>" * MANY, id="ends of thoughts"),
+        pytest.param("<score>" * MANY, id="tags without ends"),
+        pytest.param("Score: a" + "_" * MANY + "b", id="a line to fill in"),
+        pytest.param("Score: 8 to" + " " * MANY + "x", id="many spaces"),
+        pytest.param("# Score\n" + "1" * MANY + "x", id="many figures"),
+        pytest.param("# Score\n" + "1," * MANY + "x", id="many numbers"),
+        pytest.param("the " * MANY + "end", id="many articles"),
+        pytest.param("\\boxed{" * MANY, id="boxes without ends"),
+        pytest.param("{" * MANY, id="braces"),
+        pytest.param("Score " * MANY, id="heads"),
+        pytest.param("Score: 8 " * MANY, id="statements in a line"),
+        pytest.param("Score: a.\n" * MANY, id="statements in lines"),
+        pytest.param("**#- " * MANY, id="markup"),
+    ],
+)
+def test_a_long_reply_is_read_in_steps_that_grow_with_its_length(reply: str) -> None:
+    """Quadratic ones would take minutes."""
+    assert read_score(reply, *TEN) in (None, 8.0)
 
 
 @given(st.floats(-1e6, 1e6), st.sampled_from(["Score: {}", "**Score**: {}", "The score is {}.", '{{"score": {}}}']))

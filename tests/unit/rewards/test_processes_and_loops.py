@@ -72,6 +72,20 @@ def right(answers):
     with multiprocessing.Pool(1) as pool:
         return pool.map(same, pairs(answers))
 """,
+    "multiprocessing.Pool of the module": """
+pool = multiprocessing.Pool(1)
+def right(answers):
+    return pool.map(same, pairs(answers))
+""",
+    "a Process of the module": """
+def compare(pipe):
+    while True:
+        pipe.send(same(pipe.recv()))
+ours, theirs = multiprocessing.Pipe()
+multiprocessing.Process(target=compare, args=(theirs,)).start()
+def right(answers):
+    return [(ours.send(pair), ours.recv())[1] for pair in pairs(answers)]
+""",
     "a context that is forked": """
 pool = multiprocessing.get_context("fork").Pool(1)
 def right(answers):
@@ -118,6 +132,22 @@ def outcome(folder: Path, code: str) -> str:
 def test_what_works(row: str, tmp_path: Path) -> None:
     """The end of its pipe comes, too: nothing is left that holds it."""
     assert outcome(tmp_path, ROWS[row]) == WORKS
+
+
+def test_semaphores_are_unlinked(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The folder of shared memory is the machine's: what a trial leaves in it stays to the next boot."""
+    code = f"""
+lock = multiprocessing.Lock()
+pool = ProcessPoolExecutor(1)
+def right(answers):
+    open({str(tmp_path / "name")!r}, "w").write(lock._semlock.name)
+    return list(pool.map(same, pairs(answers)))
+"""
+    assert outcome(tmp_path, code) == WORKS
+    name = (tmp_path / "name").read_text().removeprefix("/")
+    assert name.startswith("mp-")
+    assert not Path(f"/dev/shm/sem.{name}").exists()
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

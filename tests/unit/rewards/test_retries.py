@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rljob_workers.dcs.membership.counters import OF_EVALUATIONS
 from rljob_workers.rewards import Answer, Reward, RewardError, RewardFailed, RewardMissing, Score
 from rljob_workers.rewards.custom import CustomReward
 from rljob_workers.rewards.retries import Retried, Retries
@@ -30,9 +31,10 @@ class World:
     calls: dict[str, Counter[Place]] = field(default_factory=dict)
     slept: list[float] = field(default_factory=list)
     counters: dict[str, float] = field(default_factory=dict)
+    prefix: str = ""
 
     def __post_init__(self) -> None:
-        self.counts = ScoringCounts(self.counters)
+        self.counts = ScoringCounts(self.counters, self.prefix)
 
     def retried(self, reward: CustomReward) -> Retried:
         return Retried(reward, Retries(self.policy, self.counts, self.slept.append))
@@ -144,6 +146,20 @@ def test_a_reward_that_has_to_be_asked_again_is_reported_once_with_its_retries()
         " the prompt 'b'"
     )
     assert world.counters["reward_retries"] == 18
+
+
+def test_a_report_names_the_counter_of_its_kind_and_is_another_event_than_those_of_others() -> None:
+    """A reward that fails for answers of an evaluation may have failed for samples, too."""
+    found = []
+    for prefix in ("", OF_EVALUATIONS):
+        world = World(FailurePolicy(1, 0.0, None), prefix=prefix)
+        with closing(world.reward("f", lambda place, call: OSError("away"), per_sample=True)) as reward:
+            reward.score_groups(groups("a"))
+        again = world.counts.news.get_nowait()
+        assert f" are counted in {prefix}reward_retries." in again.sentence
+        assert world.counters[f"{prefix}reward_retries"] == 3
+        found.append(again.subject)
+    assert len(set(found)) == 2
 
 
 def test_a_job_that_retries_nothing_reports_nothing_of_it() -> None:

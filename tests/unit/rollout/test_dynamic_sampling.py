@@ -75,7 +75,7 @@ def stage(reward: object, limit: int = 3) -> ScoreStage:
 
 
 def facts_of(outcome: object) -> list[dict[str, object]]:
-    """What rows carry, but for the text of their label."""
+    """Facts that rows carry, but for the text of their label."""
     assert isinstance(outcome, GroupRows)
     rows = unpack_rows(outcome.columns[Column.EXTRA])
     return [{name: value for name, value in row.facts.items() if name != LABEL} for row in rows]

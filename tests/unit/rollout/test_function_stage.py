@@ -211,10 +211,16 @@ def test_a_function_that_blocks_its_loop_is_named_with_its_line_once(
 ) -> None:
     monkeypatch.setattr(function_loops, "BLOCKED_SECONDS", 0.05)
     monkeypatch.setattr(function_stage, "CHECK_SECONDS", 0.02)
-    released = threading.Event()
+    released, report = threading.Event(), FunctionStage._report
+
+    def reports(self: FunctionStage, kind: NoticeKind, sentence: str) -> None:
+        report(self, kind, sentence)
+        released.set()
+
+    monkeypatch.setattr(FunctionStage, "_report", reports)
 
     async def blocks(prompt: Prompt, engine: RolloutEngine, params: SamplingParams) -> Trajectory:
-        released.wait(1.0)
+        released.wait()
         return await single_turn(prompt, engine, params)
 
     setting.run(blocks)

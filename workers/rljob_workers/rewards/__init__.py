@@ -91,7 +91,7 @@ def _built_in(spec: RewardSpec | SummedRewardSpec, field: str, data: DataSpec, s
 
 
 def _called(spec: RewardSpec | SummedRewardSpec, field: str, data: DataSpec) -> CustomReward | None:
-    """What may fail and succeed later; None for a reward that comes with the product."""
+    """A reward that may fail and succeed later; None for a reward that comes with the product."""
     part = spec.name if isinstance(spec, SummedRewardSpec) else None
     if spec.custom is not None:
         return CustomReward.from_spec(spec.custom, f"{field}.custom", part, data.label_key)

@@ -1,23 +1,29 @@
 """The score in a judge's reply: a number behind `score`, as text or as JSON. Pure; used by the reward `judge`.
 
-A reply has the score of its last line where that is a statement (`Score: 8`), as judges are asked for one there, else
-the one that all its statements agree on. A statement begins a line or a sentence. Its number may have a sign, a
-fraction and an exponent, and a scale beside it, `8/10` or `Score (0-10): 8`, which must be the one that was asked for.
-What could be read in two ways is no score: ranges (`8-9`), `1,000`, another scale, `8+`, more numbers behind it.
+A reply that is a JSON object has that object's score. Any other has the score of its last line where that is a
+statement (`Score: 8`), as judges are asked for one there, else the one that all its statements agree on, and only
+without a statement that of an object which begins or ends it: judges cite what they grade, and a policy would write its
+own reward by that. A statement begins a line or a sentence. Its number may have a sign, a fraction and an exponent, and
+a scale beside it, `8/10` or `Score (0-10): 8`, which must be the one that was asked for. What could be read in two ways
+is no score: ranges (`8-9`), `1,000`, another scale, `8+`, more numbers behind it.
+
+A policy has its part in how long a reply is: patterns take steps in proportion to the length, hence their possessive
+repetitions and the bounds of others.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from rljob_workers.rewards.judge_objects import apart, scores_of, whole_object
 
 _SIGNS = "+\\-\u2212\u2013"
 """Plus, hyphen, minus, and the dash that typography puts for it."""
 
-_FIGURES = r"(?:\d+(?:[.,]\d+)*|\.\d+)"
+_FIGURES = r"(?:\d++(?:[.,]\d++)*+|\.\d++)"
 
 _BOUND = rf"[{_SIGNS}]?{_FIGURES}"
 
@@ -36,7 +42,7 @@ _OUT_OF = re.compile(rf"\s*(?:/|out\s+of\b|of\b)\s*(?P<top>{_FIGURES})", re.IGNO
 _PERCENT = re.compile(r"\s*(?:%|per\s?cent\b)", re.IGNORECASE)
 
 _HEAD = re.compile(
-    r"(?:(?:so|thus|therefore|hence|overall)\b,?\s+)?(?:(?:the|my|your|its|final|overall|total)\s+)*score(?![\w-])"
+    r"(?:(?:so|thus|therefore|hence|overall)\b,?\s+)?(?:(?:the|my|your|its|final|overall|total)\s+){0,3}score(?![\w-])"
     r"|I(?:\s+would|'d|\s+will|'ll)?\s+(?:give|assign|award)\s+(?:\w+\s+){0,3}?an?\s+(?:\w+\s+)?score(?![\w-])",
     re.IGNORECASE,
 )
@@ -50,8 +56,8 @@ _NUMBER = re.compile(
 
 _CLOSED_BY = {"": "", '"': '"', "'": "'", "(": ")", "[": "]", "{": "}"}
 
-_ANOTHER_NUMBER = re.compile(r"[^\w.;!?(\[]*\d|\W*(?:to|or|and|through|plus|minus|times|x|e)\s*[^\w]*\d", re.IGNORECASE)
-"""What, right behind a number, makes it one of several, or a part of a longer one."""
+_ANOTHER_NUMBER = re.compile(r"[^\w.;!?(\[]*\d|\W*(?:to|or|and|through|plus|minus|times|x|e)\W*+\d", re.IGNORECASE)
+"""Text that, right behind a number, makes it one of several, or a part of a longer one."""
 
 _GRADED = ("+", "-", "~", "*", "^", "\u00b1", "\u00d7", "\u2013", "\u2212")
 """Signs that, without a space behind a number, change it: `8+`."""
@@ -59,35 +65,42 @@ _GRADED = ("+", "-", "~", "*", "^", "\u00b1", "\u00d7", "\u2013", "\u2212")
 
 def read_score(reply: str, lowest: float, highest: float) -> float | None:
     """The score in `reply`, on the scale from `lowest` to `highest`; None where it has none, or more than one."""
-    text = _without_thoughts(reply)
-    of_json = _json_object(text)
-    value = _of_statements(text, lowest, highest) if of_json is None else _of_fields(of_json, lowest, highest)
+    value = _read(reply, lowest, highest)
     return value if value is not None and lowest <= value <= highest else None
+
+
+def _read(reply: str, lowest: float, highest: float) -> float | None:
+    ends = [found.end() for found in _END_OF_THOUGHTS.finditer(reply)]
+    if not ends and _BEGINNING_OF_THOUGHTS.match(reply):
+        return None
+    # A template may have opened the thoughts. All ends but one are mentioned: by the thoughts, or in a reason.
+    for begin in dict.fromkeys((0, *ends[:1], *ends[-1:])):
+        fields = whole_object(reply[begin:])
+        if fields is not None:
+            return _of_fields(fields, lowest, highest)
+    return _of_text(reply[ends[-1] if ends else 0 :], lowest, highest)
+
+
+def _of_text(text: str, lowest: float, highest: float) -> float | None:
+    parts = apart(text)
+    found = list(_statements(_plain_lines(parts.prose), lowest, highest))
+    if not found:
+        return _of_fields(parts.fields, lowest, highest)
+    if found[-1].ends_reply and found[-1].begins_line:
+        return found[-1].value
+    values = {one.value for one in found}
+    return values.pop() if len(values) == 1 else None
 
 
 # --- JSON ------------------------------------------------------------------------------------------------------------
 
 
-def _json_object(text: str) -> list[tuple[str, Any]] | None:
-    """Names and values of the object that the text is, or that stands in it; None where there is none."""
-    begin, end = text.find("{"), text.rfind("}")
-    try:
-        found = json.loads(text[begin : end + 1], object_pairs_hook=_Fields)
-    except ValueError:
-        return None
-    return found if isinstance(found, _Fields) else None
-
-
-class _Fields(list[tuple[str, Any]]):
-    """Of an object: a name that is there twice stays twice."""
-
-
-def _of_fields(fields: list[tuple[str, Any]], lowest: float, highest: float) -> float | None:
-    values = [value for name, value in fields if name.strip().casefold() == "score"]
+def _of_fields(fields: Sequence[tuple[str, Any]], lowest: float, highest: float) -> float | None:
+    values = scores_of(fields)
     if len(values) != 1 or isinstance(values[0], bool):
         return None
-    if isinstance(values[0], int | float):
-        return float(values[0])
+    if isinstance(values[0], float):
+        return values[0]
     return _of_number(values[0], lowest, highest) if isinstance(values[0], str) else None
 
 
@@ -100,15 +113,7 @@ class _Statement:
     """None where it cannot be read."""
     begins_line: bool
     ends_reply: bool
-    """Whether it stands in the last line."""
-
-
-def _of_statements(text: str, lowest: float, highest: float) -> float | None:
-    found = list(_statements(_plain_lines(text), lowest, highest))
-    if found and found[-1].ends_reply and found[-1].begins_line:
-        return found[-1].value
-    values = {one.value for one in found}
-    return values.pop() if len(values) == 1 else None
+    """True where it stands in the last line."""
 
 
 def _statements(lines: list[str], lowest: float, highest: float) -> Iterator[_Statement]:
@@ -135,7 +140,7 @@ _NUMBER_ALONE = re.compile(rf"[\"'(\[]?\s*[{_SIGNS}]?{_FIGURES}[^.A-Za-z]*\.?")
 
 
 def _is_heading(rest: str) -> bool:
-    """Whether `score` is all of a line, with a scale at most: then its number is the next one."""
+    """True where `score` is all of a line, with a scale at most: then its number is the next one."""
     scale = _BRACKETED.match(rest) or _SPOKEN.match(rest)
     return not rest[scale.end() if scale else 0 :].strip(" :\uff1a")
 
@@ -146,7 +151,7 @@ class _Stated:
 
 
 def _stated(rest: str, lowest: float, highest: float) -> _Stated | None:
-    """What stands behind `score`; None where that is no statement, such as `score sheet`."""
+    """The statement behind `score`; None where there is none, such as `score sheet`."""
     scale = _BRACKETED.match(rest) or _SPOKEN.match(rest)
     if scale is not None:
         rest = rest[scale.end() :]
@@ -187,7 +192,7 @@ def _of_number(text: str, lowest: float, highest: float) -> float | None:
 
 
 def _is_asked(scale: re.Match[str], lowest: float, highest: float) -> bool:
-    """Whether a stated scale is the one that was asked for."""
+    """True where a stated scale is the one that was asked for."""
     parts = scale.groupdict()
     if parts.get("top") is not None:
         return _figures(parts["top"]) == highest
@@ -234,24 +239,21 @@ def _figures(text: str) -> float | None:
 # --- what is no part of a statement ----------------------------------------------------------------------------------
 
 
-_THOUGHTS = re.compile(r"<(think|thinking|reasoning)>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
+_BEGINNING_OF_THOUGHTS = re.compile(r"\s*<(?:think|thinking|reasoning)>", re.IGNORECASE)
 
 
-_END_OF_THOUGHTS = re.compile(r".*</(?:think|thinking|reasoning)>", re.DOTALL | re.IGNORECASE)
-
-
-def _without_thoughts(reply: str) -> str:
-    """A template may have opened what the reply closes."""
-    return _END_OF_THOUGHTS.sub("", _THOUGHTS.sub("", reply))
+_END_OF_THOUGHTS = re.compile(r"</(?:think|thinking|reasoning)>", re.IGNORECASE)
 
 
 _LATEX = re.compile(r"\\(?:boxed|fbox|text|textbf|mathbf|mathrm)\s*\{([^{}]*)\}")
 
 
-_MARKS = re.compile(r"\*+|`+|\$+|\\[()\[\]]|(?<!\w)_+|_+(?!\w)|</?(?:b|i|em|strong|p|u|h[1-6]|br)\s*/?>", re.IGNORECASE)
+_MARKS = re.compile(
+    r"\*+|`+|\$+|\\[()\[\]]|(?<!\w)_+|(?<!_)_++(?!\w)|</?(?:b|i|em|strong|p|u|h[1-6]|br)\s*/?>", re.IGNORECASE
+)
 
 
-_TAGGED = re.compile(r"<score>(.*?)</score>", re.DOTALL | re.IGNORECASE)
+_TAGGED = re.compile(r"(?P<line>^[^\S\n]*)?<score>(?P<number>[^<]*)</score>", re.MULTILINE | re.IGNORECASE)
 
 
 _BULLET = re.compile(r"\s*(?:#+\s*|[-\u2022+]\s+|\d+[.)]\s+)*")
@@ -261,8 +263,14 @@ def _plain_lines(text: str) -> list[str]:
     """Lines with something in them, without markup; a quotation (`> Score: 10`) is none of the judge's own."""
     for _ in range(3):  # one in another
         text = _LATEX.sub(r"\1", text)
-    text = _TAGGED.sub(lambda found: f"\nScore: {found[1].strip()}\n", text)
+    text = _TAGGED.sub(_statement_of_tag, text)
     text = _MARKS.sub("", text).replace("\u200b", "")
     own = (line for line in text.splitlines() if not line.lstrip().startswith(">"))
     stripped = (_BULLET.sub("", line, count=1).strip() if _HEAD.search(line) else line.strip() for line in own)
     return [line for line in stripped if line]
+
+
+def _statement_of_tag(found: re.Match[str]) -> str:
+    """A line where it begins one, else a sentence."""
+    number = found["number"].strip()
+    return f". Score: {number}. " if found["line"] is None else f"\nScore: {number}\n"

@@ -1,6 +1,6 @@
 """The reward `judge`: a model behind an endpoint like OpenAI's grades each answer by a rubric.
 
-Called as a server's scores are (`servers`). What a reply's score is has `judge_scores`.
+Called as a server's scores are (`servers`). `judge_scores` reads the score in a reply.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class JudgedScore:
         """Replies without a score."""
 
     async def __call__(self, answers: Sequence[Answer], /) -> Sequence[Given | RewardMissing]:
-        """Of one answer at a time."""
+        """Scores one answer at a time."""
         return list(await asyncio.gather(*(self._score(answer) for answer in answers)))
 
     async def close(self) -> None:

@@ -68,12 +68,12 @@ class LengthShaped(Reward):
 
     @property
     def num_resent(self) -> int:
-        """Of the other reward."""
+        """Counts of the other reward."""
         return self._reward.num_resent
 
     @property
     def num_unread(self) -> int:
-        """Of the other reward."""
+        """Counts of the other reward."""
         return self._reward.num_unread
 
     def close(self) -> None:

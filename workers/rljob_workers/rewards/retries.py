@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rljob_workers.dcs.membership.counters import REWARD_RETRIES
 from rljob_workers.rewards.base import Answer, Outcome, Reward, RewardError
 from rljob_workers.rewards.scoring import AskedAgain, FailurePolicy, ScoringCounts
 
@@ -61,12 +60,12 @@ class Retried(Reward):
 
     @property
     def num_resent(self) -> int:
-        """Of its requests; what is asked again here is counted at once."""
+        """Requests that it made again; what is asked again here is counted at once."""
         return self._reward.num_resent
 
     @property
     def num_unread(self) -> int:
-        """Of its replies."""
+        """Replies to it without a score."""
         return self._reward.num_unread
 
     def close(self) -> None:
@@ -102,15 +101,16 @@ class Retried(Reward):
                 return
             self._is_reported = True
         left = sum(map(_num_failed, outcomes))
+        counts, where = self._retries.counts, self._reward.where
         policy, what = self._retries.policy, "for an answer" if self._reward.per_sample else "for a prompt's answers"
         sentence = (
-            f"{self._reward.where} failed for {len(failures)} of {sum(map(len, outcomes))} answers, and was called"
+            f"{where} failed for {len(failures)} of {sum(map(len, outcomes))} answers, and was called"
             f" {num_asked} times more, each {what}, after pauses of {policy.backoff_seconds:g} s and longer;"
-            f" {left} stay without a score. Later calls of this kind are counted in {REWARD_RETRIES}. The last failure"
-            f" of the first try: {failures[-1]}"
+            f" {left} stay without a score. Later calls of this kind are counted in {counts.retries_name}. The last"
+            f" failure of the first try: {failures[-1]}"
         )
         _LOG.warning(sentence)
-        self._retries.counts.news.put(AskedAgain(self._reward.where, sentence))
+        counts.news.put(AskedAgain(f"{where} ({counts.retries_name})", sentence))
 
 
 def _num_failed(group: Sequence[Outcome]) -> int:

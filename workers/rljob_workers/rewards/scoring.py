@@ -85,13 +85,13 @@ class FailurePolicy:
 class AskedAgain:
     """A reward that had to be asked again, for its owner."""
 
-    reward: str
-    """Field and function, or URL."""
+    subject: str
+    """Field and function, or URL, and the counter of further calls: another event than that of another of them."""
     sentence: str
 
 
 class ScoringCounts:
-    """What a rank reports of its rewards: retries, samples without a score, judges' replies without one, and news.
+    """Counts of a rank's rewards that it reports: retries, samples and judges' replies without a score, and news.
 
     Rewards and their threads may share one.
     """
@@ -99,22 +99,23 @@ class ScoringCounts:
     def __init__(self, counters: MutableMapping[str, float], prefix: str = "") -> None:
         """`prefix` begins the counters' names."""
         self._counters = counters
-        self._retries, self._unscored = f"{prefix}{REWARD_RETRIES}", f"{prefix}{UNSCORED}"
-        self._unread = f"{prefix}{UNREAD}"
+        self.retries_name = f"{prefix}{REWARD_RETRIES}"
+        """The counter of retries."""
+        self._unscored, self._unread = f"{prefix}{UNSCORED}", f"{prefix}{UNREAD}"
         self._lock = threading.Lock()
-        counters.update(dict.fromkeys((self._retries, self._unscored, self._unread), 0.0))
+        counters.update(dict.fromkeys((self.retries_name, self._unscored, self._unread), 0.0))
         self.news: queue.SimpleQueue[AskedAgain] = queue.SimpleQueue()
         """Once for each reward that had to be asked again."""
 
     @property
     def retries(self) -> int:
         """So far."""
-        return int(self._counters[self._retries])
+        return int(self._counters[self.retries_name])
 
     def add_retries(self, calls: int) -> None:
         """So many calls are made again, or were."""
         with self._lock:
-            self._counters[self._retries] += calls
+            self._counters[self.retries_name] += calls
 
     def add_unread(self, replies: int) -> None:
         """So many replies of judges had not exactly one score."""
@@ -141,7 +142,7 @@ class Scoring:
         self._counts = counts
         self._num_resent = 0
         self._num_unread = 0
-        """What of the reward's requests and replies was counted."""
+        """The part of the reward's requests and replies that was counted."""
 
     def score_groups(self, groups: Sequence[Sequence[Answer]]) -> list[list[SettledScore]]:
         """One score per answer, in order; blocks for as long as it takes.
@@ -175,14 +176,14 @@ class Scoring:
             return SettledScore(outcome)
         if too_many:
             raise final(f"{sentence} The last: {outcome}", outcome.__cause__) from outcome
-        so_far = f"samples without a score so far: {number}, after {self._policy.retries} retries each"
-        self._failures.add(number, f"{so_far}; the last: {outcome}", outcome.__cause__)
+        sentence = f"samples without a score so far: {number}; the last: {outcome}"
+        self._failures.add(number, sentence, outcome.__cause__)
         return SettledScore(0.0, str(outcome)) if self._policy.default is None else SettledScore(self._policy.default)
 
     def _sentence(self) -> str:
         share = self._share
         return (
             f"rollout.reward.maxFailedShare: {share.num_failed} of the last {share.num_seen} samples could not be "
-            f"scored, after {self._policy.retries} retries, which is more than {share.limit:g} of {share.window}."
+            f"scored, which is more than {share.limit:g} of {share.window}."
             " Mend the reward, or raise maxFailedShare."
         )

@@ -179,7 +179,7 @@ class Scores(Protocol):
     """Replies without a score."""
 
     async def __call__(self, answers: Sequence[Answer], /) -> Sequence[Given | RewardMissing]:
-        """Of the answers to one prompt."""
+        """Scores the answers to one prompt."""
         ...
 
     async def close(self) -> None:
@@ -233,7 +233,7 @@ def _given(score: Any) -> Given:  # noqa: ANN401 - JSON; what is no score is ref
 
 
 _OWN_LIMIT_SECONDS = 1e6
-"""Of a call as a whole: its tries have time limits."""
+"""The limit of a call as a whole: its tries have time limits."""
 
 
 class ServedReward(CustomReward):
@@ -256,10 +256,10 @@ class ServedReward(CustomReward):
 
     @property
     def num_resent(self) -> int:
-        """Of its requests."""
+        """Requests that it made again."""
         return self._scores.server.num_resent
 
     @property
     def num_unread(self) -> int:
-        """Of its replies."""
+        """Replies to it without a score."""
         return self._scores.num_unread

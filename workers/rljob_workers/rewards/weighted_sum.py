@@ -48,12 +48,12 @@ class WeightedSum(Reward):
 
     @property
     def num_resent(self) -> int:
-        """Of all of them."""
+        """The sum over its rewards."""
         return sum(each.reward.num_resent for each in self._summands)
 
     @property
     def num_unread(self) -> int:
-        """Of all of them."""
+        """The sum over its rewards."""
         return sum(each.reward.num_unread for each in self._summands)
 
     def close(self) -> None:

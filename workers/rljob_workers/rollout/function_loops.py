@@ -41,7 +41,7 @@ class _FunctionLoop:
         self.begin(self._end_when_alone())
 
     def blocked(self) -> str | None:
-        """Where in a user's code the loop is blocked, as ` (FILE, line N)`; None: it is not. Asks it, at each call."""
+        """The place in a user's code that blocks the loop, as ` (FILE, line N)`, or None. Asks it, at each call."""
         now, asked_at = self._clock(), self._asked_at  # its own thread may answer in between
         if asked_at is None:
             self._asked_at = now
@@ -94,7 +94,7 @@ class FunctionLoops:
             self._left = [*(loop for loop in self._left if loop.is_alive), current]
 
     def blocked(self) -> str | None:
-        """Where a function blocks the loop that functions begin in now; None: it does not."""
+        """The place in a function that blocks the loop which functions begin in now; None: none does."""
         return None if self._current is None else self._current.blocked()
 
     def close(self) -> None:

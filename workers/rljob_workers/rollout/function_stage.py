@@ -161,7 +161,7 @@ class _ToolTexts:
         return self._counted(self.text.encode(text, self._limits.max_tokens + 1), text)
 
     def metrics(self) -> dict[str, float]:
-        """Of the sample; every sample has them, so that their means are over all."""
+        """Metrics of the sample; every sample has them, so that their means are over all."""
         tokens = sum(each.num_cut for each in self._builders)
         return {
             CUT_SHARE: float(bool(tokens or self._characters_left)),

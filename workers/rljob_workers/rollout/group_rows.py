@@ -131,11 +131,11 @@ def _group_metrics(baseline: float | None, num_rows: int) -> list[dict[str, floa
 
 
 LABEL_CHARACTERS = 1000
-"""Of a label that goes with every row of its group, to be shown: a file of tests may be one."""
+"""Characters of a label that go with every row of its group, to be shown: a file of tests may be one."""
 
 
 def _facts(prompt: Prompt) -> dict[str, Fact]:
-    """Where the row comes from, and what was right."""
+    """The origin of a row, and what was right."""
     facts = (("dataset", prompt.dataset), ("source", prompt.source), (LABEL, _label_text(prompt.label)))
     return {name: value for name, value in facts if value}
 

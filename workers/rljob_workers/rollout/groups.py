@@ -49,7 +49,7 @@ class GroupMaker(Protocol):
         ...
 
     def take_news(self) -> list[News]:
-        """What came up since the last call."""
+        """News since the last call."""
         ...
 
     def close(self) -> None:
@@ -199,7 +199,7 @@ class GroupsInWork:
         return [Ended([each.ticket for each in self._running.pop(future).tickets], future) for future in done]
 
     def take_news(self) -> list[News]:
-        """What came up while groups were generated, since the last call."""
+        """News of groups that are generated, since the last call."""
         return self._generate.take_news()
 
     def close(self) -> None:

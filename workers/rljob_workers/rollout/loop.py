@@ -161,7 +161,7 @@ class RolloutLoop:
         for counts in self._scoring_counts:
             while not counts.news.empty():
                 again = counts.news.get()
-                self._session.notify(NoticeKind.REWARD_RETRIED, again.sentence, subject=again.reward)
+                self._session.notify(NoticeKind.REWARD_RETRIED, again.sentence, subject=again.subject)
 
     def _give_up(self, error: BaseException) -> NoReturn:
         if isinstance(error, EngineMismatch):
@@ -381,7 +381,8 @@ def _serve_tickets(rank: RankParts, engine: RankEngine, found: IdleEngine) -> No
         plan = build_plan(spec, tokenizer, found.max_tokens, of_sets)
     wake = threading.Event()
     maker = _group_maker(rank, engine, found)
-    report_inputs(rank)
+    with rank.loading("noting what it reads", *(file.path for file in spec.data.files)):
+        report_inputs(rank)  # after all of the users' modules are imported
     work = GroupsInWork(
         engine,
         maker,

@@ -141,7 +141,7 @@ def _scored_together(group: GeneratedGroup) -> list[list[int]]:
 
 
 def _settled(group: GeneratedGroup, scored: Iterator[Sequence[SettledScore]]) -> list[SettledScore]:
-    """Of every answer of the group; `scored` has those that were asked for, in the order of `_scored_together`."""
+    """Scores of all answers of a group; `scored` has those that were asked for, in the order of `_scored_together`."""
     found = {
         index: score for indices in _scored_together(group) for index, score in zip(indices, next(scored), strict=True)
     }

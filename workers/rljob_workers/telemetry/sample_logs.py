@@ -175,7 +175,7 @@ class LoggedGeneration:
     label: str | None = None
     """None where the prompt has none."""
     reward_parts: Mapping[str, float] = field(default_factory=dict)
-    """What rewards measured of it, by the names below reward/; none where the reward is a single number."""
+    """Measurements of rewards, by the names below reward/; none where the reward is a single number."""
 
     def line(self) -> bytes:
         """The sample as a JSON line; a long text is without its middle."""

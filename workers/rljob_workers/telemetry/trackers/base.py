@@ -1,4 +1,4 @@
-"""What a tracker is to the feed: a run that goes on, figures by step and by version, events and samples."""
+"""A tracker as the feed sees it: a run that goes on, figures by step and by version, events and samples."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Tracker(ABC):
 
     @abstractmethod
     def evaluation(self, version: int, figures: Mapping[str, float]) -> None:
-        """Of a version, however many steps were given since: its figures and `evaluation/NAME`, by the version."""
+        """Figures of a version and `evaluation/NAME`, by the version, however many steps were given since."""
 
     @abstractmethod
     def samples(self, step: int, samples: Sequence[Line]) -> None:

@@ -41,7 +41,7 @@ class Cursor(BaseModel):
 
     @property
     def lines(self) -> int:
-        """Of all kinds."""
+        """Lines of all kinds."""
         return sum(place.lines for place in (self.metrics, self.evaluations, self.events, self.samples))
 
     @classmethod
