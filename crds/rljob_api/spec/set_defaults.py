@@ -36,8 +36,8 @@ def data_of(own: EvaluationDataSpec, training: DataSpec) -> DataSpec:
     if own.reasoning_gym is None:  # whose tasks have no lines with keys
         values["source_key"] = _own_or(own, "source_key", training.source_key)
     values["chat_template"] = _template_of(own, training)
-    said = {name for name in own.model_fields_set if name not in _INHERITED or getattr(own, name) is not None}
-    given = said | (training.model_fields_set & _INHERITED)
+    stated = {name for name in own.model_fields_set if name not in _INHERITED or getattr(own, name) is not None}
+    given = stated | (training.model_fields_set & _INHERITED)
     return DataSpec.model_construct(given, **values)
 
 

@@ -25,7 +25,7 @@ def make_job(folder: Path) -> dict[str, Any]:
     manifest = make_simulated(
         folder,
         rollout={
-            "numRollouts": 3,
+            "numRollouts": 8,
             "batchSize": 2,
             "sampling": {"maxNewTokens": MAX_NEW_TOKENS},
             "partial": {"saveSeconds": 1},

@@ -265,7 +265,7 @@ def test_a_job_that_began_before_keeps_its_sets_and_its_revision() -> None:
         ),
     ],
 )
-def test_a_set_that_said_much_before_takes_nothing_still(stated: dict[str, Any], earlier: str) -> None:
+def test_a_set_that_stated_much_before_takes_nothing_still(stated: dict[str, Any], earlier: str) -> None:
     written = {**SET, **stated, "data": {**SET["data"], **stated["data"]}}  # type: ignore[dict-item] # of many types
     spec = make_spec(written)
     began = RetainedDefaults(has_proximal_role=True, engine=EngineKind.SGLANG)
