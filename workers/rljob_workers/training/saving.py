@@ -12,6 +12,7 @@ versions, each its part of one record (`dcs.checkpoints`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -114,10 +115,13 @@ class Saves:
     def save_if_due(self) -> None:
         """Begins to save the version reached, whose weights are staged; returns before it is recorded.
 
-        Announced, since the checkpoint before it is waited for: a drain gives up what has not saved, unless announced.
+        Announced to a drain, which gives up what has not saved: the checkpoint before it is waited for. Not announced
+        otherwise, since a rank that is stopped while it is busy is found late.
         """
         if self.is_due:
-            with self._session.busy(f"saving version {self.version}", self._saving_seconds()):
+            session = self._session
+            saving = session.busy(f"saving version {self.version}", self._saving_seconds())
+            with saving if session.draining else nullcontext():
                 self._save()
 
     def finish(self) -> None:
