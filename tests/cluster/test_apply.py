@@ -19,6 +19,7 @@ from tests.cluster.harness.definition import install_definition
 from tests.cluster.harness.kubectl import Kubectl, KubectlFailed, Object
 from tests.cluster.harness.machine import REPOSITORY, Cluster
 from tests.cluster.random_specs import emptied, random_jobs
+from tests.unit.api.api_server import defaulted
 from tests.unit.api.manifests import changed
 
 RANDOM = pytest.mark.parametrize(
@@ -197,8 +198,9 @@ def by_fields(schema: Object) -> Object:
     return schema
 
 
-def install(kubectl: Kubectl, spec: Object, reference: Object) -> None:
-    """The definition with this schema, once a new job's `reference: {}` comes out so."""
+def install(kubectl: Kubectl, spec: Object) -> None:
+    """The definition with this schema, once a new job's `reference: {}` has the defaults that the schema gives it."""
+    reference = defaulted(spec, changed({})["spec"])["roles"]["reference"]
     kubectl(*APPLY["server"], stdin=yaml.safe_dump(definition_of(spec)))
     job = json.dumps(as_before(changed({})))
 
@@ -219,10 +221,7 @@ def as_before(job: Object) -> Object:
 @pytest.fixture
 def earlier(kubectl: Kubectl) -> Iterator[Kubectl]:
     """The earlier definition. It goes with its jobs."""
-    shape: Object = {"limits": {}, "requests": {}}
-    defaults: Object = {"replicas": 1, "threads": 1, "resources": shape, "template": {}, "shards": 1}
-    schema = by_fields(spec_schema(Defaults.ALL))
-    install(kubectl, schema, {**defaults, "gpuResource": "nvidia.com/gpu"})
+    install(kubectl, by_fields(spec_schema(Defaults.ALL)))
     yield kubectl
     kubectl.delete("crd", f"{BEFORE}.{GROUP}")
 
@@ -234,7 +233,7 @@ def test_jobs_that_an_earlier_definition_has_stored_are_applied_on(earlier: Kube
     by_client, by_server = ([named(each, f"{name_of(each)}-{way}") for each in full] for way in APPLY)
     earlier(*APPLY["client"], stdin=as_list(by_client))
     earlier(*APPLY["server"], stdin=as_list(by_server))
-    install(earlier, spec_schema(), {})
+    install(earlier, spec_schema())
     earlier(*APPLY["client"], stdin=as_list(by_client))
     earlier(*APPLY["server"], stdin=as_list(by_server))
     assert_is_what_is_stored(earlier, [*by_client, *by_server], BEFORE)
