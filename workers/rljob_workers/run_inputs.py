@@ -152,7 +152,7 @@ def _code(spec: RLJobSpec) -> Iterator[Input]:
 
 
 def files_of(given: Input) -> dict[str, Path]:
-    """By name below the path: those that are there."""
+    """The files that are there, by name below the path."""
     path = Path(given.path)
     match given.kind:
         case Kind.CODE:

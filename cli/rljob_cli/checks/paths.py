@@ -44,7 +44,7 @@ KINDS = {
     "file": PathKind.FILE,
     "python": PathKind.ANY,
 }
-"""By the names of fields, wherever they stand; those of the hub's names are no paths."""
+"""Fields of paths by their names, wherever they stand; names of the hub are no paths."""
 
 _MADE = ("spec", "checkpoint", "path")
 
@@ -77,7 +77,7 @@ def named_paths(model: ApiModel, place: tuple[str | int, ...] = ()) -> Iterator[
 
 
 def path_findings(job: RLJob, folder: Path, *, is_elsewhere: bool) -> dict[tuple[str | int, ...], Finding]:
-    """By the place of the field. `folder` is where the manifest lies."""
+    """Paths by the place of their field. `folder` is where the manifest lies."""
     found = {}
     for named in named_paths(job):
         wrong = _text_problem(named.text)

@@ -72,7 +72,7 @@ def _longest_prompt(spec: RLJobSpec) -> tuple[int, str]:
 
 
 def _counted(spec: RLJobSpec) -> tuple[int, str] | None:
-    """By the tokenizer; None where it is not here or cannot be used, for which there is a finding."""
+    """Tokens by the tokenizer; None where it is not here or cannot be used, for which there is a finding."""
     folder = spec.model.tokenizer_path or spec.model.path
     if (folder is not None and not Path(folder).is_dir()) or find_spec("transformers") is None:
         return None

@@ -27,7 +27,7 @@ class UserCall:
     """A call of a user's function."""
 
     arguments: tuple[str, ...]
-    """By position."""
+    """Arguments that are given by position."""
     example: str
     """How it may be written."""
     awaited: Awaited = Awaited.NEVER

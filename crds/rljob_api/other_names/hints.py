@@ -70,7 +70,7 @@ def _names() -> Iterator[OtherName]:
 
 @cache
 def _by_name() -> dict[str, list[OtherName]]:
-    """By whole names, then by last parts where no whole name is the same."""
+    """Rows found by whole names, then by last parts where no whole name is the same."""
     whole: dict[str, list[OtherName]] = {}
     last: dict[str, list[OtherName]] = {}
     for name in _names():

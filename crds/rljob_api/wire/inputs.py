@@ -27,7 +27,7 @@ class InputNote(WireModel):
     stamp: str
     """A digest of names, sizes and times: the same one means the same content."""
     files: dict[str, FileContent] | None = None
-    """By name below the path. None: `stamp` may be known already."""
+    """Contents by name below the path. None: `stamp` may be known already."""
     may_change: bool = True
     """Whether the job may go on with another content."""
 

@@ -136,3 +136,24 @@ class Reward(ABC):
 
     def close(self) -> None:  # noqa: B027 - most rewards hold nothing; closing one is still right
         """Ends what the reward runs beside the caller; may be called twice."""
+
+
+class RewardAround(Reward):
+    """A reward that changes how another one is asked, or what it gives; counts and end are the other one's."""
+
+    def __init__(self, reward: Reward) -> None:
+        self._inner = reward
+
+    @property
+    def num_resent(self) -> int:
+        """See `Reward`."""
+        return self._inner.num_resent
+
+    @property
+    def num_unread(self) -> int:
+        """See `Reward`."""
+        return self._inner.num_unread
+
+    def close(self) -> None:
+        """See `Reward`."""
+        self._inner.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rljob_workers.rewards.base import Answer, Outcome, Reward, RewardError, Score
+from rljob_workers.rewards.base import Answer, Outcome, Reward, RewardAround, RewardError, Score
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,33 +52,19 @@ def shorter_is_better(lengths: Sequence[int], rewards: Sequence[float]) -> list[
     return [share if reward > 0 else min(0.0, share) for share, reward in zip(shares, rewards, strict=True)]
 
 
-class LengthShaped(Reward):
+class LengthShaped(RewardAround):
     """Another reward, with what lengths add to it."""
 
     def __init__(self, reward: Reward, overlong: Overlong | None, shorter_weight: float) -> None:
         """`overlong` None, and a weight of 0: nothing of the kind."""
-        self._reward = reward
+        super().__init__(reward)
         self._overlong = overlong
         self._shorter_weight = shorter_weight
 
     def score_groups(self, groups: Sequence[Sequence[Answer]]) -> list[list[Outcome]]:
         """Of each group the scored answers alone are compared."""
-        scored = self._reward.score_groups(groups)
+        scored = self._inner.score_groups(groups)
         return [self._shaped(group, outcomes) for group, outcomes in zip(groups, scored, strict=True)]
-
-    @property
-    def num_resent(self) -> int:
-        """Counts of the other reward."""
-        return self._reward.num_resent
-
-    @property
-    def num_unread(self) -> int:
-        """Counts of the other reward."""
-        return self._reward.num_unread
-
-    def close(self) -> None:
-        """Closes the other reward."""
-        self._reward.close()
 
     def _shaped(self, group: Sequence[Answer], outcomes: Sequence[Outcome]) -> list[Outcome]:
         scored = {place: _as_score(one) for place, one in enumerate(outcomes) if not isinstance(one, RewardError)}

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rljob_workers.rewards.base import Answer, Outcome, Reward, RewardError
+from rljob_workers.rewards.base import Answer, Outcome, RewardAround, RewardError
 from rljob_workers.rewards.scoring import AskedAgain, FailurePolicy, ScoringCounts
 
 if TYPE_CHECKING:
@@ -31,13 +31,14 @@ class Retries:
     sleep: Callable[[float], None] = time.sleep
 
 
-class Retried(Reward):
+class Retried(RewardAround):
     """A reward that is asked again for what it has failed on.
 
     That is an answer where it scores each by itself, else all answers to its prompt: it may compare them.
     """
 
     def __init__(self, reward: CustomReward, retries: Retries) -> None:
+        super().__init__(reward)
         self._reward = reward
         self._retries = retries
         self._lock = threading.Lock()
@@ -57,20 +58,6 @@ class Retried(Reward):
         if num_asked:
             self._report(failures, num_asked, outcomes)
         return outcomes
-
-    @property
-    def num_resent(self) -> int:
-        """Requests that it made again; what is asked again here is counted at once."""
-        return self._reward.num_resent
-
-    @property
-    def num_unread(self) -> int:
-        """Replies to it without a score."""
-        return self._reward.num_unread
-
-    def close(self) -> None:
-        """Closes the reward."""
-        self._reward.close()
 
     def _ask_again(
         self, groups: Sequence[Sequence[Answer]], outcomes: Sequence[list[Outcome]], places: Sequence[int]

@@ -48,7 +48,7 @@ class RowMetricTotals:
     """Metrics of a rollout, added up: of a slice, of a rank, of all ranks."""
 
     sums: dict[str, RowSum] = field(default_factory=dict)
-    """By the name in the report."""
+    """Figures by their name in the report."""
 
     def add_batch(self, batch: Batch) -> None:
         """Adds the rows of a slice. Raises CorruptPack. What is not finite is left out: it would be all of the mean."""

@@ -54,7 +54,7 @@ MISMATCH_GROWTH = 10.0
 
 
 FIRST_STEPS = 10
-"""By which later ones are measured."""
+"""Steps by which later ones are measured."""
 
 
 SHOWN_NAMES = 5
