@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,9 @@ from rljob_api.spec import RLJobSpec
 from rljob_api.wire.checkpoints import CheckpointRecord, Health
 from rljob_api.wire.identity import Incarnation, RankKey, WeightId
 from rljob_api.wire.ranks import StepReport
-from rljob_workers.dcs.coordinator.health import Trouble, after_evaluation, after_step, restored
+from rljob_workers.dcs.coordinator.health import SIGNS as HEALTH_SIGNS
+from rljob_workers.dcs.coordinator.health import Seen, Trouble, after_evaluation, after_step, restored
+from tests.unit.dcs import recorded_steps
 
 ROOT = Path(__file__).parents[3]
 MANIFEST = """
@@ -331,13 +332,12 @@ def test_nothing_is_known_where_nothing_was() -> None:
     assert restored(None, recorded(Health(reported={"NoVariance": 9}), 20), 20) == Health(reported={"NoVariance": 9})
 
 
-RECORDED = json.loads((Path(__file__).parent / "recorded_steps.json").read_text())
-"""Example -> metric -> its values by step, of whole runs."""
+RECORDED = recorded_steps.recorded()
 
 
 @pytest.mark.parametrize("example", RECORDED)
 def test_no_step_of_an_example_shows_anything(example: str) -> None:
-    """Answers are cut off from the first step to the last, and solved tasks have neither variance nor entropy."""
+    """Whole runs, as `recorded_steps` recorded them: solved tasks have neither variance nor entropy."""
     spec = load_manifest(ROOT / "examples" / example).spec
     columns, health = RECORDED[example], Health()
     for step, values in enumerate(zip(*columns.values(), strict=True)):
@@ -346,3 +346,37 @@ def test_no_step_of_an_example_shows_anything(example: str) -> None:
         health = examined.health
         assert examined.troubles == (), step
     assert step + 1 == spec.rollout.num_rollouts
+
+
+class Asked(dict[str, float]):
+    """Metrics of a step, which keep the names that are asked for."""
+
+    def __init__(self, metrics: Mapping[str, float]) -> None:
+        super().__init__(metrics)
+        self.names: set[str] = set()
+
+    def __getitem__(self, name: str) -> float:
+        self.names.add(name)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.names.add(name)
+        return super().get(name, default)
+
+
+def test_every_metric_that_decides_a_sign_is_recorded() -> None:
+    """A metric that the record lacks has its default in all steps, by which its sign could not show."""
+    critic = {"algorithm__advantage": "Gae", "roles__critic": {}}
+    full = Health(first_mismatches=dict.fromkeys(range(10), 1e-4))
+    asked: set[str] = set()
+    for spec in (spec_with(), spec_with(**critic)):
+        for changes in ({}, COLLAPSED, {"response_length/truncated_share": 1.0}):
+            metrics = Asked({**HEALTHY, **changes})
+            for sign in HEALTH_SIGNS:
+                sign.shows(Seen(spec, metrics, full, step=20))
+            asked |= metrics.names
+    assert asked | {"reward/mean"} == set(recorded_steps.COLUMNS)
+    has = {
+        name for columns in RECORDED.values() for name, row in columns.items() if any(one is not None for one in row)
+    }
+    assert set(recorded_steps.COLUMNS) <= has
