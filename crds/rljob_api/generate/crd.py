@@ -192,7 +192,8 @@ def _resource(spec: Schema) -> Schema:
         "required": ["spec"],
         VALIDATIONS: [
             # Not for an object that has a status, which a new one cannot bring along: one that was stored before this
-            # rule may begin with a digit, and must still get its condition, and go.
+            # rule may begin with a digit, and must still get its condition, and go. (The default of a status is not
+            # there yet when a new object is judged.)
             {
                 "rule": f"has(self.status) || self.metadata.name.matches('{JOB_NAME}')",
                 "message": f"metadata.name is not of the right form. {FORM_OF_NAME}",
@@ -252,9 +253,14 @@ def _growth(row: Row) -> dict[str, str]:
 
 
 def _status_schema() -> Schema:
-    """The structural schema of `status`, without defaults: a field that was not written is absent."""
+    """The structural schema of `status`, without defaults: a field that was not written is absent.
+
+    But for a generation that no spec has, so that what reads it (kstatus) takes no job that the operator has not seen
+    for one that is as its spec asks.
+    """
     source = RLJobStatus.model_json_schema()
     schema = _structural(source, source["$defs"], Defaults.NONE)
+    schema["default"] = {"observedGeneration": 0}
     schema["properties"]["conditions"] |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}
     schema["properties"]["roles"] |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
     return schema
