@@ -39,7 +39,7 @@ class ConditionType(StrEnum):
     COORDINATOR_REACHABLE = "CoordinatorReachable"
     """The coordinator answers the operator (a cluster's condition): while False, the job's state is unknown."""
     RECONCILING = "Reconciling"
-    """True while the newest spec is not accepted, for tools that know no Accepted; absent otherwise, and in local runs."""
+    """True while the newest spec is not accepted, for tools that know no Accepted; absent otherwise."""
     READY = "Ready"
     """Unknown where the job was well when it was last observed, and cannot be observed now. On a cluster, absent once
     the job has succeeded or is suspended."""

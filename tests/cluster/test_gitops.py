@@ -1,4 +1,4 @@
-"""How Flux, kpt and Argo CD read a job, and how kustomize renames what it carries: their own programs, and ours beside."""
+"""How Flux, kpt and Argo CD read a job, and how kustomize renames what it carries, by their own programs."""
 
 import json
 import subprocess
@@ -63,7 +63,8 @@ def test_kustomize_renames_what_a_job_carries(kubectl: Kubectl, tmp_path: Path) 
     rewards, keys = made["ConfigMap"]["metadata"]["name"], made["Secret"]["metadata"]["name"]
     spec = made["RLJob"]["spec"]
     pod = spec["roles"]["rollout"]["template"]["spec"]
-    assert rewards.startswith("team-rewards-") and keys.startswith("team-keys-")
+    assert rewards.startswith("team-rewards-")
+    assert keys.startswith("team-keys-")
     assert pod["volumes"][0]["configMap"]["name"] == rewards
     assert pod["volumes"][1]["projected"]["sources"][0]["configMap"]["name"] == rewards
     assert pod["containers"][0]["env"][0]["valueFrom"]["configMapKeyRef"]["name"] == rewards

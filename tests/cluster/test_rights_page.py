@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.cluster.harness.definition import install_definition
 from tests.cluster.harness.kubectl import Kubectl, KubectlFailed
-from tests.cluster.harness.machine import REPOSITORY
+from tests.cluster.harness.machine import REPOSITORY, Cluster
 
 JOB = yaml.safe_load((REPOSITORY / "examples/quickstart.yaml").read_text())
 KEYS = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys"}, "stringData": {"KEY": "secret"}}
@@ -25,7 +26,8 @@ def user_of(kubectl: Kubectl, role: str) -> str:
 
 
 @pytest.fixture
-def applied(kubectl: Kubectl) -> Kubectl:
+def applied(cluster: Cluster, kubectl: Kubectl) -> Kubectl:
+    install_definition(cluster.kubeconfig)
     kubectl.apply(*roles().values())
     return kubectl
 
@@ -59,6 +61,7 @@ def test_a_scaler_changes_replicas_alone(applied: Kubectl) -> None:
     applied.apply(JOB)
     applied(user, "patch", "rlj", "quickstart", "--subresource=scale", "--type=merge", "-p", '{"spec":{"replicas":3}}')
     job = applied.get("rljob", "quickstart")
-    assert job is not None and job["spec"]["roles"]["rollout"]["replicas"] == 3
-    with pytest.raises(KubectlFailed, match=r'cannot patch resource "rljobs"'):
+    assert job is not None
+    assert job["spec"]["roles"]["rollout"]["replicas"] == 3
+    with pytest.raises(KubectlFailed, match=r'cannot get resource "rljobs"'):
         applied(user, "patch", "rlj", "quickstart", "--type=merge", "-p", '{"spec":{"suspend":true}}')

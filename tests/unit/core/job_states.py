@@ -1,6 +1,6 @@
 """Jobs of a cluster in each state that a user meets, and how tools that know no RLJob are to read them.
 
-Their rules are judged here by ours (`test_tool_conditions`) and by the tools' own programs (tests/cluster/test_gitops.py).
+Judged by the rules as `test_tool_conditions` has them, and by the tools' own programs in tests/cluster/test_gitops.py.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,8 @@ class State:
         status = self.make()
         written = {"observedGeneration": 0} if status is None else status.model_dump(mode="json", by_alias=True)
         metadata = {"name": "demo", "namespace": "team", "generation": self.generation}
-        return {"apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "metadata": metadata, "spec": {}, "status": written}
+        job = {"apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "metadata": metadata, "spec": {}}
+        return job | {"status": written}
 
 
 def _starting() -> RLJobStatus:
