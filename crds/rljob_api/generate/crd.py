@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from rljob_api.cluster import API_GROUP, API_VERSION, RLJOB_KIND, RLJOB_PLURAL
-from rljob_api.cluster_rules import cluster_validations
+from rljob_api.cluster_rules import SEEN, cluster_validations
 from rljob_api.generate.cel import unchanged, with_defaults
 from rljob_api.revision import GROWING, REFUSED, WAY_OUT, Row
 from rljob_api.roles import SCALED_ROLE, field_name
@@ -191,11 +191,10 @@ def _resource(spec: Schema) -> Schema:
         "description": "A disaggregated reinforcement-learning post-training job of one language model.",
         "required": ["spec"],
         VALIDATIONS: [
-            # Not for an object that has a status, which a new one cannot bring along: one that was stored before this
-            # rule may begin with a digit, and must still get its condition, and go. (The default of a status is not
-            # there yet when a new object is judged.)
+            # Not for an object that the operator has seen, which a new one cannot claim: one that was stored before
+            # this rule may begin with a digit, and must still get its condition, and go.
             {
-                "rule": f"has(self.status) || self.metadata.name.matches('{JOB_NAME}')",
+                "rule": f"{SEEN} || self.metadata.name.matches('{JOB_NAME}')",
                 "message": f"metadata.name is not of the right form. {FORM_OF_NAME}",
             },
             *cluster_validations(),
