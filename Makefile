@@ -147,6 +147,7 @@ cluster-build: ## Builds the programs of that Kubernetes: minutes at first, then
 cluster-build-long: cluster-build ## Builds what the long tests add to it: a scheduler of gangs, and pretended nodes
 	@tests/cluster/node/gang.sh build
 	@tests/cluster/node/kwok.sh build
+	@tests/cluster/node/gitops.sh build
 
 cluster-down: ## Ends it; nothing is left but the built programs and the images
 	@tests/cluster/node/down.sh

@@ -163,11 +163,15 @@ def cluster_problems(spec: RLJobSpec, *, has_begun: bool, refused: frozenset[str
     return [f"spec.{rule.field}: {rule.text(spec)}" for rule in rules if not rule.holds(spec)]
 
 
+SEEN = "(has(self.status) && has(self.status.phase))"
+"""CEL: the operator has written the status. One that the API server fills in has no phase."""
+
+
 def cluster_validations() -> list[dict[str, str]]:
     """The same as entries of x-kubernetes-validations of the whole resource. One that has a status has begun."""
     return [
         *(_of_resource(rule, "") for rule in ALWAYS),
-        *(_of_resource(rule, "has(self.status) || ") for rule in UNTIL_BEGUN),
+        *(_of_resource(rule, f"{SEEN} || ") for rule in UNTIL_BEGUN),
     ]
 
 
