@@ -196,7 +196,8 @@ SENTENCES = [
         {"algorithm__noVariance": "LeaveOut"},
         {"samples/learnt_share": 0.0, "groups/no_variance": 1.0},
         "steps 0 to 1: the policy has learnt from no sample. algorithm.noVariance: LeaveOut left out 100% of the "
-        "groups, whose rewards were all equal.",
+        "groups, whose rewards were all equal: correct a reward that is the same for every answer, or give prompts of "
+        "which some answers are right.",
         id="groups without variance",
     ),
 ]
@@ -208,6 +209,18 @@ def test_a_sentence_names_what_left_samples_out(
 ) -> None:
     ((_, trouble),) = reported(spec_with(**fields), [metrics] * 2)
     assert trouble.message == sentence
+
+
+def test_rewards_without_variance_may_be_the_functions_fault() -> None:
+    constant = {"groups/no_variance": 1.0, "reward/mean": 0.5, "reward/std": 0.0}
+    ((_, trouble),) = reported(spec_with(), [constant] * 10)
+    assert trouble.message == (
+        "steps 0 to 9: all samples of a prompt have one reward, whichever prompt: every advantage is 0, and rewards "
+        "teach nothing (reward 0.5, entropy 0.5 nats). If that is the best reward there is, let spec.stopWhen end the "
+        "job. If the reward is the same for every answer, correct its function: `rljob reward` shows what it gives. If "
+        "the policy has collapsed, go back to a checkpoint and lower training.optimizer.learningRate; if no answer is "
+        "ever right, begin with easier prompts."
+    )
 
 
 MINE = {"stopWhen": {"metric": "reward/mine", "above": 0.5}, "rollout__reward": {"custom": {"function": "r:one"}}}

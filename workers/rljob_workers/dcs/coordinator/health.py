@@ -261,7 +261,11 @@ def _why_nothing(seen: Seen) -> str:
     causes = [
         (filtered, f"algorithm.sampleFilter left out {filtered:.0%} of them: have it return True for some"),
         (cut_off, f"algorithm.truncated: Mask left out {cut_off:.0%}, which were cut off: raise sampling.maxNewTokens"),
-        (alike, f"algorithm.noVariance: LeaveOut left out {alike:.0%} of the groups, whose rewards were all equal"),
+        (
+            alike,
+            f"algorithm.noVariance: LeaveOut left out {alike:.0%} of the groups, whose rewards were all equal: correct "
+            "a reward that is the same for every answer, or give prompts of which some answers are right",
+        ),
         (invalid, f"{invalid:.0%} have no score: look at the reward"),
         (old, f"{old:.0%} of the tokens are older than rollout.maxStaleness: raise it"),
     ]
@@ -284,7 +288,8 @@ def _no_variance(seen: Seen) -> str:
     return (
         "all samples of a prompt have one reward, whichever prompt: every advantage is 0, and rewards teach nothing "
         f"(reward {seen.metrics.get('reward/mean', 0.0):.4g}{_entropy_as_text(seen)}). If that is the best reward "
-        "there is, let spec.stopWhen end the job. If the policy has collapsed, go back to a checkpoint and lower "
+        "there is, let spec.stopWhen end the job. If the reward is the same for every answer, correct its function: "
+        "`rljob reward` shows what it gives. If the policy has collapsed, go back to a checkpoint and lower "
         "training.optimizer.learningRate; if no answer is ever right, begin with easier prompts."
     )
 
