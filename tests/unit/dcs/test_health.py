@@ -17,6 +17,7 @@ from rljob_api.names import Epoch, Role, WeightVersion
 from rljob_api.spec import RLJobSpec
 from rljob_api.wire.checkpoints import CheckpointRecord, Health
 from rljob_api.wire.identity import Incarnation, RankKey, WeightId
+from rljob_api.wire.observation import EvaluationReport
 from rljob_api.wire.ranks import StepReport
 from rljob_workers.dcs.coordinator.health import Trouble, after_evaluation, after_step, restored
 
@@ -292,14 +293,18 @@ def test_a_metric_of_evaluations_is_missed_after_one_alone() -> None:
     }
     spec = spec_with(evaluation=evaluation, stopWhen={"metric": "eval/a/algebra/mean@1", "above": 0.5})
     assert reported(spec, [{}] * 40) == []
-    found = after_evaluation(spec, Health(), {"eval/a/mean@1": 0.5, "eval/a/geometry/mean@1": 0.5})
+    found = after_evaluation(spec, Health(), evaluated({"eval/a/mean@1": 0.5, "eval/a/geometry/mean@1": 0.5}))
     assert [trouble.message for trouble in found.troubles] == [
         "the evaluation reports no eval/a/algebra/mean@1, which spec.stopWhen.metric names. As long as it does not "
         "come the job ends with its last rollout. Correct the name, or have it reported."
     ]
-    assert after_evaluation(spec, found.health, {"eval/a/mean@1": 0.5}).troubles == ()
-    came = after_evaluation(spec, Health(), {"eval/a/algebra/mean@1": 0.5}).health
-    assert after_evaluation(spec, came, {"eval/a/mean@1": 0.5}).troubles == ()
+    assert after_evaluation(spec, found.health, evaluated({"eval/a/mean@1": 0.5})).troubles == ()
+    came = after_evaluation(spec, Health(), evaluated({"eval/a/algebra/mean@1": 0.5})).health
+    assert after_evaluation(spec, came, evaluated({"eval/a/mean@1": 0.5})).troubles == ()
+
+
+def evaluated(metrics: dict[str, float]) -> EvaluationReport:
+    return EvaluationReport(version=WeightVersion(5), samples=8, metrics=metrics)
 
 
 def recorded(health: Health, version: int) -> CheckpointRecord:
