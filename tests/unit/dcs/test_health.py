@@ -16,6 +16,7 @@ from rljob_api.names import Epoch, Role, WeightVersion
 from rljob_api.spec import RLJobSpec
 from rljob_api.wire.checkpoints import CheckpointRecord, Health
 from rljob_api.wire.identity import Incarnation, RankKey, WeightId
+from rljob_api.wire.observation import EvaluationReport
 from rljob_api.wire.ranks import StepReport
 from rljob_workers.dcs.coordinator.health import SIGNS as HEALTH_SIGNS
 from rljob_workers.dcs.coordinator.health import Seen, Trouble, after_evaluation, after_step, restored
@@ -197,7 +198,8 @@ SENTENCES = [
         {"algorithm__noVariance": "LeaveOut"},
         {"samples/learnt_share": 0.0, "groups/no_variance": 1.0},
         "steps 0 to 1: the policy has learnt from no sample. algorithm.noVariance: LeaveOut left out 100% of the "
-        "groups, whose rewards were all equal.",
+        "groups, whose rewards were all equal: correct a reward that is the same for every answer, or give prompts of "
+        "which some answers are right.",
         id="groups without variance",
     ),
 ]
@@ -209,6 +211,18 @@ def test_a_sentence_names_what_left_samples_out(
 ) -> None:
     ((_, trouble),) = reported(spec_with(**fields), [metrics] * 2)
     assert trouble.message == sentence
+
+
+def test_rewards_without_variance_may_be_the_functions_fault() -> None:
+    constant = {"groups/no_variance": 1.0, "reward/mean": 0.5, "reward/std": 0.0}
+    ((_, trouble),) = reported(spec_with(), [constant] * 10)
+    assert trouble.message == (
+        "steps 0 to 9: all samples of a prompt have one reward, whichever prompt: every advantage is 0, and rewards "
+        "teach nothing (reward 0.5, entropy 0.5 nats). If that is the best reward there is, let spec.stopWhen end the "
+        "job. If the reward is the same for every answer, correct its function: `rljob reward` shows what it gives. If "
+        "the policy has collapsed, go back to a checkpoint and lower training.optimizer.learningRate; if no answer is "
+        "ever right, begin with easier prompts."
+    )
 
 
 MINE = {"stopWhen": {"metric": "reward/mine", "above": 0.5}, "rollout__reward": {"custom": {"function": "r:one"}}}
@@ -280,14 +294,18 @@ def test_a_metric_of_evaluations_is_missed_after_one_alone() -> None:
     }
     spec = spec_with(evaluation=evaluation, stopWhen={"metric": "eval/a/algebra/mean@1", "above": 0.5})
     assert reported(spec, [{}] * 40) == []
-    found = after_evaluation(spec, Health(), {"eval/a/mean@1": 0.5, "eval/a/geometry/mean@1": 0.5})
+    found = after_evaluation(spec, Health(), evaluated({"eval/a/mean@1": 0.5, "eval/a/geometry/mean@1": 0.5}))
     assert [trouble.message for trouble in found.troubles] == [
         "the evaluation reports no eval/a/algebra/mean@1, which spec.stopWhen.metric names. As long as it does not "
         "come the job ends with its last rollout. Correct the name, or have it reported."
     ]
-    assert after_evaluation(spec, found.health, {"eval/a/mean@1": 0.5}).troubles == ()
-    came = after_evaluation(spec, Health(), {"eval/a/algebra/mean@1": 0.5}).health
-    assert after_evaluation(spec, came, {"eval/a/mean@1": 0.5}).troubles == ()
+    assert after_evaluation(spec, found.health, evaluated({"eval/a/mean@1": 0.5})).troubles == ()
+    came = after_evaluation(spec, Health(), evaluated({"eval/a/algebra/mean@1": 0.5})).health
+    assert after_evaluation(spec, came, evaluated({"eval/a/mean@1": 0.5})).troubles == ()
+
+
+def evaluated(metrics: dict[str, float]) -> EvaluationReport:
+    return EvaluationReport(version=WeightVersion(5), samples=8, metrics=metrics)
 
 
 def recorded(health: Health, version: int) -> CheckpointRecord:
