@@ -5,7 +5,8 @@ By kubectl, since what it sends and what it compares is what matters here. One k
 
 import copy
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +27,8 @@ RANDOM = pytest.mark.parametrize(
     "num_random",
     [pytest.param(5, id="5 random jobs"), pytest.param(50, id="50 random jobs", marks=pytest.mark.long)],
 )
+BY_CLIENT, BY_SERVER = ("client", "server"), ("server", "client")
+"""Who applies a new file, and who applies it again."""
 APPLY = {"client": ("apply", "-f", "-"), "server": ("apply", "--server-side", "-f", "-")}
 DIFF = {"client": ("diff", "-f", "-"), "server": ("diff", "--server-side", "-f", "-")}
 EXAMPLES = sorted(
@@ -41,9 +44,9 @@ def definition(cluster: Cluster) -> None:
     install_definition(cluster.kubeconfig)
 
 
-def examples() -> list[Object]:
-    """All of them, under names of their own."""
-    documents = [document_of(read_manifest(path), str(path)) for path in EXAMPLES]
+def examples(paths: Sequence[Path]) -> list[Object]:
+    """Under names of their own."""
+    documents = [document_of(read_manifest(path), str(path)) for path in paths]
     return [named(each, f"example-{number}") for number, each in enumerate(documents)]
 
 
@@ -52,10 +55,10 @@ def named(job: Object, name: str) -> Object:
     return {**job, "metadata": {"name": name, "annotations": {"example.com/file": name}}}
 
 
-def jobs(num_random: int) -> tuple[list[Object], list[Object]]:
+def jobs(paths: Sequence[Path], num_random: int) -> tuple[list[Object], list[Object]]:
     """Examples and random jobs, and the same without what their optional objects have."""
     full, less = random_pairs(num_random)
-    return [*examples(), *full], [*map(emptied, examples()), *less]
+    return [*examples(paths), *full], [*map(emptied, examples(paths)), *less]
 
 
 def random_pairs(num_random: int) -> tuple[list[Object], list[Object]]:
@@ -102,26 +105,39 @@ def assert_no_difference(kubectl: Kubectl, files: list[Object]) -> None:
         assert kubectl(*command, stdin=as_list(files)) == "", way
 
 
-@pytest.mark.parametrize("ways", [("client", "server"), ("server", "client")], ids=" then ".join)
-@RANDOM
+@pytest.mark.parametrize(
+    ("ways", "paths", "num_random"),
+    [
+        pytest.param(BY_CLIENT, EXAMPLES[::2], 5, id="client then server"),
+        pytest.param(BY_SERVER, EXAMPLES[1::2], 5, id="server then client"),
+        pytest.param(BY_CLIENT, EXAMPLES, 50, id="client then server, all", marks=pytest.mark.long),
+        pytest.param(BY_SERVER, EXAMPLES, 50, id="server then client, all", marks=pytest.mark.long),
+    ],
+)
 def test_a_job_is_stored_as_its_file_states_and_applied_again_it_stays_as_it_is(
-    kubectl: Kubectl, ways: tuple[str, str], num_random: int
+    kubectl: Kubectl, ways: tuple[str, str], paths: Sequence[Path], num_random: int
 ) -> None:
     """Also where the next file has {} for an object that had something in it."""
-    full, less = jobs(num_random)
+    full, less = jobs(paths, num_random)
     assert [one for one, other in zip(full, less, strict=True) if one != other]
     for files in (full, less):
         kubectl(*APPLY[ways[0]], stdin=as_list(files))
         before = specs(kubectl)
         assert_is_what_is_stored(kubectl, files)
-        for way in (ways[1], *ways):
+        for way in reversed(ways):
             kubectl(*APPLY[way], stdin=as_list(files))
             assert specs(kubectl) == before
         assert_no_difference(kubectl, files)
 
 
-def test_what_kubectl_prints_of_a_job_can_be_applied_and_then_its_file_again(kubectl: Kubectl) -> None:
-    files = examples()
+@pytest.mark.parametrize(
+    "paths",
+    [pytest.param(EXAMPLES[::4], id="some"), pytest.param(EXAMPLES, id="all", marks=pytest.mark.long)],
+)
+def test_what_kubectl_prints_of_a_job_can_be_applied_and_then_its_file_again(
+    kubectl: Kubectl, paths: Sequence[Path]
+) -> None:
+    files = examples(paths)
     kubectl(*APPLY["client"], stdin=as_list(files))
     before = specs(kubectl)
     for way in APPLY:
