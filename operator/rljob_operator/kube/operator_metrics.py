@@ -147,8 +147,19 @@ class Metrics:
         )
         self.watch_age = Gauge(
             "rljob_operator_watch_age_seconds",
-            "Since the last sign of life of a watch; of several namespaces the longest.",
+            "Since a watch was opened or has reported anything; of several namespaces the longest.",
             ["resource"],
+            registry=registry,
+        )
+        self.watch_open = Gauge(
+            "rljob_operator_watch_open",
+            "1 while the watch of a kind is open in every namespace, else 0.",
+            ["resource"],
+            registry=registry,
+        )
+        self.census_age = Gauge(
+            "rljob_operator_census_age_seconds",
+            "Since RLJobs were counted, which finds what their watch has missed.",
             registry=registry,
         )
         self.watch_restarts = Counter(

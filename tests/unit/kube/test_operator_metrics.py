@@ -6,6 +6,7 @@ EXPECTED = {
     "rljob_build_info": ("component", "version"),
     "rljob_operator_api_request_seconds": ("verb", "resource"),
     "rljob_operator_api_requests": ("verb", "resource", "code"),
+    "rljob_operator_census_age_seconds": (),
     "rljob_operator_coordinator_requests": ("request", "result"),
     "rljob_operator_decisions": ("reason", "scope"),
     "rljob_operator_jobs": ("phase",),
@@ -17,6 +18,7 @@ EXPECTED = {
     "rljob_operator_reconcile_seconds": ("result",),
     "rljob_operator_restart_seconds": ("scope", "stage"),
     "rljob_operator_watch_age_seconds": ("resource",),
+    "rljob_operator_watch_open": ("resource",),
     "rljob_operator_watch_restarts": ("resource", "cause"),
 }
 
