@@ -25,6 +25,7 @@ from kubernetes.aio.client.configuration import Configuration
 
 from rljob_api.cluster import LABEL_JOB
 from rljob_operator.build import Platform
+from rljob_operator.cluster.claimed_turns import ClaimedTurns
 from rljob_operator.cluster.coordinators import JobCoordinators
 from rljob_operator.cluster.health_server import Checks, SideLoop, metrics_pages, probe_pages, serve
 from rljob_operator.cluster.job import OperatorContext
@@ -36,9 +37,11 @@ from rljob_operator.kube.api import Api
 from rljob_operator.kube.cache import Cache
 from rljob_operator.kube.capabilities import owned_kinds, platform_of, rehearse, until_another
 from rljob_operator.kube.errors import LeadershipLost
+from rljob_operator.kube.events import Events
 from rljob_operator.kube.informer import Census, Informer
 from rljob_operator.kube.kinds import CLAIMS, DEPLOYMENTS, PODS, SECRETS, STATEFUL_SETS
 from rljob_operator.kube.lease import Lease
+from rljob_operator.kube.namespace_claims import NamespaceClaims
 from rljob_operator.kube.operator_metrics import Metrics, phase_of
 from rljob_operator.kube.responses import MeteredConnector
 from rljob_operator.kube.views import JobKey
@@ -81,8 +84,11 @@ class OperatorProcess:
         self._checks = Checks()
         self._lease: Lease | None = None
         self._lease_namespace = ""
+        self._release = socket.gethostname()
+        """What all replicas of this release are called, and no other release."""
         if options.lease is not None:
             self._lease_namespace = options.lease.namespace or own_namespace()
+            self._release = f"{self._lease_namespace}/{options.lease.name}"
 
     async def run(self) -> bool:
         """Until a signal (True), the loss of the lease, or another platform (False)."""
@@ -144,17 +150,22 @@ class OperatorProcess:
             metrics=self._metrics,
         )
         world = OperatorContext(api, cache, coordinators, self._metrics, self._options, platform, self._identity)
-        workers: Workers[JobKey] = Workers(Reconciler(world).turn, self._options.concurrency, self._metrics)
+        claims = NamespaceClaims(api, self._release, cache)
+        turns = ClaimedTurns(Reconciler(world), claims, cache, Events(api, self._identity))
+        workers: Workers[JobKey] = Workers(turns.turn, self._options.concurrency, self._metrics)
         namespaces: list[str | None] = [*self._options.namespaces] or [None]
         served = [_ServedNamespace(api, namespace, cache, self._metrics, platform) for namespace in namespaces]
-        self._fill_checks(workers, served, cache)
+        self._fill_checks(workers, served, cache, claims)
         lost: list[asyncio.Future[Any]] = [
             *keeping,
             asyncio.create_task(workers.lease_lost.wait(), name="write without the lease"),
         ]
         other = asyncio.create_task(until_another(api, platform, world.missed), name="platform")
         ends = {*lost, other, asyncio.create_task(stopping.wait(), name="signal")}
-        tasks = {asyncio.create_task(workers.run(), name="workers")}
+        tasks = {
+            asyncio.create_task(workers.run(), name="workers"),
+            asyncio.create_task(claims.run(), name="claims of namespaces"),
+        }
         tasks |= {asyncio.create_task(each.run(), name=f"watches of {each.namespace}") for each in served}
         try:
             await _first_of({*tasks, *ends})
@@ -185,12 +196,17 @@ class OperatorProcess:
             return partial(ProxyTransport, api)
         return partial(ServiceTransport, session, self._may_write)
 
-    def _fill_checks(self, workers: Workers[JobKey], served: Sequence["_ServedNamespace"], cache: Cache) -> None:
+    def _fill_checks(
+        self, workers: Workers[JobKey], served: Sequence["_ServedNamespace"], cache: Cache, claims: NamespaceClaims
+    ) -> None:
         def before_scrape() -> None:
             self._metrics.queue_depth.set(workers.depth())
             self._metrics.jobs.clear()
             for phase, count in Counter(phase_of(raw["status"]) for raw in cache.jobs()).items():
                 self._metrics.jobs.labels(phase).set(count)
+            self._metrics.contended.clear()
+            for namespace in claims.contended():
+                self._metrics.contended.labels(namespace).set(1)
 
         self._metrics.job_series.source = cache.jobs
         self._checks.lag = workers.lag

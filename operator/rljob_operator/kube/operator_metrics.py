@@ -201,6 +201,12 @@ class Metrics:
             # A series that begins with its first restart hides it: Prometheus counts what comes after the first value.
             self.restart_seconds.labels(scope.value, stage)
         self.jobs = Gauge("rljob_operator_jobs", "RLJobs by phase.", ["phase"], registry=registry)
+        self.contended = Gauge(
+            "rljob_operator_namespace_contended",
+            "1 for a namespace whose RLJobs this operator would take care of and another one does.",
+            ["job_namespace"],
+            registry=registry,
+        )
         self.leader = Gauge("rljob_operator_leader", "1 while this replica leads.", registry=registry)
         self.build_info = Gauge(
             "rljob_build_info", "1; labels say what runs.", ["component", "version"], registry=registry

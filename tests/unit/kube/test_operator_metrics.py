@@ -11,6 +11,7 @@ EXPECTED = {
     "rljob_operator_decisions": ("reason", "scope"),
     "rljob_operator_jobs": ("phase",),
     "rljob_operator_leader": (),
+    "rljob_operator_namespace_contended": ("job_namespace",),
     "rljob_operator_queue_depth": (),
     "rljob_operator_queue_lag_seconds": (),
     "rljob_operator_queue_wait_seconds": ("urgency",),
