@@ -1,4 +1,4 @@
-"""Turns by claim: a job has one where its namespace is this release's; elsewhere it is left alone, and an Event says so once."""
+"""Turns by claim: a job has one where its namespace is this release's; elsewhere an Event says why not."""
 
 import asyncio
 from typing import Any, cast
