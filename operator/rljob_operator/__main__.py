@@ -74,7 +74,7 @@ def _configure_logging(form: str, level: str) -> None:
     plain = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     handler.setFormatter(_JsonLines() if form == "json" else plain)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    logging.getLogger("kopf").setLevel(logging.ERROR)  # its warnings are of what it does not do, as signals in a thread
+    logging.getLogger("kopf").setLevel(logging.CRITICAL)  # what ends it is logged once, as the cause of a closed watch
 
 
 if __name__ == "__main__":

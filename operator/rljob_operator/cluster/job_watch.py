@@ -35,11 +35,11 @@ SERVER_SECONDS = 60
 
 
 OPEN_SECONDS = 30.0
-"""A watch that is closed for longer, while kopf runs, is begun with a new kopf."""
+"""A kopf that has had no answer for longer, neither to a list nor to a watch, is ended, and another one begun."""
 
 
 STUCK_SECONDS = SILENCE_SECONDS + OPEN_SECONDS
-"""kopf gives up a silent stream after the first; without any answer for longer it is begun anew, too."""
+"""The same while its watch is open: kopf gives up a silent stream after the first of these."""
 
 
 RETRY_SECONDS = (0.2, 5.0)
@@ -93,6 +93,7 @@ class JobWatch:
         except (ApiRefused, ApiUnreachable) as error:
             self.state.broke(error)
             return type(error).__name__
+        self.state.answered()
         session = _Session(self.state, asyncio.get_running_loop(), self._take, self._listed, self._count)
         async with SideLoop() as side:
             running = side.begin(session.run(self._namespace))
@@ -102,14 +103,11 @@ class JobWatch:
         return session.refused_by or "kopf"
 
     async def _end_of(self, running: asyncio.Future[None]) -> str:
-        """Returns when kopf has ended, or when its watch stays closed or silent; why."""
-        began = self.state.clock()
+        """Returns when kopf has ended, or has no answers; why."""
         while not running.done():
             await asyncio.wait({running}, timeout=LOOK_SECONDS)
-            if min(self.state.closed_for(), self.state.clock() - began) > OPEN_SECONDS:
-                return self.state.problem or f"kopf has not opened it for {OPEN_SECONDS:g} s"
-            if self.state.silence() > STUCK_SECONDS:
-                return f"the API server has not answered for {STUCK_SECONDS:g} s"
+            if self.state.silence() > (STUCK_SECONDS if self.state.is_open else OPEN_SECONDS):
+                return self.state.problem or f"kopf has had no answer for {self.state.silence():.0f} s"
         error = None if running.cancelled() else running.exception()
         return self.state.problem or f"kopf has ended: {error!r}"
 
