@@ -11,6 +11,9 @@ from pydantic import Field, model_validator
 from rljob_api.base import ApiModel
 from rljob_api.quantity import Quantity
 
+CLAIM_NAME = "jobs.rljob.dev"
+"""The Lease by which a release of the operator claims a namespace, in that namespace (`kube.namespace_claims`)."""
+
 
 class OptionsRefused(ValueError):
     """The API server does not take what the operator would make of its options: a sentence for each problem."""

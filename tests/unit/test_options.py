@@ -71,6 +71,10 @@ def refused(tmp_path: Path, text: str) -> str:
             "lease.name: 'Lease' cannot be a name of an object. Give lower-case letters, digits, '-' and '.'.",
         ),
         (
+            {"lease": {"name": "jobs.rljob.dev"}},
+            "lease.name: jobs.rljob.dev is the Lease by which namespaces are claimed. Give another name.",
+        ),
+        (
             {"lease": {"durationSeconds": 5.0}},
             "lease: durationSeconds 5, renewSeconds 20 and retrySeconds 2 must fall in this order, else two replicas"
             " could lead at once. Set for example 30, 20 and 2.",

@@ -70,7 +70,7 @@ class Reconciler:
         """Brings one job on; answers when the next turn is due unasked."""
         raw = self._world.cache.job(key)
         if raw is None or "deletionTimestamp" in raw["metadata"] or not is_ours(raw):
-            await self._forget(key)
+            await self.forget(key)
             return None
         memory = await self._memory(key, raw["metadata"]["uid"])
         status = memory.accepted.status(raw)
@@ -88,11 +88,11 @@ class Reconciler:
         """What is known of the job; of an earlier one of its name, nothing."""
         known = self._memories.get(key)
         if known is None or known.uid != uid:
-            await self._forget(key)
+            await self.forget(key)
             known = self._memories[key] = JobMemory.of_new(key, uid, self._world, self._events)
         return known
 
-    async def _forget(self, key: JobKey) -> None:
+    async def forget(self, key: JobKey) -> None:
         """The job is gone, or another operator takes care of it."""
         self._memories.pop(key, None)
         await self._world.coordinators.close(key)

@@ -36,6 +36,8 @@ class Reason(StrEnum):
     """The job's Secret was deleted, and has been made again with the same content."""
     DURABILITY = "Durability"
     """What the loss of a node or a pod will cost the job."""
+    OTHER_OPERATOR = "OtherOperator"
+    """Another release of the operator takes care of the job's namespace: this one leaves the job alone."""
     OVERRIDDEN = "PodTemplateOverridden"
     """The job differs from the pod template of the operator's options, and the job takes precedence."""
     EPOCH_OPENED = "EpochOpened"

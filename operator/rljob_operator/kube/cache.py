@@ -111,6 +111,16 @@ class Cache:
         """Every RLJob: its uid by its key."""
         return {key: raw["metadata"]["uid"] for key, raw in self._jobs.items()}
 
+    def namespaces(self) -> set[str]:
+        """Those that have RLJobs."""
+        return {key.namespace for key in self._jobs}
+
+    def wake(self, namespace: str) -> None:
+        """Another release has left its jobs to this one, or the other way round: each gets a turn."""
+        for key in self._jobs:
+            if key.namespace == namespace:
+                self._changed(key, Urgency.ALARM)
+
     def replace(self, kind: str, namespace: str | None, objects: Sequence[Json]) -> None:
         """These are all objects of jobs of this kind that there are (in this namespace)."""
         for raw in objects:
