@@ -15,13 +15,15 @@ from typing import Any
 import pytest
 import yaml
 
+from rljob_operator.build.named_objects import POD_PLACES
 from tests.cluster.chart.helm import CHART, Object, objects, refusal, render
 from tests.cluster.harness.definition import install_definition
 from tests.cluster.harness.kubectl import Kubectl
 from tests.cluster.harness.machine import Cluster, workload_options
 from tests.cluster.harness.operator import OperatorProcess
 from tests.cluster.harness.rljob import make_job
-from tests.unit.build.attacks import ADMINISTRATORS, ATTACKS, OWN, administrators_part
+from tests.unit.build.attacks import ATTACKS, OWN, WORKLOADS, administrators_part
+from tests.unit.build.reaching_attacks import REACHING
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -255,6 +257,17 @@ PEACEFUL = with_pod(
 """What a tenant may want beside the administrator's sidecar."""
 
 TAKEN = [
+    param(
+        make_job(infrastructure={"template": {"spec": {"containers": [{"name": "tracker", "env": []}]}}}),
+        id="the tracker's own container",
+    ),
+    param(with_metadata("labels", "app"), id="an ordinary label"),
+    param(with_pod({"terminationGracePeriodSeconds": 3600}), id="the longest grace period"),
+    param(with_pod({"affinity": None, "volumes": [{"name": "tmp", "emptyDir": {}, "secret": None}]}), id="null"),
+    param(
+        with_pod({"topologySpreadConstraints": [{"whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {}}]}),
+        id="a preference to spread",
+    ),
     param(with_added(securityContext=GIVEN_UP), id="a sidecar that gives up what it could become"),
     param(with_added("initContainers", securityContext=GIVEN_UP), id="such an init container"),
     param(with_pod({"containers": [{"name": "mesh", "$patch": "delete"}]}), id="a container taken away"),
@@ -317,7 +330,7 @@ def test_a_tenant_gains_nothing_from_what_the_administrator_brought(
 ) -> None:
     install_definition(cluster.kubeconfig)
     values = tmp_path / "values.yaml"
-    values.write_text(yaml.safe_dump({"workloads": {"podTemplate": ADMINISTRATORS}}))
+    values.write_text(yaml.safe_dump({"workloads": WORKLOADS}))
     kubectl.apply(*TENANT)
     tenant = f"--as=system:serviceaccount:{kubectl.namespace}:tenant"
 
@@ -327,23 +340,26 @@ def test_a_tenant_gains_nothing_from_what_the_administrator_brought(
     kubectl.wait("the tenant's rights to be in force", lambda: may("create", "rljobs"))
     assert not may("create", "pods")
     assert not may("get", "secrets")
-    jobs = {f"attack-{number}": make_job(**attack.spec) for number, attack in enumerate(ATTACKS)}
-    workloads = {**workload_options(), "podTemplate": ADMINISTRATORS}
+    attacks = [*ATTACKS, *REACHING]
+    jobs = {f"attack-{number}": make_job(**attack.spec) for number, attack in enumerate(attacks)}
+    workloads = {**workload_options(), **WORKLOADS}
 
     with (
         in_force(kubectl, "--values", str(values)),
         OperatorProcess(cluster, kubectl.namespace, tmp_path / "operator", workloads=workloads),
     ):
-        at_apply = refusals(kubectl, {**jobs, "peaceful-0": PEACEFUL}, tenant)
+        at_apply = refusals(kubectl, {**jobs, "peaceful-0": PEACEFUL, "site-0": PEACEFUL}, tenant)
+        assert "metadata.name: the ConfigMap that a job of this name makes is one that" in at_apply.pop("site-0")
         assert "peaceful-0" not in at_apply, at_apply["peaceful-0"]
-        by_error = [
-            message for message in at_apply.values() if "template: " not in message or "resulted in error" in message
-        ]
+        by_error = [message for message in at_apply.values() if not has_sentence(message)]
         assert by_error == [], "a rule refuses it, and not an expression that cannot be evaluated"
         taken = [name for name in (*jobs, "peaceful-0") if name not in at_apply]
         accepted = kubectl.wait("the operator to judge all jobs", lambda: judged_by_operator(kubectl, taken))
-        gained = [ATTACKS[int(name.split("-")[1])].name for name in taken if accepted[name] == "True" and name in jobs]
+        names = {f"attack-{number}": attack.name for number, attack in enumerate(attacks)}
+        gained = [names[name] for name in taken if accepted[name] == "True" and name in jobs]
         assert gained == [], "neither policy nor operator refuses it"
+        by_policy = {names[name] for name in at_apply}
+        assert [attack.name for attack in REACHING if attack.name not in by_policy] == [], "the policy sees it, too"
         # Its status is written before its objects are.
         kubectl.wait("its last Deployment", lambda: kubectl.get("deployment", "peaceful-0-advantages"))
         owners = kubectl.all("deployments,statefulsets")
@@ -358,6 +374,10 @@ def test_a_tenant_gains_nothing_from_what_the_administrator_brought(
         assert 0 < len(at_build) < len(at_apply), "both of them are tried"
 
 
+def has_sentence(message: str) -> bool:
+    return "roles.*.template and infrastructure.template: " in message and "resulted in error" not in message
+
+
 def judged_by_operator(kubectl: Kubectl, names: list[str]) -> dict[str, str] | None:
     """Accepted of each job, once all have it."""
     found = {
@@ -367,6 +387,104 @@ def judged_by_operator(kubectl: Kubectl, names: list[str]) -> dict[str, str] | N
         if condition["type"] == "Accepted"
     }
     return found if found.keys() >= set(names) else None
+
+
+def container_of_everything(name: str) -> Object:
+    """Has each field of a container that the policy reads."""
+    return {
+        "name": name,
+        "image": "i",
+        "env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
+        "envFrom": [{"configMapRef": {"name": "c"}}],
+        "ports": [{"containerPort": 1, "hostPort": 0}],
+        "volumeMounts": [{"name": "tmp", "mountPath": "/x", "mountPropagation": "None"}],
+        "volumeDevices": [{"name": "d", "devicePath": "/d"}],
+        "terminationMessagePath": "/y",
+        "livenessProbe": {"httpGet": {"host": "", "port": 1}, "terminationGracePeriodSeconds": 5},
+        "lifecycle": {"preStop": {"sleep": {"seconds": 1}}, "postStart": {"httpGet": {"port": 1}}},
+        "securityContext": {**GIVEN_UP, "runAsUser": 1, "seccompProfile": {"type": "RuntimeDefault"}},
+    }
+
+
+def template_of_everything(job: str) -> Object:
+    own = {"topologyKey": "zone", "labelSelector": {"matchLabels": {"rljob.dev/job": job}}}
+    rule = "requiredDuringSchedulingIgnoredDuringExecution"
+    return {
+        "metadata": {"labels": {"a": "b"}, "annotations": {"a": "b"}},
+        "spec": {
+            "containers": [container_of_everything("worker")],
+            "initContainers": [container_of_everything("mine")],
+            "volumes": [
+                {"name": "s", "secret": {"secretName": "x"}},
+                {"name": "p", "projected": {"sources": [{"secret": {"name": "x"}}]}},
+                {"name": "c", "csi": {"driver": "shares.example.org", "nodePublishSecretRef": {"name": "x"}}},
+                {"name": "e", "ephemeral": {"volumeClaimTemplate": {"spec": {"dataSource": {"name": "x"}}}}},
+            ],
+            "affinity": {"podAntiAffinity": {rule: [{**own, "namespaces": []}]}},
+            "topologySpreadConstraints": [{**own, "whenUnsatisfiable": "DoNotSchedule"}],
+            "imagePullSecrets": [{"name": "a"}],
+            "resourceClaims": [{"name": "x", "resourceClaimName": "y"}],
+            "securityContext": {"runAsUser": 1, "supplementalGroups": [3]},
+            "serviceAccountName": "trainer",
+            "terminationGracePeriodSeconds": 5,
+        },
+    }
+
+
+def broken(value: Any, wrong: Any) -> Iterator[Any]:
+    """`value`, each time with another part of it replaced by `wrong`."""
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in entries:
+        for each in (wrong, *broken(inner, wrong)):
+            copy = dict(value) if isinstance(value, dict) else list(value)
+            copy[key] = each
+            yield copy
+
+
+@pytest.mark.parametrize("wrong", [None, "text", [None]], ids=["null", "a text", "a list of null"])
+def test_what_no_pod_template_has_there_gets_a_sentence(judged: Kubectl, wrong: Any) -> None:
+    jobs = {}
+    for number, _ in enumerate(broken(template_of_everything(""), wrong)):
+        templates = list(broken(template_of_everything(f"broken-{number}"), wrong))
+        jobs[f"broken-{number}"] = make_job(roles={"rollout": {"template": templates[number]}})
+    jobs["whole-0"] = make_job(roles={"rollout": {"template": template_of_everything("whole-0")}})
+    said = refusals(judged, jobs, "--dry-run=server")
+    assert "whole-0" not in said, said["whole-0"]
+    assert len(said) > 20, "the table has what the policy refuses"
+    assert [message for message in said.values() if not has_sentence(message)] == []
+
+
+NO_OBJECTS = re.compile(
+    r"(resourceFieldRef\.containerName|targetContainerName|resizePolicy\.\[\]\.resourceName|windowsOptions\.runAsUserName"
+    r"|metadata\.generateName|ownerReferences\.\[\]\.name|(azureDisk|azureFile|flocker|gcePersistentDisk|iscsi|scaleIO"
+    r"|storageos|vsphereVolume)\.\w+Name|fileKeyRef\.volumeName)$"
+)
+"""Names of containers, users of Windows, volumes of the pod and outside, and metadata that no template has."""
+
+
+def test_every_field_of_a_pod_template_that_names_an_object_is_in_the_table(module_kubectl: Kubectl) -> None:
+    schemas = json.loads(module_kubectl("get", "--raw", "/openapi/v3/api/v1"))["components"]["schemas"]
+    known = {".".join(place.path) for place in POD_PLACES}
+    found = {
+        path
+        for kind, path in fields_of(schemas, "io.k8s.api.core.v1.PodTemplateSpec")
+        if re.search(r"(Name|Class|endpoints|driver|[aA]ccount)$", path)
+        or (path.endswith(".name") and re.search(r"Secret|ConfigMap|Reference|TrustBundle", kind))
+    }
+    assert {path for path in found - known if not NO_OBJECTS.search(path)} == set()
+    assert len(found & known) > 40
+
+
+def fields_of(schemas: Mapping[str, Any], kind: str, path: str = "") -> Iterator[tuple[str, str]]:
+    """The kind and path of each field below a kind that is no object."""
+    for name, node in schemas[kind].get("properties", {}).items():
+        where = f"{path}.{name}" if path else name
+        inner, where = (node["items"], f"{where}.[]") if node.get("type") == "array" else (node, where)
+        refers = [each["$ref"] for each in (inner, *inner.get("allOf", [])) if "$ref" in each]
+        if refers:
+            yield from fields_of(schemas, refers[0].rpartition("/")[2], where)
+        else:
+            yield kind, where
 
 
 def test_a_job_that_was_there_before_can_be_let_go_and_not_be_given_more(judged: Kubectl) -> None:

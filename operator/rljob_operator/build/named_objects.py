@@ -43,6 +43,7 @@ class Kind(StrEnum):
     CSI_DRIVER = "CSIDriver"
     TRUST_BUNDLE = "ClusterTrustBundle"
     SIGNER = "signer"
+    ACCOUNT_OF_WINDOWS = "GMSACredentialSpec"
     NODE = "Node"
     ENDPOINTS = "Endpoints"
     WORKLOAD = "Workload"
@@ -85,8 +86,10 @@ def _place(path: str, kind: Kind, access: Access = Access.OPEN) -> Place:
 
 _CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
 
-_WITH_SECRET_REF = ("cephfs", "flexVolume", "iscsi", "rbd", "scaleIO", "storageos")
+_WITH_SECRET_REF = ("cephfs", "cinder", "flexVolume", "iscsi", "rbd", "scaleIO", "storageos")
 """Kinds of volumes of Kubernetes' own that log in by a Secret."""
+
+_NEVER = Access.REFUSED
 
 _CLAIM_OF_POD = "spec.volumes[].ephemeral.volumeClaimTemplate.spec"
 
@@ -119,8 +122,8 @@ POD_PLACES = (
     # A claim that begins as a copy of another one, or of a snapshot of that name.
     _place(f"{_CLAIM_OF_POD}.dataSource.name", Kind.CLAIM),
     _place(f"{_CLAIM_OF_POD}.dataSourceRef.name", Kind.CLAIM),
-    _place(f"{_CLAIM_OF_POD}.volumeName", Kind.VOLUME, Access.REFUSED),
-    _place(f"{_CLAIM_OF_POD}.selector", Kind.VOLUME, Access.REFUSED),
+    _place(f"{_CLAIM_OF_POD}.volumeName", Kind.VOLUME, _NEVER),
+    _place(f"{_CLAIM_OF_POD}.selector", Kind.VOLUME, _NEVER),
     _place(f"{_CLAIM_OF_POD}.storageClassName", Kind.STORAGE_CLASS, Access.CLUSTER),
     _place(f"{_CLAIM_OF_POD}.volumeAttributesClassName", Kind.ATTRIBUTES_CLASS, Access.CLUSTER),
     _place("spec.resourceClaims[].resourceClaimName", Kind.RESOURCE_CLAIM),
@@ -129,10 +132,16 @@ POD_PLACES = (
     _place("spec.serviceAccount", Kind.SERVICE_ACCOUNT, Access.LISTED),
     _place("spec.priorityClassName", Kind.PRIORITY_CLASS, Access.LISTED),
     _place("spec.volumes[].csi.driver", Kind.CSI_DRIVER, Access.LISTED),
-    _place("spec.volumes[].glusterfs.endpoints", Kind.ENDPOINTS, Access.REFUSED),
-    _place("spec.nodeName", Kind.NODE, Access.REFUSED),
-    _place("spec.workloadRef", Kind.WORKLOAD, Access.REFUSED),
-    _place("spec.schedulingGroup", Kind.POD_GROUP, Access.REFUSED),
+    _place("spec.volumes[].flexVolume.driver", Kind.CSI_DRIVER, _NEVER),
+    _place("spec.volumes[].glusterfs.endpoints", Kind.ENDPOINTS, _NEVER),
+    _place("spec.securityContext.windowsOptions.gmsaCredentialSpecName", Kind.ACCOUNT_OF_WINDOWS, _NEVER),
+    *(
+        _place(f"spec.{each}[].securityContext.windowsOptions.gmsaCredentialSpecName", Kind.ACCOUNT_OF_WINDOWS, _NEVER)
+        for each in _CONTAINERS
+    ),
+    _place("spec.nodeName", Kind.NODE, _NEVER),
+    _place("spec.workloadRef", Kind.WORKLOAD, _NEVER),
+    _place("spec.schedulingGroup", Kind.POD_GROUP, _NEVER),
     Place(("metadata", "labels", cluster.LABEL_POD_GROUP), Kind.POD_GROUP, Access.BY_KEY),
     Place(("metadata", "annotations", "scheduling.k8s.io/group-name"), Kind.POD_GROUP, Access.BY_KEY),
     _place("spec.runtimeClassName", Kind.RUNTIME_CLASS, Access.CLUSTER),
@@ -140,7 +149,7 @@ POD_PLACES = (
     _place("spec.subdomain", Kind.SERVICE, Access.CLUSTER),
     _place("spec.volumes[].projected.sources[].clusterTrustBundle.name", Kind.TRUST_BUNDLE, Access.CLUSTER),
     _place("spec.volumes[].projected.sources[].clusterTrustBundle.signerName", Kind.TRUST_BUNDLE, Access.CLUSTER),
-    _place("spec.volumes[].projected.sources[].podCertificate.signerName", Kind.SIGNER, Access.REFUSED),
+    _place("spec.volumes[].projected.sources[].podCertificate.signerName", Kind.SIGNER, _NEVER),
 )
 """Fields of a pod template."""
 

@@ -74,7 +74,7 @@ WORKLOADS: Json = {
     "pullSecrets": ["site-pull"],
     "reservedObjects": {
         "secrets": ["site-tls", "*-of-site"],
-        "configMaps": ["site-config"],
+        "configMaps": ["site-config", "site-0-job"],
         "persistentVolumeClaims": ["site-data"],
         "serviceAccounts": ["site-admin"],
         "resourceClaims": ["site-card"],

@@ -117,6 +117,7 @@ OBJECTS: dict[str, Json] = {
     ),
     "the sidecar's Secret by an Azure share": _volume(azureFile={"secretName": "mesh-token", "shareName": "s"}),
     "the sidecar's Secret by CephFS": _volume(cephfs={"monitors": ["m"], **_LOGS_IN}),
+    "the sidecar's Secret by Cinder": _volume(cinder={"volumeID": "v", **_LOGS_IN}),
     "the sidecar's Secret by RBD": _volume(rbd={"monitors": ["m"], "image": "i", **_LOGS_IN}),
     "the sidecar's Secret by iSCSI": _volume(iscsi={"targetPortal": "t", "iqn": "i", "lun": 0, **_LOGS_IN}),
     "the sidecar's Secret by a flexible volume": _volume(flexVolume={"driver": "a/b", **_LOGS_IN}),
@@ -217,6 +218,7 @@ REACHES: dict[str, Json] = {
 }
 
 BY_POLICY: dict[str, Json] = {
+    "an account of Windows": _worker(securityContext={"windowsOptions": {"gmsaCredentialSpecName": "theirs"}}),
     "a volume of others by its name": _claim_of_pod(volumeName="pv-of-others"),
     "a volume of others by its labels": _claim_of_pod(selector={"matchLabels": {"team": "b"}}),
     "another sidecar of Kuma": _annotation("kuma.io/sidecar-injection"),
