@@ -11,7 +11,7 @@ from pathlib import Path
 from rljob_operator.build.named_objects import OWN_NAMES, POD_PLACES, SPEC_PLACES, Place
 from rljob_operator.build.parts import INFRASTRUCTURE_CONTAINERS, ROLE_CONTAINERS
 
-_HEAD = "# Written by `make policy-table` from operator/rljob_operator/build/named_objects.py and parts.py.\n"
+_HEAD = "# Written by `make policy-table` from operator/rljob_operator/build/named_objects.py and build/parts.py.\n"
 
 
 def policy_table() -> str:

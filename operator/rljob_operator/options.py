@@ -123,7 +123,7 @@ class WorkloadOptions(ApiModel):
     """A patch of every pod's template, before the job's own: tolerations, mounts, a runtime class, a sidecar.
     Containers, volumes, mounts and rights that it brings no job changes (`build.template_protection`)."""
     reserved_objects: ReservedObjects = ReservedObjects()
-    """Objects that no job may name (`build.named_objects`)."""
+    """Objects that no job may name (`build.foreign_objects`)."""
     reach: ReachOptions = ReachOptions()
     """How far templates of jobs reach beyond their job (`build.reach`)."""
     termination_grace_seconds: int = Field(default=60, ge=1, le=86400)

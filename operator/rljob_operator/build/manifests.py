@@ -9,8 +9,8 @@ from rljob_api.cluster_rules import cluster_problems
 from rljob_api.spec import RLJob
 from rljob_api.status import RLJobStatus
 from rljob_operator.build.deployments import coordinator, role_deployment
+from rljob_operator.build.foreign_objects import foreign_objects
 from rljob_operator.build.mounted_objects import Found, claim, config
-from rljob_operator.build.named_objects import foreign_objects
 from rljob_operator.build.network import network_policies, services
 from rljob_operator.build.parts import Manifest, Owner, Platform, Site, manifest, tracker_part, trackers
 from rljob_operator.build.reach import reach_problems

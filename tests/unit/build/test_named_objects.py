@@ -10,6 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from rljob_api.spec import RLJobSpec
+from rljob_operator.build.foreign_objects import administrators, foreign_objects
 from rljob_operator.build.named_objects import (
     EACH,
     OWN_NAMES,
@@ -18,8 +19,6 @@ from rljob_operator.build.named_objects import (
     Access,
     Kind,
     Place,
-    administrators,
-    foreign_objects,
 )
 from rljob_operator.options import WorkloadOptions
 from tests.unit.build.attacks import WORKLOADS
@@ -138,6 +137,10 @@ def test_variables_that_a_job_repeats_stay_the_administrators_and_are_taken() ->
 
     assert taken("worker")
     assert not taken("mine")
+    nothing = {"podTemplate": {"spec": {"containers": [{"name": "worker", "envFrom": None}]}}}
+    template = {"spec": {"containers": [{"name": "worker", "envFrom": [his]}]}}
+    job = changed(quickstart(), roles={"rollout": {"template": template}})
+    assert foreign_objects(job, WorkloadOptions.model_validate(nothing)) == []
     assert not taken("worker", "initContainers")
 
 
