@@ -103,10 +103,14 @@ def _templates(job: RLJob) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _made(admin: Administrators, own: set[tuple[Kind, str]]) -> Iterator[str]:
     for kind, name in sorted(own):
-        if (kind, name) in admin.named:
+        option = admin.named.get((kind, name))
+        # Not by a pattern: it is there for what others name, and what a job makes is the job's.
+        if option is None and kind in _RESERVED and name in getattr(admin.reserved, _RESERVED[kind]):
+            option = "workloads.reservedObjects"
+        if option is not None:
             yield (
                 f"metadata.name: the {kind} {name}, which a job of this name makes, is one that the operator's"
-                f" {admin.named[kind, name]} names. Give the job another name."
+                f" {option} names. Give the job another name."
             )
 
 

@@ -218,7 +218,9 @@ REACHES: dict[str, Json] = {
 }
 
 BY_POLICY: dict[str, Json] = {
-    "an account of Windows": _worker(securityContext={"windowsOptions": {"gmsaCredentialSpecName": "theirs"}}),
+    "an account of Windows": _mine(
+        securityContext={**_DROPPED, "windowsOptions": {"gmsaCredentialSpecName": "theirs"}}
+    ),
     "a volume of others by its name": _claim_of_pod(volumeName="pv-of-others"),
     "a volume of others by its labels": _claim_of_pod(selector={"matchLabels": {"team": "b"}}),
     "another sidecar of Kuma": _annotation("kuma.io/sidecar-injection"),

@@ -196,6 +196,15 @@ def test_a_job_whose_own_object_would_be_the_administrators_needs_another_name(k
     assert sentence.endswith("is one that the operator's workloads.podTemplate names. Give the job another name.")
 
 
+@pytest.mark.parametrize(("pattern", "is_his"), [("quickstart-secret", True), ("*-secret", False)])
+def test_a_reserved_name_is_no_jobs_and_a_pattern_leaves_each_job_its_own(pattern: str, is_his: bool) -> None:
+    options = WorkloadOptions.model_validate({"reservedObjects": {"secrets": [pattern]}})
+    found = foreign_objects(quickstart(), options)
+    assert [sentence.partition(",")[0] for sentence in found] == (
+        ["metadata.name: the Secret quickstart-secret"] if is_his else []
+    )
+
+
 def test_the_names_of_own_objects_are_those_that_are_built() -> None:
     made = build(quickstart())
     names = {(kind, f"{before}quickstart{after}") for kind, before, after in OWN_NAMES}
