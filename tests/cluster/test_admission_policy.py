@@ -347,7 +347,7 @@ def test_a_tenant_gains_nothing_from_what_the_administrator_brought(
         in_force(kubectl, "--values", str(values)),
         OperatorProcess(cluster, kubectl.namespace, tmp_path / "operator", workloads=workloads),
     ):
-        at_apply = refusals(kubectl, {**jobs, "peaceful-0": PEACEFUL, "site-0": PEACEFUL}, tenant)
+        at_apply = dict(refusals(kubectl, {**jobs, "peaceful-0": PEACEFUL, "site-0": PEACEFUL}, tenant))
         assert "metadata.name: the ConfigMap that a job of this name makes is one that" in at_apply.pop("site-0")
         assert "peaceful-0" not in at_apply, at_apply["peaceful-0"]
         by_error = [message for message in at_apply.values() if not has_sentence(message)]
