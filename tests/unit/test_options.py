@@ -65,6 +65,16 @@ def refused(tmp_path: Path, text: str) -> str:
             "workloads.monitorLabels: 'a/b/c' cannot be a label's key."
             " Give letters, digits, '-', '_' and '.', after a domain and / if any.",
         ),
+        (
+            {"workloads": {"reach": {"refusedLabels": [""]}}},
+            "workloads.reach.refusedLabels[0]: '' is refused. String should match pattern"
+            " '^[*]?[-A-Za-z0-9_./]{1,317}$'.",
+        ),
+        (
+            {"workloads": {"reservedObjects": {"secrets": ["a*"]}}},
+            "workloads.reservedObjects.secrets[0]: 'a*' is refused. String should match pattern"
+            " '^[*]?[-a-z0-9.]{1,253}$'.",
+        ),
         ({"namespaces": ["team", "team"]}, "namespaces: team is there 2 times. Name it once."),
         (
             {"lease": {"name": "Lease"}},

@@ -9,9 +9,11 @@ from rljob_api.cluster_rules import cluster_problems
 from rljob_api.spec import RLJob
 from rljob_api.status import RLJobStatus
 from rljob_operator.build.deployments import coordinator, role_deployment
+from rljob_operator.build.foreign_objects import foreign_objects
 from rljob_operator.build.mounted_objects import Found, claim, config
 from rljob_operator.build.network import network_policies, services
 from rljob_operator.build.parts import Manifest, Owner, Platform, Site, manifest, tracker_part, trackers
+from rljob_operator.build.reach import reach_problems
 from rljob_operator.build.redis import control, storage
 from rljob_operator.build.scheduling import MISSING_API, makes_claim, pod_group
 from rljob_operator.build.template_protection import ProtectedFieldChanged
@@ -63,7 +65,7 @@ def manifests(
     for what this one cannot.
     """
     broken = cluster_problems(job.spec, has_begun=status.restart.epoch > 0)
-    if problems := [*template_problems(job), *broken]:
+    if problems := [*(template_problems(job) or _beyond(job, options)), *broken]:
         raise ValueError("\n".join(problems))
     if job.spec.scheduling.gang is not None and not platform.pod_groups:
         raise MissingApi(MISSING_API)
@@ -79,6 +81,11 @@ def manifests(
         *with_pods,
         *([pod_monitor(site)] if platform.pod_monitors else []),
     ]
+
+
+def _beyond(job: RLJob, options: OperatorOptions) -> list[str]:
+    """Sentences for what is not the job's own. Of templates that can be read only."""
+    return [*foreign_objects(job, options.workloads), *reach_problems(job, options.workloads.reach)]
 
 
 def _with_pods(site: Site, status: RLJobStatus) -> list[Manifest]:
