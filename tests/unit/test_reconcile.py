@@ -114,6 +114,7 @@ class Turns:
         *,
         has_objects: bool,
         options: OperatorOptions | None = None,
+        metadata: Json | None = None,
         **spec: Any,
     ) -> None:
         job = changed(quickstart(), **spec)
@@ -121,7 +122,13 @@ class Turns:
         raw = server.put(
             RLJOBS.path(*KEY),
             {
-                "metadata": {"name": KEY.name, "namespace": KEY.namespace, "uid": UID, "generation": 1},
+                "metadata": {
+                    "name": KEY.name,
+                    "namespace": KEY.namespace,
+                    "uid": UID,
+                    "generation": 1,
+                    **(metadata or {}),
+                },
                 "spec": job.spec.model_dump(mode="json", by_alias=True, exclude_none=True),
                 "status": status.model_dump(mode="json", by_alias=True, exclude_none=True),
             },

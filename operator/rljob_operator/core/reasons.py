@@ -188,6 +188,8 @@ class Reason(StrEnum):
     """The user suspended the job: nothing runs, and it goes on from its checkpoint when that is taken back."""
     INTERRUPTED = "Interrupted"
     """The job was interrupted and has stopped; it can be resumed."""
+    DELETING = "Deleting"
+    """The job is being deleted, and a finalizer keeps it: its pods end."""
     SUCCEEDED = "Succeeded"
     """All rollouts are trained and the last checkpoint is recorded."""
     STOP_CONDITION_MET = "StopConditionMet"

@@ -49,6 +49,7 @@ _RETAINED_METADATA = (
     "labels",
     "annotations",
     "deletionTimestamp",
+    "finalizers",
 )
 """Of an RLJob's metadata; its managedFields are longer than all the rest."""
 
