@@ -14,8 +14,9 @@ from rljob_operator.cluster.job import JobMemory
 from rljob_operator.core.deletion import deletion_event, with_deletion
 from rljob_operator.kube.accepted_spec import Unreadable
 from rljob_operator.kube.api import Json
-from rljob_operator.kube.apply import WITH_PODS, Delta
+from rljob_operator.kube.apply import Delta
 from rljob_operator.kube.cache import Cache
+from rljob_operator.kube.kinds import WITH_PODS
 from rljob_operator.kube.ownership import ObjectHolder, holder
 from rljob_operator.kube.views import JobKey, OwnedView, PodView
 from rljob_operator.kube.work_queue import NextTurn

@@ -215,6 +215,7 @@ class Reconciler:
             blockers=memory.blockers.current(claimed.refusals),
             retained=retained,
             volume=volume,
+            edited=memory.objects.edited(current),
         )
         decision = decide(observed, now)
         early = await memory.status.write(turn.raw, turn.status, decision.status)
@@ -241,6 +242,10 @@ class Reconciler:
             for sentence in memory.tracker_news.of(observed.trackers or ()):
                 await memory.report.warn(turn.raw, Reason.TRACKER_FAILED, sentence)
         soonest = [decision.next_turn_at]
+        for restored in outcome.restored:
+            await memory.report.warn(turn.raw, Reason.OBJECT_RESTORED, str(restored))
+        if (due := memory.objects.edits.next_due) is not None:
+            soonest.append(due)
         if outcome.refusals:
             await memory.report.refusals(turn.raw, outcome.refusals)
             soonest.append(now + REFUSED_SECONDS)

@@ -7,7 +7,7 @@ launcher is silent too, the rank is not judged: the pod is. Before registration 
 whose ranks miss it for the second time is replaced. Pure.
 """
 
-from rljob_api.names import EXIT_FENCED, Scope
+from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_FENCED, Scope
 from rljob_api.spec.restart import absence_seconds
 from rljob_api.status import PodStatus, RLJobStatus
 from rljob_api.wire.identity import PodKey
@@ -137,7 +137,7 @@ def _lost_pod(observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStat
         pod=key,
         message=_how_ended(key, pod, fact),
         lost=True,
-        counts=fact.exit_code != EXIT_FENCED,
+        counts=fact.exit_code != EXIT_FENCED and not _has_misread(observed, fact),
         exit_code=fact.exit_code,
         pod_reasons=(fact.reason,) if fact.reason else (),
     )
@@ -155,6 +155,11 @@ def _taken_away(key: PodKey, pod: PodStatus, ending: PodEnding, because: str, fa
         exit_code=fact.exit_code if fact is not None else None,
         pod_reasons=(ending.value, *((fact.reason,) if fact is not None and fact.reason else ())),
     )
+
+
+def _has_misread(observed: Observed, fact: PodFact) -> bool:
+    """Whether a launcher refused a job's file that another client had changed."""
+    return observed.job_file_was_edited and fact.exit_code == EXIT_BAD_MANIFEST
 
 
 def _how_ended(key: PodKey, pod: PodStatus, fact: PodFact) -> str:

@@ -180,6 +180,8 @@ class Reason(StrEnum):
     """What is left of an earlier job of this name is still being deleted: this one begins when it is gone."""
     NO_SCHEDULER = "NoScheduler"
     """No scheduler looks at a pod: there is none of the name that the pod gives."""
+    OBJECT_RESTORED = "ObjectRestored"
+    """Another client changed or deleted an object of the job, which is as the operator made it again."""
     OBJECT_REFUSED = "ObjectRefused"
     """The API server does not take an object of the job: a quota, an admission webhook."""
     DRAINING = "Draining"

@@ -207,7 +207,12 @@ REFUSAL_PATIENCE_SECONDS = 5.0
 """A coordinator that restores itself refuses for a moment."""
 
 
-LEFT_OVER = "objects that are being deleted still have names of this job's objects"
+def _left_over(leaving: Sequence[OwnedView]) -> str:
+    named = ", ".join(
+        f"{view.kind} {view.name}" + (f" (finalizers: {', '.join(view.finalizers)})" if view.finalizers else "")
+        for view in leaving[:MOST_ASKED]
+    )
+    return "objects that are being deleted still have names of this job's objects" + (f": {named}" if named else "")
 
 
 @dataclass(slots=True)
@@ -217,13 +222,14 @@ class BlockerMemory:
     clock: Callable[[], float] = time.time
     _objects: tuple[Refusal, ...] = ()
     _waits: bool = False
+    _leaving: tuple[OwnedView, ...] = ()
     _refusal: str = ""
     _refused_since: float | None = field(default=None)
 
     def applied(self, outcome: ApplyOutcome) -> None:
         """What became of the job's objects in this turn."""
         self._objects = tuple(each for each in outcome.refusals if not each.passes)
-        self._waits = outcome.waits
+        self._waits, self._leaving = outcome.waits, outcome.leaving
 
     def ordered(self) -> None:
         """The coordinator has taken all orders."""
@@ -240,7 +246,7 @@ class BlockerMemory:
         objects = dict.fromkeys(str(each) for each in (*claimed, *self._objects) if not each.passes)
         found = [Blocker(Reason.OBJECT_REFUSED.value, sentence) for sentence in objects]
         if self._waits:
-            found.append(Blocker(Reason.EARLIER_JOB.value, LEFT_OVER))
+            found.append(Blocker(Reason.EARLIER_JOB.value, _left_over(self._leaving)))
         if self._refused_since is not None and self.clock() - self._refused_since >= REFUSAL_PATIENCE_SECONDS:
             found.append(Blocker(Reason.COORDINATOR_REFUSED.value, f"the coordinator refuses: {self._refusal}"))
         return tuple(found)

@@ -16,9 +16,9 @@ from rljob_api.status import RLJobStatus
 from rljob_operator.build import Owner, Platform, manifests
 from rljob_operator.core.conditions import terminal
 from rljob_operator.kube.api import Api, Json
-from rljob_operator.kube.apply import WITH_PODS, Refusal
+from rljob_operator.kube.apply import Refusal
 from rljob_operator.kube.errors import ApiRefused, ApiUnreachable
-from rljob_operator.kube.kinds import OWNED, POD_GROUPS, POD_MONITORS, RLJOBS, Resource, resource_of
+from rljob_operator.kube.kinds import OWNED, POD_GROUPS, POD_MONITORS, RLJOBS, WITH_PODS, Resource, resource_of
 from rljob_operator.kube.views import JobKey
 from rljob_operator.options import OperatorOptions, OptionsRefused
 from rljob_operator.rate_limit import backoff_seconds

@@ -1,8 +1,11 @@
 """Views: the part of an object of the API server that the operator keeps, since there are very many. Pure."""
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+import orjson
 
 from rljob_api.cluster import (
     ANNOTATION_APPLIED,
@@ -19,6 +22,7 @@ from rljob_api.cluster import (
     LABEL_ROLE,
 )
 from rljob_api.times import seconds
+from rljob_operator.kube.api import FIELD_MANAGER
 
 Raw = Mapping[str, Any]
 
@@ -151,6 +155,9 @@ class OwnedView:
     """Why the pods of a Deployment cannot be made, as the API server reports it: a quota, an admission webhook."""
     claim: ClaimView | None = None
     """Of a PersistentVolumeClaim."""
+    owned: str = ""
+    """Fields that the operator's applies own, as in `managedFields`, but for the owner reference; "": none."""
+    finalizers: tuple[str, ...] = ()
     version: int = field(default=0, compare=False)
     """Of two views of one object (uid) the one with the greater number is the later; it alone is no change."""
 
@@ -225,8 +232,27 @@ def view_owned(kind: str, raw: Raw) -> OwnedView:
         replicas=spec.get("replicas"),
         refused=_refused(raw),
         claim=_claim(raw) if kind == "PersistentVolumeClaim" else None,
+        owned=_owned(metadata),
+        finalizers=tuple(metadata.get("finalizers") or ()),
         version=int(metadata["resourceVersion"]),
     )
+
+
+def owned_fields(view: OwnedView) -> Raw:
+    """Fields that the operator's applies own."""
+    found: Raw = orjson.loads(view.owned) if view.owned else {}
+    return found
+
+
+def _owned(metadata: Raw) -> str:
+    """One text for all objects of one shape: there are very many, of few shapes."""
+    for entry in metadata.get("managedFields") or ():
+        if (entry.get("manager"), entry.get("operation"), entry.get("subresource", "")) == (FIELD_MANAGER, "Apply", ""):
+            fields = entry.get("fieldsV1") or {}
+            own = {name: below for name, below in fields.get("f:metadata", {}).items() if name != "f:ownerReferences"}
+            text = orjson.dumps({**fields, "f:metadata": own}, option=orjson.OPT_SORT_KEYS).decode()
+            return sys.intern(text)
+    return ""
 
 
 def _claim(raw: Raw) -> ClaimView:
