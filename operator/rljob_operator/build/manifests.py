@@ -14,6 +14,7 @@ from rljob_operator.build.network import network_policies, services
 from rljob_operator.build.parts import Manifest, Owner, Platform, Site, manifest, tracker_part, trackers
 from rljob_operator.build.redis import control, storage
 from rljob_operator.build.scheduling import MISSING_API, makes_claim, pod_group
+from rljob_operator.build.sizes import size_problems
 from rljob_operator.build.template_protection import ProtectedFieldChanged
 from rljob_operator.build.template_rules import template_problems
 from rljob_operator.build.trackers import tracker_deployment
@@ -69,7 +70,7 @@ def manifests(
         raise MissingApi(MISSING_API)
     site = Site.of(job, owner, options)
     with_pods = _with_pods(site, status)
-    return [
+    made = [
         config(site),
         *([claim(site, found)] if makes_claim(job) else []),
         *network_policies(site),
@@ -79,6 +80,9 @@ def manifests(
         *with_pods,
         *([pod_monitor(site)] if platform.pod_monitors else []),
     ]
+    if problems := size_problems(job, made):
+        raise ValueError("\n".join(problems))
+    return made
 
 
 def _with_pods(site: Site, status: RLJobStatus) -> list[Manifest]:

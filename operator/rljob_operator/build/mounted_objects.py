@@ -33,7 +33,7 @@ def config(site: Site) -> Manifest:
 def job_file(job: RLJob, namespace: str) -> str:
     """The text of the file. The operator reads it, too: it is where a spec outlives an edit that is refused."""
     given = job.model_copy(update={"metadata": Metadata(name=job.metadata.name, namespace=namespace)})
-    return given.model_dump_json(indent=2, exclude_defaults=True) + "\n"
+    return given.model_dump_json(exclude_defaults=True) + "\n"
 
 
 TOKEN_KEY = "token"  # noqa: S105 - a name

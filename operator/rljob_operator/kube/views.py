@@ -16,10 +16,12 @@ from rljob_api.cluster import (
     ANNOTATION_RUN_OF,
     ANNOTATION_SPEC,
     ANNOTATION_TEMPLATE,
+    API_GROUP,
     COMPONENT_COORDINATOR,
     LABEL_COMPONENT,
     LABEL_JOB,
     LABEL_ROLE,
+    RLJOB_KIND,
 )
 from rljob_api.times import seconds
 from rljob_operator.kube.api import FIELD_MANAGER
@@ -163,9 +165,11 @@ class OwnedView:
 
 
 def job_of(raw: Raw) -> JobKey | None:
-    """Which job an object belongs to, by its label."""
+    """Which job an object belongs to: by its controller, where that is an RLJob, or else by its label."""
     metadata = raw["metadata"]
-    name = (metadata.get("labels") or {}).get(LABEL_JOB)
+    controller = controller_of(metadata)
+    is_owned = controller is not None and controller.kind == f"{RLJOB_KIND}.{API_GROUP}"
+    name = controller.name if controller is not None and is_owned else (metadata.get("labels") or {}).get(LABEL_JOB)
     return JobKey(metadata["namespace"], name) if name else None
 
 
