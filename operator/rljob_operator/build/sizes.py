@@ -33,9 +33,10 @@ def size_problems(job: RLJob, made: Sequence[Manifest]) -> list[str]:
         size = stored_bytes(each)
         if size > LARGEST_BYTES:
             field, own = _heaviest(job)
+            what = f"{each['kind']} {each['metadata']['name']}"
             return [
-                f"{field}: its {own} bytes as JSON make the {each['kind']} {each['metadata']['name']} {size} bytes as it is"
-                f" stored, and {LARGEST_BYTES} is the bound. Put them into a ConfigMap or volume of yours and mount it."
+                f"{field}: its {own} bytes as JSON make the {what} {size} bytes as it is stored, and {LARGEST_BYTES} is"
+                " the bound. Put them into a ConfigMap or volume of yours and mount it."
             ]
     return [sentence for each in made for sentence in _variables(each)]
 
@@ -46,7 +47,7 @@ def stored_bytes(manifest: Manifest) -> int:
 
 
 def _owners_bytes(value: object) -> int:
-    """`"f:NAME":{}` for a field, `"k:{\\"name\\":\\"NAME\\"}":{".":{}}` for an item, with commas."""
+    """What `managedFields` has of each field, and of each item of a list with keys."""
     if isinstance(value, dict):
         return sum(len(name) + 8 + _owners_bytes(below) for name, below in value.items())
     if not isinstance(value, list):
@@ -85,9 +86,10 @@ def _variables(manifest: Manifest) -> Iterator[str]:
         for variable in container.get("env", ()):
             size = len(f"{variable['name']}={variable.get('value') or ''}".encode())
             if size > LONGEST_VARIABLE_BYTES:
+                what = f"env {variable['name']} of container {container['name']}"
                 yield (
-                    f"{_field(manifest)}: env {variable['name']} of container {container['name']} has {size} bytes, and "
-                    f"Linux starts no process with more than {LONGEST_VARIABLE_BYTES} in one. Mount it as a file."
+                    f"{_field(manifest)}: {what} has {size} bytes, and Linux starts no process with more than "
+                    f"{LONGEST_VARIABLE_BYTES} in one. Mount it as a file."
                 )
 
 

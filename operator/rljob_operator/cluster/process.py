@@ -37,6 +37,7 @@ from rljob_operator.kube.cache import Cache
 from rljob_operator.kube.capabilities import owned_kinds, platform_of, rehearse, until_another
 from rljob_operator.kube.errors import LeadershipLost
 from rljob_operator.kube.informer import PAGE, SERVER_SECONDS, SILENCE_SECONDS, Census, Informer
+from rljob_operator.kube.job_secrets import SecretCensus
 from rljob_operator.kube.kinds import CLAIMS, DEPLOYMENTS, PODS, SECRETS, STATEFUL_SETS
 from rljob_operator.kube.lease import Lease
 from rljob_operator.kube.operator_metrics import Metrics, phase_of
@@ -215,6 +216,7 @@ class OperatorProcess:
                     asyncio.create_task(workers.run(), name="workers"),
                     asyncio.create_task(self._kopf(cache, stopping), name="kopf"),
                     asyncio.create_task(census.run(), name="census"),
+                    asyncio.create_task(SecretCensus(api, cache).run(), name="census of Secrets"),
                 }
                 await _first_of({*tasks, *ends})
             if other.done() and not stopping.is_set():

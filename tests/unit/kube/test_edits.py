@@ -85,7 +85,7 @@ def of_set(container: Json) -> Json:
         ),
         param(
             SERVICE,
-            service({"f:selector": {}, "f:ports": {**PORTS, list(PORTS)[0]: {".": {}, "f:port": {}}}}),
+            service({"f:selector": {}, "f:ports": {**PORTS, next(iter(PORTS)): {".": {}, "f:port": {}}}}),
             ("spec.ports[0].name",),
             id="a client has changed a field of an item",
         ),
