@@ -44,10 +44,11 @@ def lost_pods(observed: Observed, status: RLJobStatus, now: float) -> list[Cause
     return [cause for cause in found if cause is not None]
 
 
-def lost_before(observed: Observed, status: RLJobStatus, cause: Cause) -> bool:
+def lost_before(observed: Observed, status: RLJobStatus, cause: Cause, now: float) -> bool:
     """Whether a lost pod belongs to an epoch that was left: then it is replaced and does not count again.
 
-    One that is taken away before the next epoch is seen to be open costs nothing more either (see `unseen`). Nor does
+    One that is taken away before the next epoch is seen to be open costs nothing more either (see `unseen`), nor one
+    that ends while a back-off holds that epoch back: one that dies as it starts would use up all restarts. Nor does
     one that has not even taken an order of this epoch: many are lost with a node, and each is noticed when its own time
     is over.
     """
@@ -55,7 +56,8 @@ def lost_before(observed: Observed, status: RLJobStatus, cause: Cause) -> bool:
         return False
     fact, decided_at = observed.facts.get(cause.pod), status.restart.decided_at or 0.0
     if status.restart.opened < status.restart.epoch:
-        return fact is None or not cause.counts or fact.started_at < decided_at
+        is_held_back = (status.restart.backoff_until or 0.0) > now
+        return fact is None or not cause.counts or is_held_back or fact.started_at < decided_at
     if fact is None or not is_silent(observed, cause):
         return False
     seen = observed.observations.get((cause.pod, fact.incarnation))
@@ -163,7 +165,7 @@ def _has_misread(observed: Observed, fact: PodFact) -> bool:
 
 
 def _how_ended(key: PodKey, pod: PodStatus, fact: PodFact) -> str:
-    because = f" ({fact.reason})" if fact.reason else ""
+    because = (f" ({fact.reason})" if fact.reason else "") + (f": {fact.memory_note}" if fact.memory_note else "")
     if fact.incarnation != pod.incarnation:
         return f"the container of {key} restarted ({pod.incarnation} is now {fact.incarnation}){because}"
     message = message_of_end(fact.exit_code, fact.last_message)

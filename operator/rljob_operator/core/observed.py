@@ -86,6 +86,8 @@ class PodFact:
     """Its first process is stopped (SIGSTOP): it takes no order and does not end by itself. Local runs only."""
     marked: bool = False
     """It has a deletion cost: its Deployment takes it first when it shrinks."""
+    memory_note: str = ""
+    """Whose memory limit its container has exceeded, now or before it was started again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,6 +117,10 @@ class PodView:
     """While it has ended and not been started again."""
     last_end: ContainerEnd | None
     deletion_cost: str
+    memory_limit: str = ""
+    """Of its container; "": it has none."""
+    is_limit_ranged: bool = False
+    """The limit is that of a LimitRange, as the API server notes it, and not the job's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +188,7 @@ def view_pod(raw: Raw) -> PodView:
     waiting = _waiting(status, state)
     disruption = _true(conditions, "DisruptionTarget")
     scheduled = conditions.get("PodScheduled") or {}
+    first = next(iter(spec.get("containers") or ()), {})
     return PodView(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -210,13 +215,21 @@ def view_pod(raw: Raw) -> PodView:
         restarts=container.get("restartCount", 0),
         running_since=_time((state.get("running") or {}).get("startedAt")),
         started="running" in state and container.get("started") is not False,
-        image=next((each.get("image", "") for each in spec.get("containers") or ()), ""),
+        image=first.get("image", ""),
         waiting=waiting.get("reason", ""),
         waiting_message=waiting.get("message", ""),
         ended=_end(state.get("terminated")),
         last_end=_end((container.get("lastState") or {}).get("terminated")),
         deletion_cost=annotations.get("controller.kubernetes.io/pod-deletion-cost", ""),
+        memory_limit=((first.get("resources") or {}).get("limits") or {}).get("memory", ""),
+        is_limit_ranged=_is_limit_ranged(annotations.get("kubernetes.io/limit-ranger", ""), first.get("name", "")),
     )
+
+
+def _is_limit_ranged(note: str, container: str) -> bool:
+    """By the API server's note: `LimitRanger plugin set: cpu, memory request for container a; memory limit for ...`."""
+    parts = [part.strip() for part in note.partition(":")[2].split(";")]
+    return any("memory" in part and part.endswith(f" limit for container {container}") for part in parts)
 
 
 def view_owned(kind: str, raw: Raw) -> OwnedView:
