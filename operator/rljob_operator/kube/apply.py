@@ -26,7 +26,7 @@ from rljob_operator.kube.cache import Cache
 from rljob_operator.kube.checkpoint_claim import as_large_as_it_is
 from rljob_operator.kube.edits import Edits, Name, Restored, is_own, name_of, taken_by
 from rljob_operator.kube.errors import ApiConflict, ApiNotFound, ApiRefused
-from rljob_operator.kube.kinds import CLAIMS, NETWORK_POLICIES, WITH_PODS, resource_of
+from rljob_operator.kube.kinds import CLAIMS, NETWORK_POLICIES, RLJOBS, WITH_PODS, resource_of
 from rljob_operator.kube.ownership import SET_KIND, Foreign, ObjectHolder, foreign, holder
 from rljob_operator.kube.views import JobKey, OwnedView, view_owned
 from rljob_operator.rate_limit import backoff_seconds
@@ -352,6 +352,9 @@ class _Writes:
     async def _create(self, manifest: Json) -> OwnedView | None:
         """The object to be applied to, where the job has made it already and no watch has reported it."""
         kind, name = manifest["kind"], manifest["metadata"]["name"]
+        was_there = self._edits.was_there((kind, name))
+        if was_there and await self._job_goes():
+            return None
         try:
             written = await self._api.apply_new(resource_of(kind), self._key.namespace, name, manifest)
         except ApiConflict:
@@ -359,12 +362,19 @@ class _Writes:
             if found is None:  # it went meanwhile: the next turn makes it
                 raise
             return found if self._judge(found, manifest) is ObjectHolder.JOB else None
-        was_there = self._edits.was_there((kind, name))
         self._wrote(manifest, written)
         if was_there:
             self._edits.restored((kind, name))
             self._restored.append(Restored(kind, name))
         return None
+
+    async def _job_goes(self) -> bool:
+        """Whether the job is being deleted: what is gone was taken by the garbage collector."""
+        try:
+            found = await self._api.get_metadata(RLJOBS, self._key.namespace, self._key.name)
+        except ApiNotFound:
+            return True
+        return found["metadata"]["uid"] != self._owner_uid or "deletionTimestamp" in found["metadata"]
 
     def _judge(self, found: OwnedView, manifest: Json) -> ObjectHolder:
         annotations = manifest["metadata"]["annotations"]

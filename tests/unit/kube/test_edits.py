@@ -167,11 +167,18 @@ class Server:
         self.version = 0
         self.made = 0
         self.deletions = 0
+        self.job: Json | None = {"uid": UID}
+        """Metadata of the RLJob."""
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Json:
         if self.found is None:
             raise refusal("GET", 404, "NotFound", "")
         return copy.deepcopy(self.found)
+
+    async def get_metadata(self, resource: Resource, namespace: str, name: str) -> Json:
+        if self.job is None:
+            raise refusal("GET", 404, "NotFound", "")
+        return {"metadata": self.job}
 
     async def apply_new(self, resource: Resource, namespace: str, name: str, body: Json) -> Json:
         if self.found is not None:
@@ -317,6 +324,24 @@ def test_one_that_was_deleted_is_made_again_and_named() -> None:
 
     assert setting.turn() == [str(Restored(*NAME))]
     assert setting.turn() == []
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        param({"uid": UID, "deletionTimestamp": "2026-11-01T00:00:00Z"}, id="it waits for its objects' end"),
+        param({"uid": "uid-2"}, id="another has its name"),
+        param(None, id="it is gone"),
+    ],
+)
+def test_what_is_deleted_with_its_job_is_not_made_again(job: Json | None) -> None:
+    """The garbage collector is faster than the watch of RLJobs."""
+    setting = Setting()
+    setting.turn()
+    setting.server.found, setting.server.job = None, job
+
+    assert setting.turn() == []
+    assert setting.server.found is None
 
 
 def test_a_client_that_insists_is_followed_ever_more_seldom_and_after_a_peace_at_once() -> None:
