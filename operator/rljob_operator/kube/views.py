@@ -188,7 +188,7 @@ def view_pod(raw: Raw) -> PodView:
     waiting = _waiting(status, state)
     disruption = _true(conditions, "DisruptionTarget")
     scheduled = conditions.get("PodScheduled") or {}
-    first = next(iter(spec.get("containers") or ()), {})
+    first: Raw = next(iter(spec.get("containers") or ()), {})
     return PodView(
         name=metadata["name"],
         uid=metadata["uid"],
