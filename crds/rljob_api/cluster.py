@@ -119,6 +119,11 @@ def secret_name(job: str) -> str:
     return f"{job}-secret"
 
 
+def secret_copy_name(job: str) -> str:
+    """The same once more, from which the Secret is made again where it was deleted."""
+    return f"{secret_name(job)}-copy"
+
+
 def config_name(job: str) -> str:
     """ConfigMap with the resolved job."""
     return f"{job}-job"

@@ -29,6 +29,8 @@ class Phase(StrEnum):
     SUSPENDED = "Suspended"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
+    DELETING = "Deleting"
+    """It is being deleted, and a finalizer keeps it: its pods end, or have ended."""
 
 
 class ConditionType(StrEnum):

@@ -16,6 +16,7 @@ from rljob_operator.build.parts import Manifest, Owner, Platform, Site, manifest
 from rljob_operator.build.reach import reach_problems
 from rljob_operator.build.redis import control, storage
 from rljob_operator.build.scheduling import MISSING_API, makes_claim, pod_group
+from rljob_operator.build.sizes import size_problems
 from rljob_operator.build.template_protection import ProtectedFieldChanged
 from rljob_operator.build.template_rules import template_problems
 from rljob_operator.build.trackers import tracker_deployment
@@ -71,7 +72,7 @@ def manifests(
         raise MissingApi(MISSING_API)
     site = Site.of(job, owner, options)
     with_pods = _with_pods(site, status)
-    return [
+    made = [
         config(site),
         *([claim(site, found)] if makes_claim(job) else []),
         *network_policies(site),
@@ -81,6 +82,9 @@ def manifests(
         *with_pods,
         *([pod_monitor(site)] if platform.pod_monitors else []),
     ]
+    if problems := size_problems(job, made):
+        raise ValueError("\n".join(problems))
+    return made
 
 
 def _beyond(job: RLJob, options: OperatorOptions) -> list[str]:

@@ -166,7 +166,7 @@ class JobMemory:
             uid=uid,
             accepted=AcceptedSpec(world.api, key),
             contact=CoordinatorContact(world.identity),
-            secret=JobSecret(world.api, key),
+            secret=JobSecret(world.api, world.cache, key),
             manifests=ManifestsMemo(world.options, world.platform),
             orphans=OrphanedPods(world.api, key),
             claim=CheckpointClaim(world.api, world.cache, key),

@@ -39,6 +39,7 @@ from rljob_operator.kube.capabilities import owned_kinds, platform_of, rehearse,
 from rljob_operator.kube.errors import LeadershipLost
 from rljob_operator.kube.events import Events
 from rljob_operator.kube.informer import Census, Informer
+from rljob_operator.kube.job_secrets import SecretCensus
 from rljob_operator.kube.kinds import CLAIMS, DEPLOYMENTS, PODS, SECRETS, STATEFUL_SETS
 from rljob_operator.kube.lease import Lease
 from rljob_operator.kube.namespace_claims import NamespaceClaims
@@ -165,6 +166,7 @@ class OperatorProcess:
         tasks = {
             asyncio.create_task(workers.run(), name="workers"),
             asyncio.create_task(claims.run(), name="claims of namespaces"),
+            asyncio.create_task(SecretCensus(api, cache).run(), name="census of Secrets"),
         }
         tasks |= {asyncio.create_task(each.run(), name=f"watches of {each.namespace}") for each in served}
         try:

@@ -15,12 +15,14 @@ from rljob_api.status import ConditionType, RLJobStatus
 from rljob_operator.build import MissingApi, Owner
 from rljob_operator.cluster.actions import ActionContext
 from rljob_operator.cluster.coordinators import JobCoordinator, num_processes
+from rljob_operator.cluster.deletion import delete_with_pods, finalizers_of
 from rljob_operator.cluster.job import JobMemory, OperatorContext, TurnContext, templates
 from rljob_operator.cluster.observe import observe
 from rljob_operator.cluster.report import generation_of
 from rljob_operator.coordinator_client.link import CoordinatorError, CoordinatorRefused
 from rljob_operator.core import Decision, DeleteJob, Event, RaiseEpoch, Reason, RefusedSpec, SetDesired, Stop, decide
 from rljob_operator.core.conditions import is_true, terminal
+from rljob_operator.core.deletion import leaves_everything
 from rljob_operator.core.derived_status import with_lost_contact
 from rljob_operator.kube import checkpoint_claim
 from rljob_operator.kube.accepted_spec import InvalidManifest, Unreadable, is_ours
@@ -69,12 +71,15 @@ class Reconciler:
     async def turn(self, key: JobKey) -> NextTurn | None:
         """Brings one job on; answers when the next turn is due unasked."""
         raw = self._world.cache.job(key)
-        if raw is None or "deletionTimestamp" in raw["metadata"] or not is_ours(raw):
+        if raw is None or not is_ours(raw) or _is_left(raw):
             await self.forget(key)
             return None
         memory = await self._memory(key, raw["metadata"]["uid"])
         status = memory.accepted.status(raw)
         try:
+            if "deletionTimestamp" in raw["metadata"]:
+                await self._world.coordinators.close(key)
+                return await delete_with_pods(key, raw, memory, self._world.cache)
             if isinstance(status, Unreadable):
                 await memory.report.unreadable(raw, status)
                 return None
@@ -210,6 +215,7 @@ class Reconciler:
             blockers=memory.blockers.current(claimed.refusals),
             retained=retained,
             volume=volume,
+            edited=memory.objects.edited(current),
         )
         decision = decide(observed, now)
         early = await memory.status.write(turn.raw, turn.status, decision.status)
@@ -236,6 +242,10 @@ class Reconciler:
             for sentence in memory.tracker_news.of(observed.trackers or ()):
                 await memory.report.warn(turn.raw, Reason.TRACKER_FAILED, sentence)
         soonest = [decision.next_turn_at]
+        for restored in outcome.restored:
+            await memory.report.warn(turn.raw, Reason.OBJECT_RESTORED, str(restored))
+        if (due := memory.objects.edits.next_due) is not None:
+            soonest.append(due)
         if outcome.refusals:
             await memory.report.refusals(turn.raw, outcome.refusals)
             soonest.append(now + REFUSED_SECONDS)
@@ -307,6 +317,11 @@ class Reconciler:
         if _stops(decision):
             await self._world.coordinators.close(turn.key)
         return False
+
+
+def _is_left(raw: Json) -> bool:
+    """Whether the job is being deleted and what it is made of is to stay."""
+    return "deletionTimestamp" in raw["metadata"] and leaves_everything(finalizers_of(raw))
 
 
 def _sooner(next_turn: NextTurn | None, *times: float | None) -> NextTurn | None:

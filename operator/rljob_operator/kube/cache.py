@@ -4,6 +4,7 @@ An older version never replaces a newer one; objects known to be deleted stay ou
 urgency. Reads are from memory; nothing here sends a request.
 """
 
+import sys
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -49,6 +50,7 @@ _RETAINED_METADATA = (
     "labels",
     "annotations",
     "deletionTimestamp",
+    "finalizers",
 )
 """Of an RLJob's metadata; its managedFields are longer than all the rest."""
 
@@ -68,7 +70,8 @@ class Cache:
         self._jobs: dict[JobKey, Raw] = {}
         self._pods: defaultdict[JobKey, dict[str, PodView]] = defaultdict(dict)
         self._owned: defaultdict[JobKey, dict[tuple[str, str], OwnedView]] = defaultdict(dict)
-        self._gone: OrderedDict[str, None] = OrderedDict()
+        self._gone: OrderedDict[str, int] = OrderedDict()
+        """The version by which each went: one with a later version is back under the watch's selector."""
 
     def job(self, key: JobKey) -> Raw | None:
         """The newest known version of an RLJob; callers do not change it."""
@@ -150,21 +153,26 @@ class Cache:
         if key is None:
             return
         if kind != PODS.kind:
-            self.mark_gone(metadata["uid"])
+            self.mark_gone(metadata["uid"], int(metadata["resourceVersion"]))
         self._drop(kind, key, metadata["name"], metadata["uid"])
 
     def put_owned(self, key: JobKey, view: OwnedView, *, quietly: bool = False) -> None:
         """A version of an object of a job that was seen or (quietly) written."""
         known = self._owned.get(key, {}).get((view.kind, view.name))
-        if view.uid in self._gone or (known is not None and known.uid == view.uid and known.version > view.version):
+        if view.version <= self._gone.get(view.uid, -1):
+            return
+        if known is not None and known.uid == view.uid and known.version > view.version:
             return
         self._owned[key][view.kind, view.name] = view
         if known != view and not quietly:
             self._wake(key, Urgency.PROGRESS)
 
-    def mark_gone(self, uid: str) -> None:
-        """A watch has reported the end of an object: no answer that is still under way brings it back."""
-        self._gone[uid] = None
+    def mark_gone(self, uid: str, version: int = sys.maxsize) -> None:
+        """A watch has reported the end of an object: no answer that is still under way brings it back.
+
+        A watch reports one that loses its label in the same way; with its label it has a later version.
+        """
+        self._gone[uid] = version
         while len(self._gone) > REMEMBERED_GONE:
             self._gone.popitem(last=False)
 

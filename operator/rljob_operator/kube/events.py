@@ -198,6 +198,7 @@ _NORMAL = frozenset(
         Reason.DRAINING,
         Reason.SUSPENDED,
         Reason.INTERRUPTED,
+        Reason.DELETING,
         Reason.SUCCEEDED,
         Reason.STOP_CONDITION_MET,
         Reason.EARLIER_INCARNATION,

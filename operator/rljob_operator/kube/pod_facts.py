@@ -76,7 +76,13 @@ def fact_of(key: PodKey, pod: PodView, template: str, up_at: float | None = None
         placed=bool(pod.node) or pod.phase not in ("", "Pending"),
         terminates_by=terminates_by(pod),
         marked=pod.deletion_cost not in ("", "0"),
+        memory_note=memory_note(pod) if _was_out_of_memory(pod) else "",
     )
+
+
+def _was_out_of_memory(pod: PodView) -> bool:
+    end = pod.ended or pod.last_end
+    return end is not None and end.reason == "OOMKilled"
 
 
 def ending_of(pod: PodView, template: str) -> PodEnding | None:
@@ -143,12 +149,24 @@ def is_on_its_way(pod: PodView) -> bool:
 def last_message(pod: PodView, end: ContainerEnd | None) -> str:
     """The last message of the container or its platform."""
     if end is not None and end.reason == "OOMKilled":
-        return end.reason  # its last line is of something else
+        return memory_note(pod) or end.reason  # its last line is of something else
     if end is not None:
         return end.message or (f"{end.reason}" if end.reason not in ("Error", "Completed") else "")
     waiting = _of_waiting(pod) if pod.waiting not in ON_ITS_WAY else ""
     waiting = waiting or (STARTING if pod.running_since is not None and not pod.started else "")
     return pod.disruption_message or pod.message or waiting or pod.unscheduled
+
+
+def memory_note(pod: PodView) -> str:
+    """Whose memory limit it is that a container has exceeded."""
+    if not pod.memory_limit:
+        return ""
+    if pod.is_limit_ranged:
+        return (
+            f"its memory limit of {pod.memory_limit} is not the job's: a LimitRange of the namespace gives it to "
+            "containers without one. Set resources.limits.memory, or have the LimitRange changed"
+        )
+    return f"its memory limit is {pod.memory_limit}"
 
 
 def _of_waiting(pod: PodView) -> str:
