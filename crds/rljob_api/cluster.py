@@ -47,8 +47,10 @@ COMPONENT_TRACKER = "tracker"
 
 COORDINATOR_PORT = 8080
 REDIS_PORT = 6379
-PROBE_PORT = 8081
-"""Of a worker pod's launcher: `/livez`, `/readyz`, `/startupz`, and `/metrics`."""
+METRICS_PORT = 8081
+"""Of a coordinator's pod and of a worker's: `/metrics`, for scrapers."""
+PROBE_PORT = 8082
+"""Of the same pods: probes of the kubelet, which asks from the node. No NetworkPolicy opens it to pods of others."""
 
 RUN_DIR = "/var/lib/rljob"
 """Run folder in worker and coordinator pods. For actor, critic and coordinator it is the checkpoint volume (with

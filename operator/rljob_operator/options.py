@@ -38,6 +38,10 @@ class Isolation(StrEnum):
     NONE = "None"
 
 
+ANY_NAMESPACE = "*"
+"""In the place of a namespace's name."""
+
+
 class WorkloadOptions(ApiModel):
     """What pods of jobs are made of."""
 
@@ -67,7 +71,7 @@ class WorkloadOptions(ApiModel):
     isolation: Isolation = Isolation.NETWORK_POLICY
     """NetworkPolicy: a job's pods talk to each other, and only the operator and the scraper to them."""
     scraper_namespace: str | None = None
-    """Namespace whose pods may read metrics; null: any."""
+    """Namespace whose pods may read metrics; `*`: any; null: none."""
     operator_namespace: str | None = None
     """Namespace of the operator's pods, which may ask a job's coordinator; null: any."""
     operator_labels: dict[str, str] = {"app.kubernetes.io/name": "rljob-operator"}

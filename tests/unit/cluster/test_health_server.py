@@ -1,17 +1,16 @@
 """Health: a sentence for what a restart would cure, and how old the watches are."""
 
 import asyncio
-import socket
 
 from aiohttp import ClientSession
 
+from rljob_api.serving.page_server import PageServer
 from rljob_operator.cluster.health_server import (
     LAG_LIMIT_SECONDS,
     MAIN_LOOP_LIMIT_SECONDS,
     WATCH_LIMIT_SECONDS,
     Checks,
     metrics_pages,
-    serve,
 )
 from rljob_operator.kube.kinds import PODS, Resource
 from rljob_operator.kube.operator_metrics import Metrics
@@ -75,16 +74,11 @@ def test_probes_are_answered_by_what_the_main_loop_found_last_unless_it_hangs() 
 def test_the_age_of_a_kind_is_that_of_its_oldest_watch() -> None:
     async def scraped() -> str:
         checks = Checks(watches=[WatchOfAge("pods in a", 70), WatchOfAge("pods in b", 3)])
-        with socket.socket() as reserved:
-            # Until the server listens there, no one else is given the port.
-            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            reserved.bind(("127.0.0.1", 0))
-            port = reserved.getsockname()[1]
-            server = await serve(metrics_pages(checks, Metrics()), port)
+        server = await PageServer.open(metrics_pages(checks, Metrics()), "127.0.0.1", 0)
         try:
-            async with ClientSession() as session, session.get(f"http://127.0.0.1:{port}/metrics") as answer:
+            async with ClientSession() as session, session.get(f"http://127.0.0.1:{server.port}/metrics") as answer:
                 return await answer.text()
         finally:
-            await server.cleanup()
+            await server.close()
 
     assert 'rljob_operator_watch_age_seconds{resource="pods"} 70.0' in asyncio.run(scraped())

@@ -99,7 +99,8 @@ class Pod:
             return exposition(self._environment.job_name, self._role.value, restart_count, state)
 
         host = self._options.probe_host or ("::" if ":" in self._environment.address else "0.0.0.0")  # noqa: S104
-        return ProbeServer(open_listener(host, self._options.probe_port), metrics)
+        ports = (self._options.probe_port, self._options.metrics_port)
+        return ProbeServer([open_listener(host, port) for port in ports], metrics)
 
     def _await_replica(self, signals: SignalPipe, probes: ProbeServer) -> PodKey | None:
         """None at SIGTERM. There is no deadline: what this pod is for, others decide."""
@@ -138,6 +139,7 @@ def main(arguments: Sequence[str], bodies: Bodies, load: Callable[[Preloads], No
     parser = argparse.ArgumentParser(prog="python -m rljob_workers.launcher.pod")
     parser.add_argument("--probe-host", default="", help="address for probes and metrics (default: all)")
     parser.add_argument("--probe-port", type=int, default=cluster.PROBE_PORT)
+    parser.add_argument("--metrics-port", type=int, default=cluster.METRICS_PORT)
     try:
         return Pod(parser.parse_args(arguments), bodies).run(restart_count, load)
     except ValueError as error:
