@@ -66,6 +66,12 @@ JOB_FILE = "/etc/rljob/job/job.json"
 """The resolved RLJob as it was when the pod was made; the coordinator sends the job that an epoch runs with."""
 
 
+TERMINATION_FILE = "/dev/termination-log"
+"""Where a container leaves the message of its end, unless a template gives it another terminationMessagePath."""
+ASKED_TO_END = "it was asked to end (SIGTERM) while its loop turned"
+"""That message of a launcher."""
+
+
 RUN_NAME_FILE = "tracked-run"
 """In the coordinator's run folder: the name of the run at trackers, drawn once for each volume."""
 TRACKERS_FOLDER = "trackers"

@@ -46,6 +46,8 @@ class Reason(StrEnum):
     """A process of a role died."""
     LAUNCHER_LOST = "LauncherLost"
     """The first process of a pod died, was replaced or does not answer."""
+    PROBES_UNANSWERED = "ProbesUnanswered"
+    """The kubelet ended a pod's first process, which turned: its probes were not answered in time. Does not count."""
     POD_EVICTED = "PodEvicted"
     """The cluster evicted a pod. Does not count, unless a rule says so; nor do the next four."""
     POD_PREEMPTED = "PodPreempted"

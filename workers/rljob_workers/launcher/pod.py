@@ -27,6 +27,7 @@ from rljob_api.spec import RLJob  # noqa: E402 -- see above
 from rljob_api.wire.identity import PodKey  # noqa: E402 -- see above
 from rljob_api.wire.processes import Preloads, preloads_of  # noqa: E402 -- see above
 from rljob_workers.launcher.coordinator_calls import ReplicaQuestion  # noqa: E402 -- see above
+from rljob_workers.launcher.end_note import EndNote  # noqa: E402 -- see above
 from rljob_workers.launcher.environment import (  # noqa: E402 -- see above
     LauncherEnvironment,
     LauncherState,
@@ -77,12 +78,14 @@ class Pod:
         load(preloads_of(self._job.spec, [self._role]))
         signals = SignalPipe()
         probes = self._probes(restart_count)
+        note = EndNote(signals, self._environment.folder(cluster.TERMINATION_FILE))
         pod = self._await_replica(signals, probes)
+        note.turn(LauncherState())
         if pod is None:
             return EXIT_TERMINATED
         identity = PodIdentity(pod, self._pod_uid, restart_count)
         tails = LogTails(logs, self._endpoints, f"{self._pod_uid}/{restart_count}")
-        plugins = (probes, LogEcho(logs, sys.stdout.fileno()), tails)
+        plugins = (probes, note, LogEcho(logs, sys.stdout.fileno()), tails)
         environment = LauncherEnvironment(
             self._environment.endpoints, logs, WhenDone.STAYS, plugins, self._container_devices
         )
