@@ -117,6 +117,8 @@ class OperatorOptions(ApiModel):
     """Service: from inside the cluster. Proxy: through the API server, for an operator outside."""
     concurrency: int = Field(default=16, ge=1, le=256)
     """Jobs that are looked at at the same time."""
+    jobs_per_namespace: int | None = Field(default=None, ge=1, le=100000)
+    """Jobs of a namespace that are served at the same time, ended ones not counted; null: any number."""
     health_port: int = Field(default=8080, ge=0, le=65535)
     """`/healthz`, `/readyz`."""
     metrics_port: int = Field(default=9090, ge=0, le=65535)

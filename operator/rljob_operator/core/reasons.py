@@ -28,6 +28,8 @@ class Reason(StrEnum):
     """The job's Secret was deleted, and its content is not known."""
     INVALID_SPEC = "InvalidSpec"
     """The API server took the spec, but it cannot work. The job goes on by the one that was accepted before."""
+    TOO_MANY_JOBS = "TooManyJobs"
+    """The namespace has as many jobs as the operator's option jobsPerNamespace allows: a new one waits."""
     NAME_TAKEN = "NameTaken"
     """An object that is not the job's has the name of one of its own, or its pods' labels."""
     STATUS_UNREADABLE = "StatusUnreadable"

@@ -174,6 +174,7 @@ def test_pods_of_others_reach_the_port_of_metrics_alone(scraper: str | None, pee
         assert others == [{"ports": ports, "from": [{"namespaceSelector": peer}]} for peer in scrapes], name
         assert all("ports" not in rule for rule in rules if own in rule["from"])
 
+
 def test_the_kubelet_probes_a_port_that_nothing_else_is_given() -> None:
     made = build(rich(), options=OperatorOptions.model_validate({"workloads": {"scraperNamespace": "*"}}))
     for name in ("rich-coordinator", "rich-actor", "rich-rollout"):
