@@ -107,7 +107,8 @@ class Connections(Generic[K]):
 
     def _first_to_go(self) -> K:
         """The one that has waited for longest, of the source with the most that wait: one address takes from itself."""
-        return next(iter(max(self._waiting.values(), key=len)))
+        source = max(self._waiting, key=lambda each: len(self._waiting[each]))
+        return next(iter(self._waiting[source]))
 
     def _forget(self, key: K, source: str) -> None:
         waiting = self._waiting.get(source)
