@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 import redis
-from torch.distributed import TCPStore
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from rljob_api.names import Stream
 from rljob_api.serving.page_server import PageServer

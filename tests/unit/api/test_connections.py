@@ -61,8 +61,8 @@ def test_one_too_many_closes(sources: str, answered: str, goes: int) -> None:
     connections: Connections[int] = Connections(BOUNDS, Clock())
     for index, source in enumerate(sources):
         assert connections.opened(index, source) is None
-    for index in answered:
-        connections.waits(int(index), Waits.ANSWER)
+    for digit in answered:
+        connections.waits(int(digit), Waits.ANSWER)
     assert connections.opened(4, "kubelet") == goes
 
 

@@ -88,4 +88,5 @@ def test_a_suspended_job_keeps_nothing_and_one_that_runs_keeps_what_was_built() 
     resting.turn()
     memory = memory_of(resting)
     assert memory.manifests._known is memory.manifests._judged is None
-    assert memory.accepted._job is memory.accepted._revision is memory.accepted._accepted is None
+    accepted = memory.accepted
+    assert (accepted._job, accepted._revision, accepted._accepted) == (None, None, None)
