@@ -104,6 +104,10 @@ class ReachOptions(ApiModel):
     """The same for its annotations, by which schedulers know groups of pods."""
 
 
+ANY_NAMESPACE = "*"
+"""In the place of a namespace's name."""
+
+
 class WorkloadOptions(ApiModel):
     """What pods of jobs are made of."""
 
@@ -137,7 +141,7 @@ class WorkloadOptions(ApiModel):
     isolation: Isolation = Isolation.NETWORK_POLICY
     """NetworkPolicy: a job's pods talk to each other, and only the operator and the scraper to them."""
     scraper_namespace: str | None = None
-    """Namespace whose pods may read metrics; null: any."""
+    """Namespace whose pods may read metrics; `*`: any; null: none."""
     operator_namespace: str | None = None
     """Namespace of the operator's pods, which may ask a job's coordinator; null: any."""
     operator_labels: dict[str, str] = {"app.kubernetes.io/name": "rljob-operator"}
@@ -183,6 +187,8 @@ class OperatorOptions(ApiModel):
     """Service: from inside the cluster. Proxy: through the API server, for an operator outside."""
     concurrency: int = Field(default=16, ge=1, le=256)
     """Jobs that are looked at at the same time."""
+    jobs_per_namespace: int | None = Field(default=None, ge=1, le=100000)
+    """Jobs of a namespace that are served at the same time, ended ones not counted; null: any number."""
     health_port: int = Field(default=8080, ge=0, le=65535)
     """`/healthz`, `/readyz`."""
     metrics_port: int = Field(default=9090, ge=0, le=65535)

@@ -94,6 +94,15 @@ def refused(tmp_path: Path, text: str) -> str:
             "metricsPort: 9090 is healthPort, too. Give another port.",
         ),
         ({"concurrency": 0}, "concurrency: 0 is refused. Input should be greater than or equal to 1."),
+        (
+            {"jobsPerNamespace": 0},
+            "jobsPerNamespace: 0 is refused. Input should be greater than or equal to 1.",
+        ),
+        (
+            {"workloads": {"scraperNamespace": "**"}},
+            "workloads.scraperNamespace: '**' cannot be a namespace."
+            " Give at most 63 lower-case letters, digits and '-'.",
+        ),
         ({"concurency": 4}, "concurency: there is no such option. Remove it."),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",

@@ -8,6 +8,7 @@ from rljob_api import cluster
 from rljob_api.cluster_rules import cluster_problems
 from rljob_api.spec import RLJob
 from rljob_api.status import RLJobStatus
+from rljob_operator.build.containers import METRICS_PORT_NAME
 from rljob_operator.build.deployments import coordinator, role_deployment
 from rljob_operator.build.foreign_objects import foreign_objects
 from rljob_operator.build.mounted_objects import Found, claim, config
@@ -42,7 +43,7 @@ def pod_monitor(site: Site) -> Manifest:
         "selector": {"matchLabels": {cluster.LABEL_JOB: site.name}},
         "podTargetLabels": _LABELS,
         # Else the label `job`, by which each series names its job, would be the scraper's own name of this monitor.
-        "podMetricsEndpoints": [{"port": "http", "path": "/metrics", "honorLabels": True}],
+        "podMetricsEndpoints": [{"port": METRICS_PORT_NAME, "path": "/metrics", "honorLabels": True}],
     }
     kind = ("monitoring.coreos.com/v1", "PodMonitor")
     return manifest(site, kind, site.name, {"spec": spec}, labels=site.workloads.monitor_labels)

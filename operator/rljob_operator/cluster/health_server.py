@@ -7,15 +7,16 @@ loop for seconds. What lives in the side loop (HTTP sessions, locks) is made in 
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from rljob_api.serving.page_server import Pages
+from rljob_api.serving.pages import Reply
 from rljob_operator.kube.operator_metrics import Metrics
 from rljob_operator.kube.watch_state import WatchState
 
@@ -173,32 +174,13 @@ def _because(watch: WatchState) -> str:
     return f": {watch.problem}" if watch.problem else ""
 
 
-Pages = Mapping[str, Callable[[web.Request], Awaitable[web.Response]]]
-"""Path -> what answers it."""
-
-
-async def serve(pages: Pages, port: int) -> web.AppRunner:
-    """A small HTTP server in the running event loop, until `cleanup` of what it returns.
-
-    Raises:
-        OSError: the port is taken.
-    """
-    app = web.Application()
-    for path, page in pages.items():
-        app.router.add_get(path, page)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, None, port).start()
-    return runner
-
-
 def probe_pages(checks: Checks) -> Pages:
     """For the kubelet; any thread's loop may serve them."""
 
-    async def healthz(_: web.Request) -> web.Response:
+    async def healthz() -> Reply:
         return _answer(checks.answer_live())
 
-    async def readyz(_: web.Request) -> web.Response:
+    async def readyz() -> Reply:
         return _answer(checks.answer_ready())
 
     return {"/healthz": healthz, "/readyz": readyz}
@@ -207,7 +189,7 @@ def probe_pages(checks: Checks) -> Pages:
 def metrics_pages(checks: Checks, metrics: Metrics) -> Pages:
     """For Prometheus; served by the main loop, which owns what gauges are read from."""
 
-    async def page(_: web.Request) -> web.Response:
+    async def page() -> Reply:
         checks.before_scrape()
         metrics.queue_lag.set(checks.lag())
         for plural in {watch.resource for watch in checks.watches}:
@@ -217,10 +199,10 @@ def metrics_pages(checks: Checks, metrics: Metrics) -> Pages:
         metrics.census_age.set(max((census.age() for census in checks.censuses), default=0.0))
         # In a thread: of a thousand jobs it takes 70 ms, for which no restart should wait.
         text = await asyncio.to_thread(generate_latest, metrics.registry)
-        return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return Reply(200, text.decode(), CONTENT_TYPE_LATEST)
 
     return {"/metrics": page}
 
 
-def _answer(problems: list[str]) -> web.Response:
-    return web.Response(text="\n".join(problems) or "ok", status=503 if problems else 200)
+def _answer(problems: list[str]) -> Reply:
+    return Reply(503 if problems else 200, "\n".join(problems) or "ok")

@@ -24,10 +24,11 @@ from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.configuration import Configuration
 
 from rljob_api.cluster import LABEL_JOB
+from rljob_api.serving.page_server import PageServer
 from rljob_operator.build import Platform
 from rljob_operator.cluster.claimed_turns import ClaimedTurns
 from rljob_operator.cluster.coordinators import JobCoordinators
-from rljob_operator.cluster.health_server import Checks, SideLoop, metrics_pages, probe_pages, serve
+from rljob_operator.cluster.health_server import Checks, SideLoop, metrics_pages, probe_pages
 from rljob_operator.cluster.job import OperatorContext
 from rljob_operator.cluster.job_watch import JobWatch, in_cluster
 from rljob_operator.cluster.reconcile import Reconciler
@@ -97,10 +98,12 @@ class OperatorProcess:
         _stop_by_signal(stopping)
         async with AsyncExitStack() as stack:
             side = await stack.enter_async_context(SideLoop())
-            probes = await side.run(serve(probe_pages(self._checks), self._options.health_port))
-            stack.push_async_callback(lambda: side.run(probes.cleanup()))
-            metrics = await serve(metrics_pages(self._checks, self._metrics), self._options.metrics_port)
-            stack.push_async_callback(metrics.cleanup)
+            pages = probe_pages(self._checks)
+            probes = await side.run(PageServer.open(pages, None, self._options.health_port))
+            stack.push_async_callback(lambda: side.run(probes.close()))
+            pages = metrics_pages(self._checks, self._metrics)
+            metrics = await PageServer.open(pages, None, self._options.metrics_port)
+            stack.push_async_callback(metrics.close)
             finding = asyncio.create_task(self._checks.keep_finding(), name="health")
             stack.push_async_callback(_cancel, {finding})
             client = await stack.enter_async_context(ApiClient(await _configuration()))

@@ -1,10 +1,10 @@
 """Liveness: lost pods (launcher dead, replaced, silent, or taken away by the platform) and hanging ranks.
 
 A lost pod is created again. It counts as a failure of its role, unless an update or the cluster took it away, its
-launcher was fenced, or the network between pod and coordinator is cut. The platform's facts decide; reported lost
-launchers are only acknowledged. A rank that announced long work is left alone until its own deadline. While its
-launcher is silent too, the rank is not judged: the pod is. Before registration the limit of registration holds; a pod
-whose ranks miss it for the second time is replaced. Pure.
+launcher was fenced, its kubelet got no answer to its probes, or the network between pod and coordinator is cut. The
+platform's facts decide; reported lost launchers are only acknowledged. A rank that announced long work is left alone
+until its own deadline. While its launcher is silent too, the rank is not judged: the pod is. Before registration the
+limit of registration holds; a pod whose ranks miss it for the second time is replaced. Pure.
 """
 
 from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_FENCED, Scope
@@ -133,6 +133,8 @@ def _lost_pod(observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStat
         parted = seen is not None and is_cut_off(observed, status, seen, now)
         message = f"{silent}, nor has a rank of it beaten: it does not reach the coordinator" if parted else silent
         return Cause(f"pod/{pod.incarnation}", Reason.LAUNCHER_LOST, key, message, lost=True, counts=not parted)
+    if fact.asked_to_end:
+        return _unanswered(key, pod, fact)
     return Cause(
         id=f"pod/{pod.incarnation}",
         reason=Reason.LAUNCHER_LOST,
@@ -140,6 +142,21 @@ def _lost_pod(observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStat
         message=_how_ended(key, pod, fact),
         lost=True,
         counts=fact.exit_code != EXIT_FENCED and not _has_misread(observed, fact),
+        exit_code=fact.exit_code,
+        pod_reasons=(fact.reason,) if fact.reason else (),
+    )
+
+
+def _unanswered(key: PodKey, pod: PodStatus, fact: PodFact) -> Cause:
+    """What keeps a kubelet from the answer of a launcher that turns is no failure of the pod."""
+    message = f"the container of {key} was ended by its kubelet, whose probes were not answered, while its loop turned"
+    return Cause(
+        id=f"pod/{pod.incarnation}",
+        reason=Reason.PROBES_UNANSWERED,
+        pod=key,
+        message=message,
+        lost=True,
+        counts=False,
         exit_code=fact.exit_code,
         pod_reasons=(fact.reason,) if fact.reason else (),
     )

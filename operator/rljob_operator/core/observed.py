@@ -84,6 +84,9 @@ class PodFact:
     """Unix time by which a pod that is taken away has to have ended; None: it stays, or nothing of it runs."""
     stopped: bool = False
     """Its first process is stopped (SIGSTOP): it takes no order and does not end by itself. Local runs only."""
+    asked_to_end: bool = False
+    """This incarnation, or the container's one before it, was ended by its kubelet although its loop turned, and the
+    pod stays: its probes were not answered in time."""
     marked: bool = False
     """It has a deletion cost: its Deployment takes it first when it shrinks."""
     memory_note: str = ""

@@ -11,6 +11,7 @@ from typing import Any
 
 from rljob_operator.kube.api import Json
 from rljob_operator.kube.kinds import PODS
+from rljob_operator.kube.stored_spec import StoredSpec
 from rljob_operator.kube.views import JobKey, OwnedView, PodView, job_of, view_owned, view_pod
 from rljob_operator.kube.work_queue import Urgency
 
@@ -47,12 +48,11 @@ _RETAINED_METADATA = (
     "uid",
     "generation",
     "resourceVersion",
-    "labels",
-    "annotations",
+    "creationTimestamp",
     "deletionTimestamp",
     "finalizers",
 )
-"""Of an RLJob's metadata; its managedFields are longer than all the rest."""
+"""Of an RLJob's metadata: managedFields are longer than all the rest, and kubectl's annotation is the spec again."""
 
 
 REMEMBERED_GONE = 20_000
@@ -74,7 +74,7 @@ class Cache:
         """The version by which each went: one with a later version is back under the watch's selector."""
 
     def job(self, key: JobKey) -> Raw | None:
-        """The newest known version of an RLJob; callers do not change it."""
+        """The newest known version of an RLJob, its spec a StoredSpec; callers do not change it."""
         return self._jobs.get(key)
 
     def jobs(self) -> Iterable[Raw]:
@@ -97,7 +97,7 @@ class Cache:
         if metadata["uid"] in self._gone or (known is not None and not _is_newer(metadata, known["metadata"])):
             return
         retained = {name: metadata[name] for name in _RETAINED_METADATA if name in metadata}
-        self._jobs[key] = {"metadata": retained, "spec": raw.get("spec") or {}, "status": raw.get("status") or {}}
+        self._jobs[key] = {"metadata": retained, "spec": _stored(raw, known), "status": raw.get("status") or {}}
         if not quietly:
             self._changed(key, urgency_of_job(known and known["metadata"], metadata))
 
@@ -204,6 +204,16 @@ class Cache:
     def _wake(self, key: JobKey, urgency: Urgency) -> None:
         if key in self._jobs:
             self._changed(key, urgency)
+
+
+def _stored(raw: Raw, known: Raw | None) -> StoredSpec:
+    """The spec of a version of an RLJob: that of the one before, where only the status is another."""
+    metadata, before = raw["metadata"], known["metadata"] if known is not None else {}
+    names = ("uid", "generation")
+    if known is not None and all(name in metadata and before.get(name) == metadata[name] for name in names):
+        spec: StoredSpec = known["spec"]
+        return spec
+    return StoredSpec.of(raw.get("spec") or {})
 
 
 def _is_newer(metadata: Mapping[str, Any], known: Mapping[str, Any]) -> bool:

@@ -4,10 +4,11 @@ Pure except for what is remembered between turns (`Ends`, `Startups`); that memo
 limits begin again. Called by `cluster.observe`.
 """
 
+import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from rljob_api.cluster import COMPONENT_CONTROL, COMPONENT_COORDINATOR, COMPONENT_STORAGE
+from rljob_api.cluster import ASKED_TO_END, COMPONENT_CONTROL, COMPONENT_COORDINATOR, COMPONENT_STORAGE
 from rljob_api.status import RLJobStatus
 from rljob_api.wire.identity import PodKey
 from rljob_operator.core import PodEnding, PodFact, PodState, ProcessFact
@@ -41,6 +42,10 @@ ANNOUNCED_SECONDS = 30.0
 
 _IMAGE_REASONS = ("ErrImagePull", "ImagePullBackOff")
 """Alternating reasons of an image that cannot be pulled. The second is reported, so that it does not change."""
+
+
+_SIGNALS_OF_AN_END = (-signal.SIGTERM, -signal.SIGKILL)
+"""A kubelet sends the second where the first has not ended the container in its grace."""
 
 
 SIGNAL_BASE = 128
@@ -77,12 +82,20 @@ def fact_of(key: PodKey, pod: PodView, template: str, up_at: float | None = None
         terminates_by=terminates_by(pod),
         marked=pod.deletion_cost not in ("", "0"),
         memory_note=memory_note(pod) if _was_out_of_memory(pod) else "",
+        asked_to_end=ending is None and is_asked_to_end(pod.ended or pod.last_end),
     )
 
 
 def _was_out_of_memory(pod: PodView) -> bool:
     end = pod.ended or pod.last_end
     return end is not None and end.reason == "OOMKilled"
+
+
+def is_asked_to_end(end: ContainerEnd | None) -> bool:
+    """Whether a launcher that was to end has noted that it turned, killed before its drain was over or not."""
+    if end is None or end.reason == "OOMKilled":
+        return False
+    return ASKED_TO_END in end.message and exit_code(end) in _SIGNALS_OF_AN_END
 
 
 def ending_of(pod: PodView, template: str) -> PodEnding | None:

@@ -1,18 +1,17 @@
 """Health: a sentence for what a restart would cure, and how old the watches are."""
 
 import asyncio
-import socket
 
 import pytest
 from aiohttp import ClientSession
 
+from rljob_api.serving.page_server import PageServer
 from rljob_operator.cluster.health_server import (
     LAG_LIMIT_SECONDS,
     MAIN_LOOP_LIMIT_SECONDS,
     WATCH_LIMIT_SECONDS,
     Checks,
     metrics_pages,
-    serve,
 )
 from rljob_operator.kube.errors import refusal
 from rljob_operator.kube.kinds import PODS
@@ -126,17 +125,12 @@ def test_the_age_of_a_kind_is_that_of_its_oldest_watch_and_one_that_is_closed_cl
     async def scraped() -> str:
         closed = make_closed_watch("c", FORBIDDEN, 2)
         checks = Checks(watches=[make_watch("a", 70), make_watch("b", 3), closed], censuses=[make_watch("d", 9)])
-        with socket.socket() as reserved:
-            # Until the server listens there, no one else is given the port.
-            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            reserved.bind(("127.0.0.1", 0))
-            port = reserved.getsockname()[1]
-            server = await serve(metrics_pages(checks, Metrics()), port)
+        server = await PageServer.open(metrics_pages(checks, Metrics()), "127.0.0.1", 0)
         try:
-            async with ClientSession() as session, session.get(f"http://127.0.0.1:{port}/metrics") as answer:
+            async with ClientSession() as session, session.get(f"http://127.0.0.1:{server.port}/metrics") as answer:
                 return await answer.text()
         finally:
-            await server.cleanup()
+            await server.close()
 
     text = asyncio.run(scraped())
     assert 'rljob_operator_watch_age_seconds{resource="pods"} 70.0' in text
