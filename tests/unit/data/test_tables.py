@@ -104,7 +104,7 @@ def rendered(path: Path, count: int, template: Path) -> list[str]:
     template.write_text(WITH_TOOLS)
     given = {"file": str(template), "tools": [OFTEN]}
     found = prompts(path, count, chat_template=ChatTemplateSpec.model_validate(given), shuffle_seed=None)
-    return [TOKENIZER.decode(prompt.token_ids) for prompt in found]
+    return [str(TOKENIZER.decode(list(prompt.token_ids))) for prompt in found]
 
 
 @pytest.mark.parametrize("write", [as_jsonl, as_parquet])
