@@ -178,7 +178,7 @@ def _of_resource(rule: Rule, unless: str) -> dict[str, str]:
 
 
 CLUSTER_ONLY: tuple[str, ...] = (
-    *(f"roles.{field_name(role)}.{field}" for role in Role for field in ("gpuResource", "resources", "template")),
+    *(f"roles.{field_name(role)}.{field}" for role in Role for field in ("gpuResource", "deviceClass", "resources", "template")),
     "transferQueue.redis",
     "telemetry.keysFrom",
     "checkpoint.volume",

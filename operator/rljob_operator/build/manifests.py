@@ -9,6 +9,7 @@ from rljob_api.cluster_rules import cluster_problems
 from rljob_api.spec import RLJob
 from rljob_api.status import RLJobStatus
 from rljob_operator.build.deployments import coordinator, role_deployment
+from rljob_operator.build.device_claims import claim_templates, without_api
 from rljob_operator.build.mounted_objects import Found, claim, config
 from rljob_operator.build.network import network_policies, services
 from rljob_operator.build.parts import Manifest, Owner, Platform, Site, manifest, tracker_part, trackers
@@ -68,6 +69,8 @@ def manifests(
     if job.spec.scheduling.gang is not None and not platform.pod_groups:
         raise MissingApi(MISSING_API)
     site = Site.of(job, owner, options)
+    if not platform.device_claims and (sentence := without_api(site)) is not None:
+        raise MissingApi(sentence)
     with_pods = _with_pods(site, status)
     return [
         config(site),
@@ -76,6 +79,7 @@ def manifests(
         *services(site),
         disruption_budget(site),
         *pod_group(site, status, with_pods),
+        *claim_templates(site),
         *with_pods,
         *([pod_monitor(site)] if platform.pod_monitors else []),
     ]
