@@ -19,6 +19,7 @@ CRD := crds/rljob.dev_rljobs.yaml
 # The same for Helm, which packs nothing from outside a chart's folder.
 CHART_CRD := helm/rljob-operator/files/rljob.dev_rljobs.yaml
 DASHBOARDS := helm/rljob-operator/dashboards
+POLICY_TABLE := helm/rljob-operator/files/policy-table.yaml
 # For any Python from 3.11.0 on: some packages are needed by early patch releases only, such as Debian's.
 UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-header --no-emit-index-url --no-emit-find-links
@@ -26,7 +27,7 @@ UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-
 UV_COMPILE_IMAGE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	--no-annotate --no-emit-index-url --no-emit-find-links --constraint requirements.lock
 
-.PHONY: help install demo test test-local test-long test-long-local test-long-bench test-long-cluster test-unit test-integration test-schedule test-images test-gpu gpu-wheels test-peer lint format crd dashboards docs lock images release \
+.PHONY: help install demo test test-local test-long test-long-local test-long-bench test-long-cluster test-unit test-integration test-schedule test-images test-gpu gpu-wheels test-peer lint format crd dashboards policy-table docs lock images release \
 	cluster cluster-build cluster-build-long cluster-down test-cluster bench-quickstart bench-queue bench-restart \
 	bench-cluster-restart bench-operator bench-coordinator bench-fsdp bench-layouts bench-tail bench-tail-learning clean
 
@@ -114,6 +115,9 @@ crd: install ## Writes the CRD from the models, and the chart's copy
 dashboards: install ## Writes the chart's dashboards from helm/dashboards
 	$(BIN)/python -m helm.dashboards $(DASHBOARDS)
 
+policy-table: install ## Writes what the chart's admission policy shares with the operator
+	$(BIN)/python -m helm.policy_table $(POLICY_TABLE)
+
 docs: install ## Writes the spec reference from the models
 	rm -rf docs/spec && $(BIN)/rljob docs docs/spec
 
@@ -147,6 +151,7 @@ cluster-build: ## Builds the programs of that Kubernetes: minutes at first, then
 cluster-build-long: cluster-build ## Builds what the long tests add to it: a scheduler of gangs, and pretended nodes
 	@tests/cluster/node/gang.sh build
 	@tests/cluster/node/kwok.sh build
+	@tests/cluster/node/gitops.sh build
 
 cluster-down: ## Ends it; nothing is left but the built programs and the images
 	@tests/cluster/node/down.sh

@@ -47,8 +47,10 @@ COMPONENT_TRACKER = "tracker"
 
 COORDINATOR_PORT = 8080
 REDIS_PORT = 6379
-PROBE_PORT = 8081
-"""Of a worker pod's launcher: `/livez`, `/readyz`, `/startupz`, and `/metrics`."""
+METRICS_PORT = 8081
+"""Of a coordinator's pod and of a worker's: `/metrics`, for scrapers."""
+PROBE_PORT = 8082
+"""Of the same pods: probes of the kubelet, which asks from the node. No NetworkPolicy opens it to pods of others."""
 
 RUN_DIR = "/var/lib/rljob"
 """Run folder in worker and coordinator pods. For actor, critic and coordinator it is the checkpoint volume (with
@@ -62,6 +64,12 @@ SECRET_DIR = "/etc/rljob/secret"  # noqa: S105 - a path
 """Files `token` and `redis-password`."""
 JOB_FILE = "/etc/rljob/job/job.json"
 """The resolved RLJob as it was when the pod was made; the coordinator sends the job that an epoch runs with."""
+
+
+TERMINATION_FILE = "/dev/termination-log"
+"""Where a container leaves the message of its end, unless a template gives it another terminationMessagePath."""
+ASKED_TO_END = "it was asked to end (SIGTERM) while its loop turned"
+"""That message of a launcher."""
 
 
 RUN_NAME_FILE = "tracked-run"
@@ -117,6 +125,11 @@ def storage_unit_name(job: str, unit: int) -> str:
 def secret_name(job: str) -> str:
     """Token and Redis password."""
     return f"{job}-secret"
+
+
+def secret_copy_name(job: str) -> str:
+    """The same once more, from which the Secret is made again where it was deleted."""
+    return f"{secret_name(job)}-copy"
 
 
 def config_name(job: str) -> str:

@@ -13,6 +13,7 @@ from rljob_api.revision import given
 from rljob_api.roles import FORWARD_ROLES, LEADING_ROLE, SAVING_ROLES, SCALED_ROLE, TRAITS, field_name
 from rljob_api.rule import Derived, Rule, rules_beside
 from rljob_api.spec import TRACKERS_WITH_KEYS, RLJobSpec
+from rljob_api.spec_size import size_problem
 
 _ROLLOUT = f"roles.{field_name(SCALED_ROLE)}"
 
@@ -160,14 +161,22 @@ UNTIL_BEGUN: tuple[Rule, ...] = tuple(_volume_for_all(role) for role in SAVING_R
 def cluster_problems(spec: RLJobSpec, *, has_begun: bool, refused: frozenset[str] = frozenset()) -> list[str]:
     """A sentence for each rule that does not hold and depends on no field that was refused."""
     rules = rules_beside(ALWAYS if has_begun else (*ALWAYS, *UNTIL_BEGUN), "spec", refused)
-    return [f"spec.{rule.field}: {rule.text(spec)}" for rule in rules if not rule.holds(spec)]
+    too_large = None if has_begun else size_problem(dict(given(spec)))
+    return [
+        *([] if too_large is None else [too_large]),
+        *(f"spec.{rule.field}: {rule.text(spec)}" for rule in rules if not rule.holds(spec)),
+    ]
+
+
+SEEN = "(has(self.status) && has(self.status.phase))"
+"""CEL: the operator has written the status. One that the API server fills in has no phase."""
 
 
 def cluster_validations() -> list[dict[str, str]]:
     """The same as entries of x-kubernetes-validations of the whole resource. One that has a status has begun."""
     return [
         *(_of_resource(rule, "") for rule in ALWAYS),
-        *(_of_resource(rule, "has(self.status) || ") for rule in UNTIL_BEGUN),
+        *(_of_resource(rule, f"{SEEN} || ") for rule in UNTIL_BEGUN),
     ]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -70,7 +70,7 @@ def overridden(document: dict[str, Any], overrides: Sequence[Override]) -> dict[
     problems: list[str] = []
     for override in overrides:
         try:
-            value = _value(override, _schema_at(override.place))
+            value = _value(override, _schema_at(override.place, document))
             document = _with(document, override.place, value)
         except _Misplaced as problem:
             problems.append(f"--set: {problem}")
@@ -108,14 +108,14 @@ def _quoted(name: str) -> str:
     return name if re.fullmatch(r"[^.\[\]]+", name) else f'["{name}"]'
 
 
-def _schema_at(place: tuple[Step, ...]) -> Schema:
+def _schema_at(place: tuple[Step, ...], document: dict[str, Any]) -> Schema:
     schema = _root()
     for number in range(len(place)):
-        schema = _below(schema, place, number)
+        schema = _below(schema, place, number, document)
     return schema
 
 
-def _below(schema: Schema, place: tuple[Step, ...], number: int) -> Schema:
+def _below(schema: Schema, place: tuple[Step, ...], number: int, document: dict[str, Any]) -> Schema:
     """The schema of what the step of this number names, below that of the steps before it."""
     step, above = place[number], _written(place[:number])
     if not schema or schema.get(_OPEN):
@@ -134,13 +134,16 @@ def _below(schema: Schema, place: tuple[Step, ...], number: int) -> Schema:
         )
     fields: dict[str, Schema] = schema.get("properties", {})
     if step not in fields:
-        cure = _suggestion(place, number, fields)
+        cure = _suggestion(place, number, fields, document)
         raise _Misplaced(f"{_written(place[: number + 1])}: there is no such field. {cure}")
     return fields[step]
 
 
-def _suggestion(place: tuple[Step, ...], number: int, beside: dict[str, Schema]) -> str:
-    """The nearest name beside it and fields of this name elsewhere, another trainer's name, or all beside it."""
+def _suggestion(place: tuple[Step, ...], number: int, beside: dict[str, Schema], document: dict[str, Any]) -> str:
+    """The nearest name beside it and fields of this name elsewhere, another trainer's name, or all beside it.
+
+    Of fields elsewhere those that the document has a place for, if there are any.
+    """
     step = str(place[number])
     if not beside:
         return f"{_written(place[:number]).removeprefix('spec.')} has none in it: it is a value."
@@ -148,18 +151,36 @@ def _suggestion(place: tuple[Step, ...], number: int, beside: dict[str, Schema])
     near = nearest(step, beside)
     found = [] if near is None else [_written((*place[:number], near))]
     everywhere = {path: path.rpartition(".")[2] for path, _ in _fields("spec", _root()["properties"]["spec"])}
-    found += [path for path, name in everywhere.items() if name.lower() == wanted]
+    found += _with_place((path for path, name in everywhere.items() if name.lower() == wanted), document)
     hint = field_hint([each for each in place[1:] if isinstance(each, str)])
     if not found and hint is not None:
         return hint
     if not found:
         near = nearest(step, set(everywhere.values()))
-        found = [path for path, name in everywhere.items() if name == near]
+        found = _with_place((path for path, name in everywhere.items() if name == near), document)
     if not found:
         return f"Known here: {', '.join(beside)}."
     shown = [path.removeprefix("spec.") for path in dict.fromkeys(found)][:_MOST_SUGGESTED]
-    other = "" if hint is None or any(path in hint for path in shown) else f" {hint}"
+    is_same = hint is not None and any(re.search(rf"(?<![\w.]){re.escape(path)}(?![\w.[])", hint) for path in shown)
+    other = "" if hint is None or is_same else f" {hint}"
     return f"Did you mean {' or '.join(shown)}?{other}"
+
+
+def _with_place(paths: Iterable[str], document: dict[str, Any]) -> list[str]:
+    """Those that the document has a place for; all where it has one for none."""
+    given = list(paths)
+    return [path for path in given if _has_place(path, document)] or given
+
+
+def _has_place(path: str, document: dict[str, Any]) -> bool:
+    """Whether the first section on its way that a job may do without is there: those below have defaults of it."""
+    node: Any = document
+    schema = _root()
+    for name in path.partition("[")[0].split("."):
+        node, schema = node.get(name) if isinstance(node, dict) else None, schema["properties"][name]
+        if schema.get("nullable") and (schema.get("properties") or "items" in schema):
+            return node is not None
+    return True
 
 
 def _fields(path: str, schema: Schema) -> Iterator[tuple[str, Schema]]:

@@ -29,6 +29,8 @@ class Phase(StrEnum):
     SUSPENDED = "Suspended"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
+    DELETING = "Deleting"
+    """It is being deleted, and a finalizer keeps it: its pods end, or have ended."""
 
 
 class ConditionType(StrEnum):
@@ -38,8 +40,11 @@ class ConditionType(StrEnum):
     """The operator takes care of the job (a cluster's condition, as Progressing and Suspended are)."""
     COORDINATOR_REACHABLE = "CoordinatorReachable"
     """The coordinator answers the operator (a cluster's condition): while False, the job's state is unknown."""
+    RECONCILING = "Reconciling"
+    """True while the newest spec is not accepted, for tools that know no Accepted; absent otherwise."""
     READY = "Ready"
-    """Unknown where the job was well when it was last observed, and cannot be observed now."""
+    """Unknown where the job was well when it was last observed, and cannot be observed now. On a cluster, absent once
+    the job has succeeded or is suspended."""
     PROGRESSING = "Progressing"
     """True from the start until the job has ended or is suspended."""
     SUSPENDED = "Suspended"
@@ -49,6 +54,7 @@ class ConditionType(StrEnum):
     """The pods of telemetry.reportTo run (a cluster's condition, of jobs that have such): the job waits for none."""
     RESTARTING = "Restarting"
     STALLED = "Stalled"
+    """No step comes; on a cluster also of a job that has failed."""
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
     INTERRUPTED = "Interrupted"

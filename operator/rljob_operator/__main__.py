@@ -16,7 +16,7 @@ from rljob_operator.options import OptionsRefused
 
 RECURSION = 25_000
 """The API server takes objects of 10000 levels. kopf's reader of JSON counts a level as a call: by Python's own limit
-(1000) one job nested more deeply would end the operator at each start. The main thread's stack has room for 20000."""
+(1000) one job nested more deeply would end the operator at each start. A thread's stack has room for 20000."""
 
 
 class _JsonLines(logging.Formatter):
@@ -74,7 +74,7 @@ def _configure_logging(form: str, level: str) -> None:
     plain = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     handler.setFormatter(_JsonLines() if form == "json" else plain)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    logging.getLogger("kopf").setLevel(logging.WARNING)
+    logging.getLogger("kopf").setLevel(logging.CRITICAL)  # what ends it is logged once, as the cause of a closed watch
 
 
 if __name__ == "__main__":

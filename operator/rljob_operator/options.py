@@ -4,12 +4,15 @@ The Helm chart writes the file; `build` and the adapters read the values.
 """
 
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
 from rljob_api.base import ApiModel
 from rljob_api.quantity import Quantity
+
+CLAIM_NAME = "jobs.rljob.dev"
+"""The Lease by which a release of the operator claims a namespace, in that namespace (`kube.namespace_claims`)."""
 
 
 class OptionsRefused(ValueError):
@@ -38,6 +41,73 @@ class Isolation(StrEnum):
     NONE = "None"
 
 
+NamePattern = Annotated[str, StringConstraints(pattern=r"^[*]?[-a-z0-9.]{1,253}$")]
+KeyPattern = Annotated[str, StringConstraints(pattern=r"^[*]?[-A-Za-z0-9_./]{1,317}$")]
+
+
+class ReservedObjects(ApiModel):
+    """Objects of the jobs' namespaces that no job may name, beside those that `podTemplate` and `pullSecrets` name.
+
+    Each list has names; `*` at the beginning of one stands for anything. A job may name what it makes itself.
+    """
+
+    secrets: list[NamePattern] = []
+    """Secrets. `*-secret`: those of other jobs among them."""
+    config_maps: list[NamePattern] = []
+    """ConfigMaps."""
+    persistent_volume_claims: list[NamePattern] = []
+    """PersistentVolumeClaims."""
+    service_accounts: list[NamePattern] = []
+    """ServiceAccounts."""
+    resource_claims: list[NamePattern] = []
+    """ResourceClaims."""
+
+
+class ForeignPods(StrEnum):
+    """Whether templates of jobs may count pods of others."""
+
+    REFUSED = "Refused"
+    ALLOWED = "Allowed"
+
+
+class ReachOptions(ApiModel):
+    """How far templates of jobs reach beyond their job."""
+
+    foreign_pods: ForeignPods = ForeignPods.REFUSED
+    """Refused: anti-affinity and topology spread that are required count pods of the job alone. Allowed: also pods of
+    others, whom an anti-affinity keeps off the node (or zone) as long as the job's pod is there."""
+    max_grace_period_seconds: int = Field(default=3600, ge=1, le=604800)
+    """Longest terminationGracePeriodSeconds of a template, and sleep before a container is stopped: so long a node that
+    is drained waits."""
+    refused_labels: list[KeyPattern] = [
+        "*kubernetes.io/",
+        "scheduling.x-k8s.io/",
+        "*sigs.k8s.io",
+        "kueue.x-k8s.io/pod-group",
+        "kueue.x-k8s.io/priority-class",
+        "*volcano.sh/",
+        "yunikorn.apache.org/",
+        "*koordinator.sh/",
+        "kai.scheduler/",
+        "pod-template-hash",
+        "controller-revision-hash",
+    ]
+    """What keys of a template's labels may not begin with or, after `*`, contain: by these Services, workloads and
+    schedulers of others choose pods. Those of rljob.dev/ are always the operator's."""
+    refused_annotations: list[KeyPattern] = [
+        "scheduling.k8s.io/",
+        "*volcano.sh/",
+        "yunikorn.apache.org/",
+        "*koordinator.sh/",
+        "pod-group-name",
+    ]
+    """The same for its annotations, by which schedulers know groups of pods."""
+
+
+ANY_NAMESPACE = "*"
+"""In the place of a namespace's name."""
+
+
 class WorkloadOptions(ApiModel):
     """What pods of jobs are made of."""
 
@@ -59,6 +129,10 @@ class WorkloadOptions(ApiModel):
     pod_template: dict[str, Any] = {}
     """A patch of every pod's template, before the job's own: tolerations, mounts, a runtime class, a sidecar.
     Containers, volumes, mounts and rights that it brings no job changes (`build.template_protection`)."""
+    reserved_objects: ReservedObjects = ReservedObjects()
+    """Objects that no job may name (`build.foreign_objects`)."""
+    reach: ReachOptions = ReachOptions()
+    """How far templates of jobs reach beyond their job (`build.reach`)."""
     termination_grace_seconds: int = Field(default=60, ge=1, le=86400)
     """How long a worker pod may drain."""
     shared_memory: Quantity = "16Gi"
@@ -67,7 +141,7 @@ class WorkloadOptions(ApiModel):
     isolation: Isolation = Isolation.NETWORK_POLICY
     """NetworkPolicy: a job's pods talk to each other, and only the operator and the scraper to them."""
     scraper_namespace: str | None = None
-    """Namespace whose pods may read metrics; null: any."""
+    """Namespace whose pods may read metrics; `*`: any; null: none."""
     operator_namespace: str | None = None
     """Namespace of the operator's pods, which may ask a job's coordinator; null: any."""
     operator_labels: dict[str, str] = {"app.kubernetes.io/name": "rljob-operator"}
@@ -113,6 +187,8 @@ class OperatorOptions(ApiModel):
     """Service: from inside the cluster. Proxy: through the API server, for an operator outside."""
     concurrency: int = Field(default=16, ge=1, le=256)
     """Jobs that are looked at at the same time."""
+    jobs_per_namespace: int | None = Field(default=None, ge=1, le=100000)
+    """Jobs of a namespace that are served at the same time, ended ones not counted; null: any number."""
     health_port: int = Field(default=8080, ge=0, le=65535)
     """`/healthz`, `/readyz`."""
     metrics_port: int = Field(default=9090, ge=0, le=65535)

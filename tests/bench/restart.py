@@ -31,7 +31,7 @@ def main() -> None:
         manifest = make_manifest(
             folder,
             rollout={"numRollouts": 100_000},
-            restartPolicy={"threshold": 1000, "maxGlobalRestarts": 10_000},
+            restartPolicy={"threshold": 1000, "maxGlobalRestarts": 10_000, "backoff": {"initialSeconds": 0}},
             telemetry={"sampleLog": False},
         )
         with RunningJob(folder, manifest) as job:

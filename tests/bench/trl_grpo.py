@@ -20,6 +20,8 @@ from rljob_api.manifest import load_manifest
 from rljob_workers.trainers.objectives import bounds_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rljob_api.spec import RLJobSpec
 
 
@@ -52,6 +54,7 @@ def _trainer(spec: RLJobSpec, base: Path, folder: Path, steps: int) -> Any:
     assert spec.data.prompts is not None
     rows = [json.loads(line) for line in (base / spec.data.prompts).read_text().splitlines()]
     tokenizer.chat_template = None  # the prompts are plain texts
+    _end_answers(tokenizer, spec.rollout.sampling.stop_token_ids)
     return GRPOTrainer(
         model=str(model),
         args=_settings(spec, folder, steps),
@@ -60,6 +63,16 @@ def _trainer(spec: RLJobSpec, base: Path, folder: Path, steps: int) -> Any:
         reward_funcs=_reward(spec),
         callbacks=[_stamps(spec)],
     )
+
+
+def _end_answers(tokenizer: Any, stop_token_ids: Sequence[int]) -> None:
+    """TRL masks what follows the tokenizer's end, and knows no second one: it becomes the manifest's own.
+
+    The reward sees a character that ends an answer: only an added token is left out of the text.
+    """
+    assert len(stop_token_ids) <= 1, "TRL knows one end"
+    for token_id in stop_token_ids:
+        tokenizer.eos_token = tokenizer.convert_ids_to_tokens(token_id)
 
 
 def _settings(spec: RLJobSpec, folder: Path, steps: int) -> Any:

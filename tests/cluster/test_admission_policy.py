@@ -21,7 +21,8 @@ from tests.cluster.harness.kubectl import Kubectl
 from tests.cluster.harness.machine import Cluster, workload_options
 from tests.cluster.harness.operator import OperatorProcess
 from tests.cluster.harness.rljob import make_job
-from tests.unit.build.attacks import ADMINISTRATORS, ATTACKS, OWN, administrators_part
+from tests.unit.build.attacks import ATTACKS, OWN, WORKLOADS, administrators_part
+from tests.unit.build.reaching_attacks import REACHING
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -75,7 +76,7 @@ def numbered(prefix: str, rows: list[Any]) -> dict[str, Object]:
 
 
 def refusals(kubectl: Kubectl, manifests: Mapping[str, Object], *arguments: str) -> Mapping[str, str]:
-    """Name -> what is said against the manifest, of those that are not taken."""
+    """Name -> what is stated against the manifest, of those that are not taken."""
     # Not by `apply`, which leaves null out before it sends anything.
     items = [{**each, "metadata": {"name": name}} for name, each in manifests.items()]
     sent = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
@@ -255,6 +256,17 @@ PEACEFUL = with_pod(
 """What a tenant may want beside the administrator's sidecar."""
 
 TAKEN = [
+    param(
+        make_job(infrastructure={"template": {"spec": {"containers": [{"name": "tracker", "env": []}]}}}),
+        id="the tracker's own container",
+    ),
+    param(with_metadata("labels", "app"), id="an ordinary label"),
+    param(with_pod({"terminationGracePeriodSeconds": 3600}), id="the longest grace period"),
+    param(with_pod({"affinity": None, "volumes": [{"name": "tmp", "emptyDir": {}, "secret": None}]}), id="null"),
+    param(
+        with_pod({"topologySpreadConstraints": [{"whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {}}]}),
+        id="a preference to spread",
+    ),
     param(with_added(securityContext=GIVEN_UP), id="a sidecar that gives up what it could become"),
     param(with_added("initContainers", securityContext=GIVEN_UP), id="such an init container"),
     param(with_pod({"containers": [{"name": "mesh", "$patch": "delete"}]}), id="a container taken away"),
@@ -317,7 +329,7 @@ def test_a_tenant_gains_nothing_from_what_the_administrator_brought(
 ) -> None:
     install_definition(cluster.kubeconfig)
     values = tmp_path / "values.yaml"
-    values.write_text(yaml.safe_dump({"workloads": {"podTemplate": ADMINISTRATORS}}))
+    values.write_text(yaml.safe_dump({"workloads": WORKLOADS}))
     kubectl.apply(*TENANT)
     tenant = f"--as=system:serviceaccount:{kubectl.namespace}:tenant"
 
@@ -327,23 +339,26 @@ def test_a_tenant_gains_nothing_from_what_the_administrator_brought(
     kubectl.wait("the tenant's rights to be in force", lambda: may("create", "rljobs"))
     assert not may("create", "pods")
     assert not may("get", "secrets")
-    jobs = {f"attack-{number}": make_job(**attack.spec) for number, attack in enumerate(ATTACKS)}
-    workloads = {**workload_options(), "podTemplate": ADMINISTRATORS}
+    attacks = [*ATTACKS, *REACHING]
+    jobs = {f"attack-{number}": make_job(**attack.spec) for number, attack in enumerate(attacks)}
+    workloads = {**workload_options(), **WORKLOADS}
 
     with (
         in_force(kubectl, "--values", str(values)),
         OperatorProcess(cluster, kubectl.namespace, tmp_path / "operator", workloads=workloads),
     ):
-        at_apply = refusals(kubectl, {**jobs, "peaceful-0": PEACEFUL}, tenant)
+        at_apply = dict(refusals(kubectl, {**jobs, "peaceful-0": PEACEFUL, "site-0": PEACEFUL}, tenant))
+        assert "metadata.name: the ConfigMap that a job of this name makes is one that" in at_apply.pop("site-0")
         assert "peaceful-0" not in at_apply, at_apply["peaceful-0"]
-        by_error = [
-            message for message in at_apply.values() if "template: " not in message or "resulted in error" in message
-        ]
+        by_error = [message for message in at_apply.values() if not has_sentence(message)]
         assert by_error == [], "a rule refuses it, and not an expression that cannot be evaluated"
         taken = [name for name in (*jobs, "peaceful-0") if name not in at_apply]
         accepted = kubectl.wait("the operator to judge all jobs", lambda: judged_by_operator(kubectl, taken))
-        gained = [ATTACKS[int(name.split("-")[1])].name for name in taken if accepted[name] == "True" and name in jobs]
+        names = {f"attack-{number}": attack.name for number, attack in enumerate(attacks)}
+        gained = [names[name] for name in taken if accepted[name] == "True" and name in jobs]
         assert gained == [], "neither policy nor operator refuses it"
+        by_policy = {names[name] for name in at_apply}
+        assert [attack.name for attack in REACHING if attack.name not in by_policy] == [], "the policy sees it, too"
         # Its status is written before its objects are.
         kubectl.wait("its last Deployment", lambda: kubectl.get("deployment", "peaceful-0-advantages"))
         owners = kubectl.all("deployments,statefulsets")
@@ -358,6 +373,10 @@ def test_a_tenant_gains_nothing_from_what_the_administrator_brought(
         assert 0 < len(at_build) < len(at_apply), "both of them are tried"
 
 
+def has_sentence(message: str) -> bool:
+    return "roles.*.template and infrastructure.template: " in message and "resulted in error" not in message
+
+
 def judged_by_operator(kubectl: Kubectl, names: list[str]) -> dict[str, str] | None:
     """Accepted of each job, once all have it."""
     found = {
@@ -367,6 +386,69 @@ def judged_by_operator(kubectl: Kubectl, names: list[str]) -> dict[str, str] | N
         if condition["type"] == "Accepted"
     }
     return found if found.keys() >= set(names) else None
+
+
+def container_of_everything(name: str) -> Object:
+    """Has each field of a container that the policy reads."""
+    return {
+        "name": name,
+        "image": "i",
+        "env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
+        "envFrom": [{"configMapRef": {"name": "c"}}],
+        "ports": [{"containerPort": 1, "hostPort": 0}],
+        "volumeMounts": [{"name": "tmp", "mountPath": "/x", "mountPropagation": "None"}],
+        "volumeDevices": [{"name": "d", "devicePath": "/d"}],
+        "terminationMessagePath": "/y",
+        "livenessProbe": {"httpGet": {"host": "", "port": 1}, "terminationGracePeriodSeconds": 5},
+        "lifecycle": {"preStop": {"sleep": {"seconds": 1}}, "postStart": {"httpGet": {"port": 1}}},
+        "securityContext": {**GIVEN_UP, "runAsUser": 1, "seccompProfile": {"type": "RuntimeDefault"}},
+    }
+
+
+def template_of_everything(job: str) -> Object:
+    own = {"topologyKey": "zone", "labelSelector": {"matchLabels": {"rljob.dev/job": job}}}
+    rule = "requiredDuringSchedulingIgnoredDuringExecution"
+    return {
+        "metadata": {"labels": {"a": "b"}, "annotations": {"a": "b"}},
+        "spec": {
+            "containers": [container_of_everything("worker")],
+            "volumes": [
+                {"name": "s", "secret": {"secretName": "x"}},
+                {"name": "p", "projected": {"sources": [{"secret": {"name": "x"}}]}},
+                {"name": "c", "csi": {"driver": "shares.example.org", "nodePublishSecretRef": {"name": "x"}}},
+                {"name": "e", "ephemeral": {"volumeClaimTemplate": {"spec": {"dataSource": {"name": "x"}}}}},
+            ],
+            "affinity": {"podAntiAffinity": {rule: [{**own, "namespaces": []}]}},
+            "topologySpreadConstraints": [{**own, "whenUnsatisfiable": "DoNotSchedule"}],
+            "imagePullSecrets": [{"name": "a"}],
+            "resourceClaims": [{"name": "x", "resourceClaimName": "y"}],
+            "securityContext": {"runAsUser": 1, "supplementalGroups": [3]},
+            "serviceAccountName": "trainer",
+            "terminationGracePeriodSeconds": 5,
+        },
+    }
+
+
+def broken(value: Any, wrong: Any) -> Iterator[Any]:
+    """`value`, each time with another part of it replaced by `wrong`."""
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in entries:
+        for each in (wrong, *broken(inner, wrong)):
+            copy = dict(value) if isinstance(value, dict) else list(value)
+            copy[key] = each
+            yield copy
+
+
+@pytest.mark.parametrize("wrong", [None, "text"], ids=["null", "a text"])
+def test_what_no_pod_template_has_there_gets_a_sentence(judged: Kubectl, wrong: Any) -> None:
+    jobs = {"whole-0": make_job(roles={"rollout": {"template": template_of_everything("whole-0")}})}
+    for number, template in enumerate(broken(template_of_everything("JOB"), wrong)):
+        named = json.loads(json.dumps(template).replace("JOB", f"broken-{number}"))
+        jobs[f"broken-{number}"] = make_job(roles={"rollout": {"template": named}})
+    stated = refusals(judged, jobs, "--dry-run=server")
+    assert "whole-0" not in stated, stated["whole-0"]
+    assert len(stated) > 20, "the table has what the policy refuses"
+    assert [message for message in stated.values() if not has_sentence(message)] == []
 
 
 def test_a_job_that_was_there_before_can_be_let_go_and_not_be_given_more(judged: Kubectl) -> None:

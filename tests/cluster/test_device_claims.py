@@ -48,8 +48,10 @@ def four_devices(cluster: Cluster, kubectl: Kubectl) -> Iterator[None]:
 
 
 def make_claiming_job(gpus: int, device_class: str = CLASS) -> Object:
-    """Of its pods the actor's alone is to be placed on the pretended node."""
-    actor: dict[str, Any] = {"gpus": gpus, "deviceClass": device_class, "template": pretended()}
+    """Of its pods the actor's alone is to be placed on the pretended node, where no volume can be mounted."""
+    template = pretended()
+    template["spec"]["volumes"] = [{"name": "run", "persistentVolumeClaim": None, "emptyDir": {}}]
+    actor: dict[str, Any] = {"gpus": gpus, "deviceClass": device_class, "template": template}
     return leaves_nothing(make_small_job(roles={"actor": actor, "rollout": {"gpus": 0}}, training={"microBatchSize": 4}))
 
 

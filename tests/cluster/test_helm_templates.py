@@ -81,6 +81,7 @@ def test_every_value_of_the_options_arrives() -> None:
     assert options.workloads.pod_template["spec"]["runtimeClassName"] == "nvidia"
     assert (options.workloads.termination_grace_seconds, options.workloads.scraper_namespace) == (120, "monitoring")
     assert (options.concurrency, options.workloads.pull_secrets) == (32, ["registry"])
+    assert options.jobs_per_namespace == 50
     assert options.lease is not None
     assert (options.lease.duration_seconds, options.lease.renew_seconds, options.lease.retry_seconds) == (30, 20.5, 4)
     namespaced = _options(objects(render(*SHAPES["namespaced"])))
@@ -164,6 +165,7 @@ def test_each_dashboard_becomes_a_config_map_for_the_sidecar() -> None:
         pytest.param("workloads.podtemplate=x", "at '/workloads': additional properties 'podtemplate'", id="nor below"),
         pytest.param("coordinatorAccess=Direct", "must be one of 'Service', 'Proxy'", id="a word that is not there"),
         pytest.param("concurrency=many", "at '/concurrency': got string, want integer", id="a word for a number"),
+        pytest.param("jobsPerNamespace=0", "at '/jobsPerNamespace': minimum: got 0, want 1", id="no job at all"),
         pytest.param("ports.health=80", "at '/ports/health': minimum: got 80, want 1,024", id="a port of root's"),
         pytest.param("namespaces={Team_A}", "at '/namespaces/0': 'Team_A' does not match", id="no namespace's name"),
         pytest.param("image.digest=latest", "at '/image/digest': 'latest' does not match", id="no digest"),

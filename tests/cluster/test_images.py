@@ -98,7 +98,7 @@ def test_a_worker_image_has_torch_redis_and_the_examples(worker_image: str, kube
 
 
 def test_the_worker_image_runs_a_job_by_itself(worker_image: str, kubectl: Kubectl) -> None:
-    kubectl.apply(_config_map("job", _short_job("alone", prompts="/opt/rljob/examples/data/reverse-digits.jsonl")))
+    kubectl.apply(_config_map("job", _short_job("alone", prompts="/opt/rljob/examples/data/reverse-and-end.jsonl")))
     volumes: list[Object] = [
         {"name": "job", "configMap": {"name": "job"}},
         {"name": "memory", "emptyDir": {"medium": "Memory", "sizeLimit": "256Mi"}},
@@ -132,7 +132,7 @@ def test_a_job_of_built_images_succeeds(
     install = ("--values", str(file), "--wait", "--timeout", "240s", "--take-ownership")
     helm("install", "rl", str(CHART), *scope, *install)
     try:
-        kubectl.apply(_short_job("built", prompts="data/reverse-digits.jsonl"))
+        kubectl.apply(_short_job("built", prompts="data/reverse-and-end.jsonl"))
         kubectl.wait_for("rljob", "built", "to succeed", _has_ended, seconds=300)
         found = kubectl.get("rljob", "built")
         assert found is not None

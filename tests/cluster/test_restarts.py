@@ -61,7 +61,12 @@ def subject(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
     kubectl("create", "namespace", namespace)
     manifest = make_job(
         rollout={"numRollouts": 1_000_000},
-        restartPolicy={"threshold": 1000, "maxGlobalRestarts": 1000, "heartbeatTimeoutSeconds": HEARTBEAT_SECONDS},
+        restartPolicy={
+            "threshold": 1000,
+            "maxGlobalRestarts": 1000,
+            "heartbeatTimeoutSeconds": HEARTBEAT_SECONDS,
+            "backoff": {"initialSeconds": 0},
+        },
     )
     folder = tmp_path_factory.mktemp("operator")
     try:

@@ -22,6 +22,7 @@ Right = tuple[str, str, str]
 SPARED: dict[Right, str] = (
     {
         ("networking.k8s.io", "networkpolicies", "delete"): "when the administrator turns isolation off",
+        ("", "configmaps", "delete"): "when somebody has made the job's immutable",
         ("rljob.dev", "rljobs", "get"): "when somebody else has written the status",
         ("", "events", "patch"): "when a sentence is told again",
         ("apps", "replicasets", "get"): "when pods of an earlier job of this name stay",

@@ -65,10 +65,24 @@ def refused(tmp_path: Path, text: str) -> str:
             "workloads.monitorLabels: 'a/b/c' cannot be a label's key."
             " Give letters, digits, '-', '_' and '.', after a domain and / if any.",
         ),
+        (
+            {"workloads": {"reach": {"refusedLabels": [""]}}},
+            "workloads.reach.refusedLabels[0]: '' is refused. String should match pattern"
+            " '^[*]?[-A-Za-z0-9_./]{1,317}$'.",
+        ),
+        (
+            {"workloads": {"reservedObjects": {"secrets": ["a*"]}}},
+            "workloads.reservedObjects.secrets[0]: 'a*' is refused. String should match pattern"
+            " '^[*]?[-a-z0-9.]{1,253}$'.",
+        ),
         ({"namespaces": ["team", "team"]}, "namespaces: team is there 2 times. Name it once."),
         (
             {"lease": {"name": "Lease"}},
             "lease.name: 'Lease' cannot be a name of an object. Give lower-case letters, digits, '-' and '.'.",
+        ),
+        (
+            {"lease": {"name": "jobs.rljob.dev"}},
+            "lease.name: jobs.rljob.dev is the Lease by which namespaces are claimed. Give another name.",
         ),
         (
             {"lease": {"durationSeconds": 5.0}},
@@ -80,6 +94,15 @@ def refused(tmp_path: Path, text: str) -> str:
             "metricsPort: 9090 is healthPort, too. Give another port.",
         ),
         ({"concurrency": 0}, "concurrency: 0 is refused. Input should be greater than or equal to 1."),
+        (
+            {"jobsPerNamespace": 0},
+            "jobsPerNamespace: 0 is refused. Input should be greater than or equal to 1.",
+        ),
+        (
+            {"workloads": {"scraperNamespace": "**"}},
+            "workloads.scraperNamespace: '**' cannot be a namespace."
+            " Give at most 63 lower-case letters, digits and '-'.",
+        ),
         ({"concurency": 4}, "concurency: there is no such option. Remove it."),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",

@@ -22,6 +22,7 @@ from rljob_operator.kube.views import JobKey, view_owned
 from rljob_operator.kube.work_queue import NextTurn
 from rljob_operator.options import OperatorOptions
 from tests.unit.build.jobs import changed, quickstart
+from tests.unit.kube.managed import entry, fields_of, with_managed_fields
 
 Json = dict[str, Any]
 KEY, UID = JobKey("team", "quickstart"), "u1"
@@ -59,10 +60,10 @@ class Server:
             raise refusal("rehearse", status, "Invalid", self.texts)
 
     async def apply_new(self, resource: Resource, namespace: str, name: str, body: Json) -> Json:
-        return self._write("apply", resource.path(namespace, name), body)
+        return self._write("apply", resource.path(namespace, name), with_managed_fields(body))
 
     async def apply(self, resource: Resource, namespace: str, name: str, body: Json, uid: str) -> Json:
-        return self._write("apply", resource.path(namespace, name), body)
+        return self._write("apply", resource.path(namespace, name), with_managed_fields(body))
 
     async def merge(
         self, resource: Resource, namespace: str, name: str, body: Json, subresource: str | None = None
@@ -114,6 +115,7 @@ class Turns:
         *,
         has_objects: bool,
         options: OperatorOptions | None = None,
+        metadata: Json | None = None,
         **spec: Any,
     ) -> None:
         job = changed(quickstart(), **spec)
@@ -121,7 +123,13 @@ class Turns:
         raw = server.put(
             RLJOBS.path(*KEY),
             {
-                "metadata": {"name": KEY.name, "namespace": KEY.namespace, "uid": UID, "generation": 1},
+                "metadata": {
+                    "name": KEY.name,
+                    "namespace": KEY.namespace,
+                    "uid": UID,
+                    "generation": 1,
+                    **(metadata or {}),
+                },
                 "spec": job.spec.model_dump(mode="json", by_alias=True, exclude_none=True),
                 "status": status.model_dump(mode="json", by_alias=True, exclude_none=True),
             },
@@ -130,16 +138,25 @@ class Turns:
         options, platform = options or OperatorOptions(), Platform()
         if has_objects:
             for each in manifests(job, Owner(KEY.namespace, UID), status, options, platform):
-                made = {
-                    **each,
-                    "metadata": {**each["metadata"], "uid": each["metadata"]["name"], "resourceVersion": "1"},
-                }
+                made = with_managed_fields(each)
+                made["metadata"] |= {"uid": each["metadata"]["name"], "resourceVersion": "1"}
                 cache.put_owned(KEY, view_owned(each["kind"], made))
                 server.put(path_of(each["kind"], each["metadata"]["name"]), made)
-        self.metrics = Metrics()
+        self.server, self.cache, self.metrics = server, cache, Metrics()
         coordinators = cast(JobCoordinators, NoCoordinators())
         world = OperatorContext(cast(Api, server), cache, coordinators, self.metrics, options, platform, "me")
         self._reconciler = Reconciler(world)
+
+    def edit(self, kind: str, name: str, **changes: Json) -> None:
+        """By another client, which owns then what it has changed."""
+        found = self.server.objects[path_of(kind, name)]
+        theirs = entry(fields_of(changes), "kubectl-edit", "Update")
+        own = found["metadata"]["managedFields"][0]["fieldsV1"]
+        kept = entry({name: below for name, below in own.items() if name.removeprefix("f:") not in changes})
+        metadata = {**found["metadata"], "managedFields": [kept, theirs]}
+        self.cache.put_owned(
+            KEY, view_owned(kind, self.server.put(path_of(kind, name), {**found, **changes, "metadata": metadata}))
+        )
 
     def turn(self) -> NextTurn | None:
         return asyncio.run(self._reconciler.turn(KEY))
@@ -222,12 +239,8 @@ def test_of_a_spec_that_the_api_server_never_takes_nothing_is_made() -> None:
     assert accepted_of(server)[2].startswith(message)
     assert [each["reason"] for each in server.events] == ["ObjectRefused"]
     assert {path for verb, path in server.written if verb == "apply"} == set()
-    assert server.rehearsed == len(server_sets()), "it is not asked in every turn"
-
-
-def server_sets() -> list[str]:
     made = manifests(quickstart(), Owner(KEY.namespace, UID), RLJobStatus(), OperatorOptions(), Platform())
-    return [each["metadata"]["name"] for each in made if each["kind"] in ("Deployment", "StatefulSet")]
+    assert server.rehearsed == len(made), "every object is asked for once, and not in every turn"
 
 
 def test_what_a_policy_refuses_may_be_taken_later_and_is_no_fault_of_the_spec() -> None:
@@ -283,3 +296,45 @@ def test_what_the_job_states_otherwise_than_the_administrator_is_emitted_once_an
     assert stated() == [sentence.format("all")]
     turns("others").turn()
     assert stated() == [sentence.format("others")]
+
+
+CONFIG = path_of("ConfigMap", "quickstart-job")
+
+
+def begun(*conditions: Condition) -> RLJobStatus:
+    """Of a job whose actor refuses the file that it has read, on a cluster."""
+    pods = [{"name": "actor-0", "ready": True, "generation": 0, "life": "a/0"}]
+    actor = {"name": "actor", "replicas": 1, "ready": 1, "failures": 0, "pods": pods}
+    made = {"restart": {"epoch": 1, "opened": 1}, "accepted": {"generation": 1}, "roles": [actor]}
+    return RLJobStatus.model_validate({**made, "conditions": list(conditions)})
+
+
+def refusing_pod() -> Json:
+    ended = {"exitCode": 64, "reason": "Error", "finishedAt": "2026-11-01T00:00:00Z", "message": "not a job"}
+    labels = {"rljob.dev/job": KEY.name, "rljob.dev/component": "worker", "rljob.dev/role": "actor"}
+    return {
+        "metadata": {"name": "p", "namespace": KEY.namespace, "uid": "a", "labels": labels, "resourceVersion": "1"},
+        "spec": {"nodeName": "n", "containers": [{"name": "worker"}]},
+        "status": {
+            "phase": "Running",
+            "containerStatuses": [{"name": "worker", "restartCount": 0, "state": {"terminated": ended}}],
+        },
+    }
+
+
+@pytest.mark.parametrize("is_edited", [True, False])
+def test_a_file_that_another_client_has_changed_is_restored_and_fails_no_job_for_ever(is_edited: bool) -> None:
+    server = Server()
+    turns = Turns(server, begun(), has_objects=True)
+    if is_edited:
+        turns.edit("ConfigMap", "quickstart-job", data={"job.json": "{}"})
+    turns.cache.put("Pod", refusing_pod())
+    turns.turn()
+
+    restored = [each for each in server.events if each["reason"] == "ObjectRestored"]
+    failed = [c for c in server.objects[JOB]["status"]["conditions"] if (c["type"], c["status"]) == ("Failed", "True")]
+    assert (len(restored), len(failed)) == ((1, 0) if is_edited else (0, 1))
+    assert '"numRollouts"' in server.objects[CONFIG]["data"]["job.json"]
+    if is_edited:
+        assert "was changed by kubectl-edit: data.job.json" in restored[0]["message"]
+        assert server.objects[JOB]["status"]["restart"]["countedTowardsMax"] == 0

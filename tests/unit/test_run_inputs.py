@@ -181,6 +181,26 @@ def test_many_files_are_read_in_parts(tmp_path: Path, monkeypatch: pytest.Monkey
     assert changed_since(parts) == ["small"]
 
 
+def test_files_that_are_more_than_before_are_compared_by_their_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file is added, so that they are read in parts now; and is gone again."""
+    size = 2 * BLOCKS * BLOCK_BYTES
+    files = {name: tmp_path / name for name in ("a", "b", "small")}
+    for name, file in files.items():
+        file.write_bytes(bytes(size if name != "small" else 10))
+    monkeypatch.setattr(run_inputs, "ALL_WHOLE_BYTES", 2 * size + 10)
+    whole = contents_of(files, has_rows=False)
+    (tmp_path / "c").write_bytes(bytes(size))
+    more = contents_of({**files, "c": tmp_path / "c"}, has_rows=False)
+    assert whole["a"].digest != more["a"].digest
+    assert all(whole[name].has_bytes_of(more[name]) and more[name].has_bytes_of(whole[name]) for name in files)
+    with files["a"].open("r+b") as content:
+        content.write(b"x")
+    again = contents_of(files, has_rows=False)
+    assert [name for name in files if not more[name].has_bytes_of(again[name])] == ["a"]
+
+
 @pytest.mark.parametrize("at", [0, WHOLE_BYTES + 4 * BLOCK_BYTES - 1], ids=["its first byte", "its last byte"])
 def test_of_a_large_file_both_ends_count_and_little_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int

@@ -15,7 +15,7 @@ from rljob_workers import pipeline
 from rljob_workers.dcs.membership.rank_context import RankContext
 from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.rank_loop import RankParts
-from rljob_workers.rollout.loop import run_rollout
+from rljob_workers.rollout.assembly import run_rollout
 from rljob_workers.scoring.advantages import run_advantages
 from rljob_workers.scoring.forward import run_actor_fwd, run_reference
 from rljob_workers.telemetry.timeline import Timeline

@@ -36,13 +36,13 @@ WHOLE_BYTES = 16 << 20
 
 
 ALL_WHOLE_BYTES = 1 << 30
-"""Files of an input which have more together are read in parts, each as a larger one is. An input that grows beyond is
-reported as changed in all its files of more than the parts' size."""
+"""Files of an input which have more together are read in parts, each as a larger one is."""
 
 
 BLOCKS, BLOCK_BYTES = 32, 64 << 10
 """Parts of a larger file that count, at even distances from its first byte to its last: another training of a model
-changes all of them, and so does an edit that moves what comes after it."""
+changes all of them, and so does an edit that moves what comes after it. Their digest is taken of every file that has
+more, also of one that is read whole: the next start may read parts of it."""
 
 
 _TOKENIZER_FILES = frozenset(
@@ -220,12 +220,13 @@ def content_of(file: Path, whole_bytes: int = WHOLE_BYTES, *, has_rows: bool) ->
     """Size, digest and rows of a file, which is read in parts where it has more than `whole_bytes`."""
     size, is_table = file.stat().st_size, has_rows and _is_table(file)
     rows = _table_rows(file) if is_table else None
-    if size > whole_bytes:
-        return FileContent(num_bytes=size, digest=_digest_of_parts(file, size), rows=rows)
+    parts = _digest_of_parts(file, size) if size > BLOCKS * BLOCK_BYTES else None
+    if parts is not None and size > whole_bytes:
+        return FileContent(num_bytes=size, digest=parts, parts=parts, rows=rows)
     data = file.read_bytes()
     if has_rows and not is_table and file.suffix != ".json":
         rows = sum(1 for line in data.splitlines() if line.strip())
-    return FileContent(num_bytes=size, digest=xxhash.xxh3_128_hexdigest(data), rows=rows)
+    return FileContent(num_bytes=size, digest=xxhash.xxh3_128_hexdigest(data), parts=parts, rows=rows)
 
 
 def _digest_of_parts(file: Path, size: int) -> str:

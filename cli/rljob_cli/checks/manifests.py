@@ -183,7 +183,8 @@ def _examined(path: Path, place: JobPlace, earlier: EarlierRun | None, overrides
         job = job_of(document)
     except ValidationError as error:
         findings.add(map(problem, sentences(error)))
-        findings.add(refused_model_findings(document, path.resolve().parent))
+        is_elsewhere = place is JobPlace.CLUSTER
+        findings.add(refused_model_findings(document, path.resolve().parent, is_elsewhere=is_elsewhere))
         job, refused = salvaged(document, error)
         if job is None:
             return Examined(None, findings, lines, refused)

@@ -5,13 +5,14 @@ For the checks of models: the policy's, the tokenizer's, a critic's, a teacher's
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from rljob_api.cluster import LATEST
-from rljob_api.model_files.hub_names import PREFIX
+from rljob_api.model_files.hub_names import PREFIX, is_hub_name
 from rljob_api.other_names.absent import absent_sentence
 from rljob_cli.checks.findings import Finding, problem, unchecked
 
@@ -32,13 +33,20 @@ def folder_finding(field: str, path: str, cure: str, *, is_elsewhere: bool) -> F
     return problem(f"{field}: {path} is not a folder. {cure}{hub_hint(folder)}")
 
 
-def refused_model_findings(document: Mapping[str, Any], folder: Path) -> Iterator[Finding]:
-    """Findings on `model.path` beside `model.config`, one of which is refused: whether it is a name of the hub."""
+def refused_model_findings(document: Mapping[str, Any], folder: Path, *, is_elsewhere: bool) -> Iterator[Finding]:
+    """Findings on a `model.path` that a `model.config` beside it refuses, so that no other check looks at it."""
     spec = document.get("spec")
     model = spec.get("model") if isinstance(spec, dict) else None
     path = model.get("path") if isinstance(model, dict) else None
-    if isinstance(path, str) and model is not None and "config" in model and (hint := hub_hint(folder / path)):
-        yield problem(f"spec.model.path: {folder / path} is not a folder.{hint}")
+    if model is None or model.get("config") is None or not isinstance(path, str) or is_hub_name(path):
+        return
+    place, cure = os.path.realpath(folder / os.path.expanduser(path)), "Give the folder of a Hugging Face checkpoint."  # noqa: PTH111 - as `resolve_paths`
+    try:
+        found = folder_finding("spec.model.path", place, cure, is_elsewhere=is_elsewhere)
+    except OSError as error:  # of a folder that may not be entered
+        found = problem(f"spec.model.path: {place} cannot be read ({error.strerror}). {cure}")
+    if found is not None:
+        yield found
 
 
 def hub_hint(path: Path, inner: str = "") -> str:

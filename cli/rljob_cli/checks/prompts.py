@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rljob_api.model_files.hub_names import is_hub_name
-from rljob_api.row_files.conversations import read_prompt, spoken_text, whole_text
+from rljob_api.row_files.conversations import TOOLS, read_prompt, read_tools, spoken_text, whole_text
 from rljob_api.row_files.labels import label_problem
 from rljob_api.row_files.tables import NoReader, is_table, open_table
 from rljob_api.spec import RLJobSpec
@@ -184,6 +184,7 @@ def _row_problems(file: PromptFile, spec: RLJobSpec, seen: _Seen) -> Iterator[Fi
                 _key_problem(entry, file, spec.data.source_key)
                 or (labels and labels.problem(entry))
                 or _prompt_problem(entry[file.prompt_key], file.prompt_key, characters)
+                or _tools_problem(entry, file, spec)
             )
             uses = (_KEY, _MODEL, *_LABEL)
         if wrong is not None:
@@ -193,11 +194,11 @@ def _row_problems(file: PromptFile, spec: RLJobSpec, seen: _Seen) -> Iterator[Fi
 
 
 def _entries(file: PromptFile) -> Iterator[tuple[int, dict[str, Any] | None, str | None]]:
-    """Number of each row, and what is in it, or what is wrong with it."""
+    """Number of each row, from 1, and its columns, or what is wrong with it."""
     path = Path(file.path)
     if is_table(path):
         table = open_table(path, f"spec.{file.field}")
-        yield from ((index, table.row(index), None) for index in range(len(table)))
+        yield from ((index + 1, table.row(index), None) for index in range(len(table)))
         return
     with path.open("rb") as lines:
         yield from ((number, *_entry(line)) for number, line in enumerate(lines, start=1) if line.strip())
@@ -265,6 +266,17 @@ def _prompt_problem(prompt: Any, key: str, characters: frozenset[str] | None) ->
     return None
 
 
+def _tools_problem(entry: dict[str, Any], file: PromptFile, spec: RLJobSpec) -> str | None:
+    """Tools are nothing but a column where no template is applied."""
+    if isinstance(entry[file.prompt_key], str) and not spec.data.apply_chat_template:
+        return None
+    try:
+        read_tools(entry.get(TOOLS))
+    except ValueError as error:
+        return f"the tools {error}"
+    return None
+
+
 def _known_characters(model: ModelSpec) -> frozenset[str] | None:
     """The alphabet that prompts must keep to; None where every text has tokens."""
     if model.config is None or model.tokenizer_path is not None:
@@ -307,6 +319,8 @@ def _count(seen: _Seen, entry: dict[str, Any], number: int, file: PromptFile, li
     seen.texts += isinstance(read, str)
     text = read if isinstance(read, str) else json.dumps(read, sort_keys=True, default=str)
     seen.blank += not spoken_text(read).strip()
+    if not isinstance(read, str):
+        text += json.dumps(entry.get(TOOLS), sort_keys=True, default=str)
     digest = blake2b(text.encode(), digest_size=16).digest()
     first = seen.first_line.setdefault(digest, number)
     if first != number:

@@ -99,6 +99,8 @@ def function_problem(function: UserFunction) -> str | None:
     searched = [*([path] if path is not None else []), *sys.path]
     source = _find_source(module, searched)
     if source is None:
+        if (wrong := _broken_link(module, searched)) is not None:
+            return f"{field}: {wrong}"
         where = f"neither in {path} nor" if path else "not"
         cure = "Correct the name or give path, its folder."
         return f"{field}: module {module} is {where} among the installed packages. {cure}"
@@ -134,6 +136,21 @@ def _find_source(module: str, folders: list[str]) -> Path | None:
         if searched is None and depth < module.count("."):
             return None
     return None if origin is None else Path(origin)
+
+
+def _broken_link(module: str, folders: list[str]) -> str | None:
+    """A sentence where a link has the module's name, or that of a package above it, and leads to no file."""
+    parts = module.split(".")
+    below = [Path(*parts[:depth]) for depth in range(1, len(parts) + 1)]
+    names = [name for each in below for name in (each, each.with_name(f"{each.name}.py"), each / "__init__.py")]
+    for file in (Path(folder) / name for folder in folders for name in names):
+        if not file.is_symlink():
+            continue
+        try:
+            file.stat()
+        except OSError as error:
+            return f"{file} is a link that leads to no file ({error.strerror}). Link it to one, or copy the file."
+    return None
 
 
 def _is_constant(statement: ast.stmt, name: str) -> bool:

@@ -10,7 +10,7 @@ from rljob_api.names import EXIT_BAD_MANIFEST
 from rljob_cli.starters import STARTERS, files_of
 
 _EPILOG = """\b
-quickstart  a tiny model with random weights learns to reverse three digits, in half a minute on two cores
+quickstart  a tiny model with random weights learns to reverse two digits, in half a minute on two cores
 
 \b
 Exit codes: 0 written, 64 a file is there already or cannot be written.

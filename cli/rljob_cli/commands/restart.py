@@ -150,6 +150,10 @@ def _report_phase(job: dict[str, Any], before: str, reporter: Reporter) -> str:
 
 def _refuse_ended(job: dict[str, Any], request: _Request, consequence: str) -> None:
     phase = job.get("status", {}).get("phase")
+    if phase == Phase.DELETING:
+        raise ClusterProblem(
+            f"The RLJob {request.name} is being deleted. {consequence} Apply it again once it is gone."
+        )
     if phase in (Phase.SUCCEEDED, Phase.FAILED):
         raise ClusterProblem(
             f"The RLJob {request.name} has {'succeeded' if phase == Phase.SUCCEEDED else 'failed'}. {consequence} A new"

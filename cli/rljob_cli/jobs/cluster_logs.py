@@ -46,7 +46,7 @@ READER_DEADLINE_SECONDS = 300
 """A pod whose maker is gone ends by itself after so long, and goes with its job."""
 
 
-_AT_REST = (Phase.SUCCEEDED, Phase.FAILED, Phase.SUSPENDED)
+_AT_REST = (Phase.SUCCEEDED, Phase.FAILED, Phase.SUSPENDED, Phase.DELETING)
 
 
 _COPIED = (

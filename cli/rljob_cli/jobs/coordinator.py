@@ -138,7 +138,7 @@ class ClusterCoordinator(CoordinatorApi):
             return False
         except ClusterProblem:
             return True
-        return phase in (Phase.SUCCEEDED, Phase.FAILED, Phase.SUSPENDED)
+        return phase in (Phase.SUCCEEDED, Phase.FAILED, Phase.SUSPENDED, Phase.DELETING)
 
     def close(self) -> None:
         """Those to the API server."""

@@ -33,7 +33,7 @@ from rljob_api.wire.checkpoint_evaluation import (
 from rljob_api.wire.identity import Endpoints, PodKey
 from rljob_operator.local.device_placement import place
 from rljob_operator.local.errors import RunRefused
-from rljob_operator.local.run_folder import memory_folder
+from rljob_operator.local.memory_folders import memory_folder
 
 _PROGRAM = "rljob_workers.launcher.evaluate"
 

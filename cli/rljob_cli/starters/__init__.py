@@ -7,13 +7,15 @@ from collections.abc import Callable, Mapping
 from importlib import resources
 
 
-def _reverse_digits() -> str:
-    """Three digits, and the same backwards: a row for each number below 1000."""
-    rows = ({"prompt": f"{number:03}=", "label": f"{number:03}"[::-1]} for number in range(1000))
+def _reverse_and_end() -> str:
+    """Two digits, and the same backwards with a full stop: a row for each number below 100."""
+    rows = ({"prompt": f"{number:02}=", "label": f"{number:02}"[::-1] + "."} for number in range(100))
     return "".join(f"{json.dumps(row)}\n" for row in rows)
 
 
-STARTERS: Mapping[str, Mapping[str, Callable[[], str]]] = {"quickstart": {"data/reverse-digits.jsonl": _reverse_digits}}
+STARTERS: Mapping[str, Mapping[str, Callable[[], str]]] = {
+    "quickstart": {"data/reverse-and-end.jsonl": _reverse_and_end}
+}
 """By name: the files beside the manifest NAME.yaml, and what makes their text."""
 
 

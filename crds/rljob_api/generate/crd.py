@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from rljob_api.cluster import API_GROUP, API_VERSION, RLJOB_KIND, RLJOB_PLURAL
-from rljob_api.cluster_rules import cluster_validations
+from rljob_api.cluster_rules import SEEN, cluster_validations
 from rljob_api.generate.cel import unchanged, with_defaults
 from rljob_api.revision import GROWING, REFUSED, WAY_OUT, Row
 from rljob_api.roles import SCALED_ROLE, field_name
@@ -191,10 +191,10 @@ def _resource(spec: Schema) -> Schema:
         "description": "A disaggregated reinforcement-learning post-training job of one language model.",
         "required": ["spec"],
         VALIDATIONS: [
-            # Not for an object that has a status, which a new one cannot bring along: one that was stored before this
-            # rule may begin with a digit, and must still get its condition, and go.
+            # Not for an object that the operator has seen, which a new one cannot claim: one that was stored before
+            # this rule may begin with a digit, and must still get its condition, and go.
             {
-                "rule": f"has(self.status) || self.metadata.name.matches('{JOB_NAME}')",
+                "rule": f"{SEEN} || self.metadata.name.matches('{JOB_NAME}')",
                 "message": f"metadata.name is not of the right form. {FORM_OF_NAME}",
             },
             *cluster_validations(),
@@ -252,9 +252,14 @@ def _growth(row: Row) -> dict[str, str]:
 
 
 def _status_schema() -> Schema:
-    """The structural schema of `status`, without defaults: a field that was not written is absent."""
+    """The structural schema of `status`, without defaults: a field that was not written is absent.
+
+    But for a generation that no spec has, so that what reads it (kstatus) takes no job that the operator has not seen
+    for one that is as its spec asks.
+    """
     source = RLJobStatus.model_json_schema()
     schema = _structural(source, source["$defs"], Defaults.NONE)
+    schema["default"] = {"observedGeneration": 0}
     schema["properties"]["conditions"] |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}
     schema["properties"]["roles"] |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
     return schema

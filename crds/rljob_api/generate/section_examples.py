@@ -11,15 +11,15 @@ metadata:
 spec:
   model:
     config: # a tiny model with random weights; path: names a checkpoint instead
-      tokenizer: {alphabet: 0123456789=}
+      tokenizer: {alphabet: 0123456789=.}
   data:
-    prompts: ../../examples/data/reverse-digits.jsonl
+    prompts: ../../examples/data/reverse-and-end.jsonl
   rollout:
     numRollouts: 240
     batchSize: 32 # prompts
     samplesPerPrompt: 16
     maxStaleness: 1
-    sampling: {maxNewTokens: 3}
+    sampling: {maxNewTokens: 3, stopTokenIds: [11]} # the full stop, twelfth in the alphabet
     reward: {characterMatch: {}}
   training:
     globalBatchSize: 512 # samples of an optimizer step

@@ -30,7 +30,8 @@ def more_shared_memory(needed_bytes: int | None = None) -> str:
     size = "SIZE" if needed_bytes is None else f"{-(-needed_bytes // (1 << 20))}m"
     return (
         f"Give it more: docker run --shm-size={size} (or --ipc=host); on Kubernetes resources.limits.memory of the"
-        " role, or workloads.sharedMemory of the operator for pods without a limit"
+        " role, or workloads.sharedMemory of the operator for pods without a limit, or the sizeLimit of a volume shm in"
+        " the pod's template"
     )
 
 

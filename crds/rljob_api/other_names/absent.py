@@ -65,6 +65,26 @@ ABSENT = (
         "only what is learnt from answers that the policy itself has drawn",
         r"sft\w*|dpo\w*|kto|orpo|simpo|ipo",
     ),
+    Absent(
+        "an option that resumes a run",
+        "the same `rljob run` again goes on with it",
+        r"resume\w*|loadenable|loadcheckpoint\w*",
+    ),
+    Absent(
+        "a choice of the steps that are logged",
+        "each is a line of `metrics.jsonl` and a point of the trackers",
+        r"logging(steps|strategy|firststep|dir)|log(every|freq|interval|steps)\w*",
+    ),
+    Absent(
+        "settings of trackers in the manifest",
+        "project, key and the like are variables of the tracker's own, such as `WANDB_PROJECT`",
+        r"(wandb|tb|tensorboard|trackio|swanlab)\w+|project(name)?",
+    ),
+    Absent(
+        "uploads to the hub",
+        "`rljob checkpoint export` writes the folder that `hf upload` takes",
+        r"pushtohub|hub(modelid|token|strategy|privaterepo|alwayspush)",
+    ),
 )
 
 

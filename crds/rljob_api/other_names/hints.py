@@ -55,13 +55,14 @@ def _plain(name: str) -> str:
 
 
 def _named(found: Sequence[OtherName], given: str) -> str:
-    """Ours, each once, of the first trainer alone; with the value where all are of one field."""
+    """Ours, each once, of the first trainer alone; with its value or its formula where there is one."""
     of_first = [name for name in found if name.trainer == found[0].trainer]
     fields = dict.fromkeys(name.ours for name in of_first)
     values = dict.fromkeys(name.our_value for name in of_first)
     (only_value,) = values if len(values) == 1 else (None,)
     shown = " or ".join(fields) + (f": {only_value}" if only_value is not None else "")
-    return f"{given} of {found[0].trainer} is {shown} here."
+    formula = f" ({of_first[0].formula})" if len(of_first) == 1 and of_first[0].formula is not None else ""
+    return f"{given} of {found[0].trainer} is {shown} here{formula}."
 
 
 def _names() -> Iterator[OtherName]:

@@ -1,4 +1,4 @@
-"""The prompt of a row: a text, or the messages of a conversation in the one form that templates and rewards get.
+"""The prompt of a row: a text, or the messages of a conversation in the one form that templates and rewards get; tools.
 
 Used by the sources of prompts and by the checks of a manifest, so that both refuse the same rows. Pure.
 
@@ -18,6 +18,12 @@ from rljob_api.other_names.absent import absent_sentence
 Message: TypeAlias = Mapping[str, Any]
 """With `role` and `content`, both texts, and whatever else it was given, such as `tool_calls`."""
 
+Tool: TypeAlias = Mapping[str, Any]
+"""A schema of a function, as transformers takes it."""
+
+TOOLS = "tools"
+"""The column of a row that has its tools, as in data sets of TRL."""
+
 _ASKING = frozenset(("user", "system", "developer"))
 """Roles whose messages are nothing but their content."""
 
@@ -34,6 +40,25 @@ def read_prompt(prompt: Any) -> str | tuple[Message, ...]:  # noqa: ANN401 - jud
     if not any(message["content"] or message.get("tool_calls") for message in messages):
         raise ValueError("has no message that says anything. Give at least one a content, or remove it.")
     return messages
+
+
+def read_tools(given: Any) -> tuple[Tool, ...] | None:  # noqa: ANN401 - judged here
+    """The tools that a row gives to its template; None: it names none, and has those of the job.
+
+    ValueError, a predicate with its cure, where they are no list of schemas, nor one as JSON, which keeps its nulls.
+    """
+    if given is None:
+        return None
+    try:
+        tools = json.loads(given) if isinstance(given, str) else _without_nulls(given)
+    except ValueError:
+        tools = None
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) and tool for tool in tools):
+        raise ValueError(
+            "are neither a list of schemas of functions nor such a list as JSON. Correct them, or give the column"
+            " another name, so that the chat template does not get it."
+        )
+    return tuple(tools)
 
 
 def spoken_text(prompt: str | tuple[Message, ...]) -> str:

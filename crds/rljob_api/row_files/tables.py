@@ -25,7 +25,7 @@ class NoReader(ValueError):
 
 
 class Table:
-    """Rows by their number, counted from 0 as datasets and pandas do. Threads may read at the same time."""
+    """Rows by their index, from 0. Threads may read at the same time."""
 
     def __init__(self, table: pyarrow.Table) -> None:
         self._table = table

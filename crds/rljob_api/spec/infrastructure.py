@@ -32,6 +32,6 @@ class InfrastructureSpec(ApiModel):
     control: ServerSpec = ServerSpec()
     """The Redis with the control state. Those with rows have transferQueue.redis.resources."""
     template: dict[str, Any] = {}
-    """A patch of the templates of their pods, as a role's: to a pool of nodes without GPUs, say. Their containers are
-    called `coordinator` and `redis`. With checkpoint.volume.accessMode ReadWriteOnce the coordinator follows the actor
-    to its node all the same."""
+    """A patch of the templates of their pods and of trackers' pods, as a role's: to a pool of nodes without GPUs, say.
+    Their containers are called `coordinator`, `redis` and `tracker`. With checkpoint.volume.accessMode ReadWriteOnce
+    coordinator and trackers follow the actor to its node all the same."""

@@ -74,7 +74,7 @@ MODEL: tuple[Rule, ...] = (
         field="path",
         holds=lambda model: (model.path is None) != (model.config is None),
         sentence="exactly one of path and config must be given. Give path for a checkpoint folder, or config for "
-        "random weights.",
+        "random weights, and null for the other.",
         cel="has(self.path) != has(self.config)",
     ),
     Rule(

@@ -18,9 +18,9 @@ from rljob_api.rule import Rule, RuledModel
 BACKOFF: tuple[Rule, ...] = (
     Rule(
         field="maxSeconds",
-        holds=lambda backoff: backoff.max_seconds >= backoff.initial_seconds,
+        holds=lambda backoff: backoff.initial_seconds is None or backoff.max_seconds >= backoff.initial_seconds,
         sentence="{maxSeconds} is below initialSeconds {initialSeconds}. Give at least initialSeconds.",
-        cel="self.maxSeconds >= self.initialSeconds",
+        cel="!has(self.initialSeconds) || self.maxSeconds >= self.initialSeconds",
     ),
 )
 
@@ -107,15 +107,16 @@ FAILURE_RULE: tuple[Rule, ...] = (
 
 
 class BackoffSpec(RuledModel):
-    """Delay before the n-th global restart: initialSeconds * factor^(n-1), at most maxSeconds.
+    """Delay before the n-th global restart in a row: initialSeconds * factor^(n-1), at most maxSeconds.
 
-    n falls back to 1 once a step was recorded after the last restart.
+    n falls back to 1 once a checkpoint was recorded after the last restart, or the job was Ready for ten minutes.
     """
 
     rules = BACKOFF
 
-    initial_seconds: float = Field(default=0.0, ge=0, le=86400)
-    """Delay before the first; 0 means none at all."""
+    initial_seconds: float | None = Field(default=None, ge=0, le=86400)
+    """Delay before the first; 0 means none at all. Null: none before the first two, then 5 s and growing, and none
+    before a restart that is not counted."""
     factor: float = Field(default=2.0, ge=1, le=10)
     """Growth from one to the next."""
     max_seconds: float = Field(default=60.0, ge=0, le=86400)

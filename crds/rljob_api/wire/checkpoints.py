@@ -147,6 +147,17 @@ class StepRow(WireModel):
     first: int
     last: int
 
+    @classmethod
+    def continued(cls, before: "StepRow | None", step: int) -> "StepRow":
+        """With a step that ends it: the next one, or one of it that is repeated. Another one begins a new row."""
+        goes_on = before is not None and before.first <= step <= before.last + 1
+        return cls(first=before.first if before is not None and goes_on else step, last=step)
+
+    @property
+    def num_steps(self) -> int:
+        """Its length."""
+        return self.last - self.first + 1
+
 
 class Health(WireModel):
     """Troubles that the steps of the job have shown."""
@@ -154,7 +165,7 @@ class Health(WireModel):
     rows: dict[str, StepRow] = {}
     """Trouble -> the last steps, all of which show it."""
     reported: dict[str, int] = {}
-    """Trouble -> the step after which it was reported."""
+    """Trouble -> the step, or the evaluated version, after which it was reported."""
     came: list[str] = []
     """Metrics of stopWhen and keepBest that some step or evaluation has reported."""
     first_mismatches: dict[int, float] = {}

@@ -12,9 +12,18 @@ class FileContent(WireModel):
 
     num_bytes: int
     digest: str
-    """xxh3-128 hex: of all bytes, or of parts of a large file."""
+    """xxh3-128 hex of all bytes; `parts` where only these were read."""
+    parts: str | None = None
+    """The digest of parts at fixed places. None: the file is so small that it is always read whole."""
     rows: int | None = None
     """None: it has none, or they were not counted."""
+
+    def has_bytes_of(self, other: "FileContent") -> bool:
+        """Whether both have the same bytes, as far as both were read."""
+        if self.digest == other.digest:
+            return True
+        in_parts = self.parts is not None and (self.digest == self.parts or other.digest == other.parts)
+        return in_parts and self.parts == other.parts
 
 
 class InputNote(WireModel):

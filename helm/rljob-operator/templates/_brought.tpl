@@ -10,7 +10,8 @@ The same rules as the operator's (build/template_protection.py), which has the l
 {{- end -}}
 
 {{- define "rljob.brought" -}}
-{{- $own := list "worker" "coordinator" "redis" -}}
+{{- $table := include "rljob.policyTable" . | fromJson -}}
+{{- $own := concat $table.roleContainers $table.infrastructureContainers -}}
 {{- $podsOwn := list "name" "emptyDir" "configMap" "secret" "downwardAPI" "projected" "ephemeral" -}}
 {{- $judgedByEntry := list "containers" "initContainers" "volumes" "imagePullSecrets" "resourceClaims" -}}
 {{- $defaults := list "nodeSelector" "affinity" "tolerations" "topologySpreadConstraints" "schedulerName" "schedulingGates" "terminationGracePeriodSeconds" -}}
@@ -38,25 +39,13 @@ The same rules as the operator's (build/template_protection.py), which has the l
 {{- end -}}
 {{- range $its.initContainers -}}{{- $containers = append $containers .name -}}{{- end -}}
 {{- $volumes := list -}}
-{{- $claims := list -}}
-{{- $secrets := list -}}
 {{- $usersFiles := false -}}
 {{- range $its.volumes -}}
   {{- if not (and (has .name (list "tmp" "shm")) (hasKey . "emptyDir")) -}}{{- $volumes = append $volumes .name -}}{{- end -}}
-  {{- with .persistentVolumeClaim -}}{{- $claims = append $claims .claimName -}}{{- end -}}
-  {{- with .secret -}}{{- $secrets = append $secrets .secretName -}}{{- end -}}
-  {{- with .projected -}}{{- range .sources -}}{{- with .secret -}}{{- $secrets = append $secrets .name -}}{{- end -}}{{- end -}}{{- end -}}
-  {{- with .csi -}}{{- with .nodePublishSecretRef -}}{{- $secrets = append $secrets .name -}}{{- end -}}{{- end -}}
   {{- if has .name $mounted -}}
     {{- range (keys .) -}}{{- if not (has . $podsOwn) -}}{{- $usersFiles = true -}}{{- end -}}{{- end -}}
   {{- end -}}
 {{- end -}}
-{{- range concat $its.containers $its.initContainers -}}
-  {{- range .env -}}{{- with .valueFrom -}}{{- with .secretKeyRef -}}{{- $secrets = append $secrets .name -}}{{- end -}}{{- end -}}{{- end -}}
-  {{- range .envFrom -}}{{- with .secretRef -}}{{- $secrets = append $secrets .name -}}{{- end -}}{{- end -}}
-{{- end -}}
-{{- range $its.imagePullSecrets -}}{{- $secrets = append $secrets .name -}}{{- end -}}
-{{- $secrets = concat $secrets .Values.workloads.pullSecrets -}}
 {{- $fields := list -}}
 {{- range (keys $spec | sortAlpha) -}}
   {{- if not (has . (concat $judgedByEntry $defaults)) -}}{{- $fields = append $fields . -}}{{- end -}}
@@ -68,22 +57,15 @@ The same rules as the operator's (build/template_protection.py), which has the l
 {{- if or $contexts $usersFiles -}}{{- $fields = append $fields "securityContext" -}}{{- end -}}
 {{- toJson (dict
   "containers" (uniq $containers) "contexts" (uniq $contexts) "paths" (uniq $paths) "volumes" (uniq $volumes)
-  "claims" (uniq $claims) "secrets" (uniq $secrets) "fields" (uniq $fields) "usersFiles" $usersFiles
+  "fields" (uniq $fields) "usersFiles" $usersFiles
   "labels" (keys ($metadata.labels | default dict) | sortAlpha)
   "annotations" (keys ($metadata.annotations | default dict) | sortAlpha)) -}}
 {{- end -}}
 
-{{- define "rljob.broughtVariables" -}}
-{{- $brought := include "rljob.brought" . | fromJson -}}
-{{- if $brought.secrets }}
-# Containers without the pods that they are of.
-- name: containers
-  expression: variables.pods.map(p, p.?containers.orValue([]) + p.?initContainers.orValue([]))
-{{- end -}}
-{{- end -}}
-
 {{- define "rljob.broughtValidations" -}}
 {{- $brought := include "rljob.brought" . | fromJson -}}
+{{- $table := include "rljob.policyTable" . | fromJson -}}
+{{- $own := concat $table.roleContainers $table.infrastructureContainers | toJson -}}
 {{- $whose := "belongs to the administrator (workloads.podTemplate brings it), and no job changes it" -}}
 {{- $templates := "roles.*.template and infrastructure.template" -}}
 {{- with $brought.containers }}
@@ -110,7 +92,7 @@ The same rules as the operator's (build/template_protection.py), which has the l
 {{- end }}
 {{- with $brought.paths }}
 - expression: >-
-    variables.members.all(m, m.all(x, !(x.?name.orValue("") in ["worker", "coordinator", "redis"]) ||
+    variables.members.all(m, m.all(x, !(x.?name.orValue("") in {{ $own }}) ||
     (x.?volumeMounts.orValue([]).map(v, v.mountPath) + x.?volumeDevices.orValue([]).map(v, v.devicePath) +
     ["terminationMessagePath"].filter(k, k in x && x[k] != null).map(k, x[k])).map(v, (v + "/").replace("//", "/"))
     .all(v, {{ toJson . }}.all(taken, !v.startsWith(taken) && !taken.startsWith(v)))))
@@ -132,7 +114,7 @@ The same rules as the operator's (build/template_protection.py), which has the l
 {{- end }}
 {{- if $brought.usersFiles }}
 - expression: >-
-    variables.members.all(m, m.all(x, !(x.?name.orValue("") in ["worker", "coordinator", "redis"]) ||
+    variables.members.all(m, m.all(x, !(x.?name.orValue("") in {{ $own }}) ||
     !("securityContext" in x) || x.securityContext == null || ["runAsUser", "runAsGroup"].all(k, !(k in
     x.securityContext))))
   message: >-
@@ -146,25 +128,5 @@ The same rules as the operator's (build/template_protection.py), which has the l
   message: >-
     {{ $templates }}: metadata.{{ $kind }} {{ join " and " . }} {{ $whose }}. Leave it out.
 {{- end }}
-{{- end }}
-{{- with $brought.claims }}
-- expression: >-
-    variables.pods.all(p, p.?volumes.orValue([]).all(v, !(v.?persistentVolumeClaim.?claimName.orValue("") in
-    {{ toJson . }}) && ["dataSource", "dataSourceRef"].all(k,
-    !(v.?ephemeral.?volumeClaimTemplate.?spec[?k].?name.orValue("") in {{ toJson . }})))) &&
-    !(dyn(object.spec).?checkpoint.?volume.?claimName.orValue("") in {{ toJson . }})
-  message: >-
-    {{ $templates }}: the PersistentVolumeClaim {{ join " or " . }} (of checkpoint.volume.claimName, too) is one that
-    workloads.podTemplate names. Name another one.
-{{- end }}
-{{- with $brought.secrets }}
-- expression: >-
-    variables.pods.all(p, p.?volumes.orValue([]).all(v, !(v.?secret.?secretName.orValue("") in {{ toJson . }}) &&
-    v.?projected.?sources.orValue([]).all(s, !(s.?secret.?name.orValue("") in {{ toJson . }})))) &&
-    variables.containers.all(m, m.all(x, x.?env.orValue([]).all(e, !(e.?valueFrom.?secretKeyRef.?name.orValue("") in
-    {{ toJson . }})) && x.?envFrom.orValue([]).all(e, !(e.?secretRef.?name.orValue("") in {{ toJson . }}))))
-  message: >-
-    {{ $templates }}: the Secret {{ join " or " . }} is one that workloads.podTemplate or workloads.pullSecrets names.
-    Name another one.
 {{- end }}
 {{- end -}}

@@ -89,6 +89,7 @@ lease:
   {{- toYaml .Values.lease | nindent 2 }}
 coordinatorAccess: {{ .Values.coordinatorAccess }}
 concurrency: {{ .Values.concurrency }}
+jobsPerNamespace: {{ .Values.jobsPerNamespace | toJson }}
 healthPort: {{ .Values.ports.health }}
 metricsPort: {{ .Values.ports.metrics }}
 {{- end -}}

@@ -64,6 +64,10 @@ _START_SECONDS = 900
 """For imports, at least: `engine.startupTimeoutSeconds` is for a machine or a disk that needs longer."""
 
 
+METRICS_PORT_NAME, PROBE_PORT_NAME = "metrics", "probes"
+"""The kubelet's port is no other client's: half requests of those never keep it from an answer."""
+
+
 def worker_probes(startup_seconds: int) -> dict[str, Any]:
     """Of a launcher. Startup is its imports: seconds with byte code, minutes on a machine that swaps."""
     return {
@@ -112,7 +116,7 @@ def _liveness() -> dict[str, Any]:
 
 
 def _http(path: str) -> dict[str, Any]:
-    return {"httpGet": {"path": path, "port": "http"}}
+    return {"httpGet": {"path": path, "port": PROBE_PORT_NAME}}
 
 
 _MIB = 1 << 20

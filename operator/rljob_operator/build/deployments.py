@@ -15,6 +15,8 @@ from rljob_operator.build.containers import (
     COORDINATOR_RESOURCES,
     MEMORY,
     MEMORY_DIR,
+    METRICS_PORT_NAME,
+    PROBE_PORT_NAME,
     ROLE_RESOURCES,
     TEMPORARY_DIR,
     TERMINATION_MESSAGE,
@@ -46,6 +48,12 @@ from rljob_operator.build.template import pod_template
 
 NO_DEADLINE = 2**31 - 1
 """The largest that Kubernetes takes: waiting for GPUs is no failure of a Deployment."""
+
+
+_METRICS = {"name": METRICS_PORT_NAME, "containerPort": cluster.METRICS_PORT}
+
+
+_PROBES = {"name": PROBE_PORT_NAME, "containerPort": cluster.PROBE_PORT}
 
 
 def role_deployment(site: Site, status: RLJobStatus, role: Role, spec: RoleSpec) -> Manifest:
@@ -86,7 +94,7 @@ def _role_container(site: Site, role: Role, spec: RoleSpec) -> dict[str, Any]:
         "imagePullPolicy": site.workloads.pull_policy.value,
         "command": [site.workloads.python, "-m", "rljob_workers.launcher.pod"],
         "env": [*pod_identity(site), {"name": "RLJOB_ROLE", "value": role.value}],
-        "ports": [{"name": "http", "containerPort": cluster.PROBE_PORT}],
+        "ports": [_METRICS, _PROBES],
         "resources": {**ROLE_RESOURCES, **container_claims(spec)},
         "volumeMounts": [*common_mounts(), {"name": MEMORY, "mountPath": MEMORY_DIR}],
         "terminationMessagePolicy": TERMINATION_MESSAGE,
@@ -141,7 +149,7 @@ def _coordinator_container(site: Site) -> dict[str, Any]:
         "imagePullPolicy": site.workloads.pull_policy.value,
         "command": [site.workloads.python, "-m", "rljob_workers.dcs.coordinator.pod"],
         "env": pod_identity(site),
-        "ports": [{"name": "http", "containerPort": cluster.COORDINATOR_PORT}],
+        "ports": [{"name": "http", "containerPort": cluster.COORDINATOR_PORT}, _METRICS, _PROBES],
         "resources": COORDINATOR_RESOURCES,
         "volumeMounts": common_mounts(),
         "terminationMessagePolicy": TERMINATION_MESSAGE,

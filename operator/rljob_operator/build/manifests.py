@@ -8,13 +8,17 @@ from rljob_api import cluster
 from rljob_api.cluster_rules import cluster_problems
 from rljob_api.spec import RLJob
 from rljob_api.status import RLJobStatus
+from rljob_operator.build.containers import METRICS_PORT_NAME
 from rljob_operator.build.deployments import coordinator, role_deployment
 from rljob_operator.build.device_claims import claim_templates, without_api
+from rljob_operator.build.foreign_objects import foreign_objects
 from rljob_operator.build.mounted_objects import Found, claim, config
 from rljob_operator.build.network import network_policies, services
 from rljob_operator.build.parts import Manifest, Owner, Platform, Site, manifest, tracker_part, trackers
+from rljob_operator.build.reach import reach_problems
 from rljob_operator.build.redis import control, storage
 from rljob_operator.build.scheduling import MISSING_API, makes_claim, pod_group
+from rljob_operator.build.sizes import size_problems
 from rljob_operator.build.template_protection import ProtectedFieldChanged
 from rljob_operator.build.template_rules import template_problems
 from rljob_operator.build.trackers import tracker_deployment
@@ -40,7 +44,7 @@ def pod_monitor(site: Site) -> Manifest:
         "selector": {"matchLabels": {cluster.LABEL_JOB: site.name}},
         "podTargetLabels": _LABELS,
         # Else the label `job`, by which each series names its job, would be the scraper's own name of this monitor.
-        "podMetricsEndpoints": [{"port": "http", "path": "/metrics", "honorLabels": True}],
+        "podMetricsEndpoints": [{"port": METRICS_PORT_NAME, "path": "/metrics", "honorLabels": True}],
     }
     kind = ("monitoring.coreos.com/v1", "PodMonitor")
     return manifest(site, kind, site.name, {"spec": spec}, labels=site.workloads.monitor_labels)
@@ -64,7 +68,7 @@ def manifests(
     for what this one cannot.
     """
     broken = cluster_problems(job.spec, has_begun=status.restart.epoch > 0)
-    if problems := [*template_problems(job), *broken]:
+    if problems := [*(template_problems(job) or _beyond(job, options)), *broken]:
         raise ValueError("\n".join(problems))
     if job.spec.scheduling.gang is not None and not platform.pod_groups:
         raise MissingApi(MISSING_API)
@@ -72,7 +76,7 @@ def manifests(
     if not platform.device_claims and (sentence := without_api(site)) is not None:
         raise MissingApi(sentence)
     with_pods = _with_pods(site, status)
-    return [
+    made = [
         config(site),
         *([claim(site, found)] if makes_claim(job) else []),
         *network_policies(site),
@@ -83,6 +87,14 @@ def manifests(
         *with_pods,
         *([pod_monitor(site)] if platform.pod_monitors else []),
     ]
+    if problems := size_problems(job, made):
+        raise ValueError("\n".join(problems))
+    return made
+
+
+def _beyond(job: RLJob, options: OperatorOptions) -> list[str]:
+    """Sentences for what is not the job's own. Of templates that can be read only."""
+    return [*foreign_objects(job, options.workloads), *reach_problems(job, options.workloads.reach)]
 
 
 def _with_pods(site: Site, status: RLJobStatus) -> list[Manifest]:

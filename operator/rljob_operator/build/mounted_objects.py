@@ -33,7 +33,7 @@ def config(site: Site) -> Manifest:
 def job_file(job: RLJob, namespace: str) -> str:
     """The text of the file. The operator reads it, too: it is where a spec outlives an edit that is refused."""
     given = job.model_copy(update={"metadata": Metadata(name=job.metadata.name, namespace=namespace)})
-    return given.model_dump_json(indent=2, exclude_defaults=True) + "\n"
+    return given.model_dump_json(exclude_defaults=True) + "\n"
 
 
 TOKEN_KEY = "token"  # noqa: S105 - a name
@@ -42,14 +42,13 @@ TOKEN_KEY = "token"  # noqa: S105 - a name
 PASSWORD_KEY = "redis-password"  # noqa: S105 - a name
 
 
-def secret(job: RLJob, owner: Owner, token: str, password: str) -> Manifest:
-    """The Secret with what the operator has drawn."""
+def secret(job: RLJob, owner: Owner, token: str, password: str, name: str = "") -> Manifest:
+    """The Secret with what the operator has drawn; its copy by another `name`."""
     data = {TOKEN_KEY: token, PASSWORD_KEY: password}
     encoded = {key: base64.b64encode(value.encode()).decode() for key, value in data.items()}
     site = Site.of(job, owner, OperatorOptions())
-    return manifest(
-        site, ("v1", "Secret"), cluster.secret_name(site.name), {"type": "Opaque", "immutable": True, "data": encoded}
-    )
+    body = {"type": "Opaque", "immutable": True, "data": encoded}
+    return manifest(site, ("v1", "Secret"), name or cluster.secret_name(site.name), body)
 
 
 _LONGEST_SPEC = 128 * 1024

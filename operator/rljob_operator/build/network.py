@@ -2,8 +2,9 @@
 
 Services list pods that are not ready too: clients retry by themselves and connect as soon as a server listens. Workers
 have none: the coordinator hands out their addresses. In: pods of the same job; the operator, to the coordinator; the
-scraper, to metrics. Out: Redis nowhere; the coordinator to the job's pods and DNS; workers anywhere, since models, data
-and remote rewards may be anywhere. Trackers: nothing in; out where they log in. Pure.
+scraper, if there is one, to the port of metrics. The kubelet comes from the node, which no policy keeps out. Out: Redis
+nowhere; the coordinator to the job's pods and DNS; workers anywhere, since models, data and remote rewards may be
+anywhere. Trackers: nothing in; out where they log in. Pure.
 """
 
 from typing import Any
@@ -22,7 +23,7 @@ from rljob_operator.build.parts import (
     tracker_part,
     trackers,
 )
-from rljob_operator.options import CoordinatorAccess, Isolation
+from rljob_operator.options import ANY_NAMESPACE, CoordinatorAccess, Isolation
 
 _WORKERS = Part(cluster.COMPONENT_WORKER, "")
 
@@ -44,9 +45,7 @@ def network_policies(site: Site) -> list[Manifest]:
         ),
         _policy(site, CONTROL_PART, cluster.control_name(site.name), [_from_job(site)], []),
         _policy(site, STORAGE_PART, cluster.storage_name(site.name), [_from_job(site)], []),
-        _policy(
-            site, _WORKERS, f"{site.name}-workers", [_from_job(site), _from_scraper(site, cluster.PROBE_PORT)], [{}]
-        ),
+        _policy(site, _WORKERS, f"{site.name}-workers", [_from_job(site), *_from_scraper(site)], [{}]),
         *(_of_tracker(site, tracker) for tracker in trackers(site.job)),
     ]
 
@@ -69,8 +68,7 @@ def _policy(site: Site, part: Part, name: str, ingress: list[Any], egress: list[
 
 
 def _coordinator_in(site: Site) -> list[dict[str, Any]]:
-    port = cluster.COORDINATOR_PORT
-    return [_from_job(site), _from_operator(site, port), _from_scraper(site, port)]
+    return [_from_job(site), _from_operator(site), *_from_scraper(site)]
 
 
 def _coordinator_out(site: Site) -> list[dict[str, Any]]:
@@ -87,8 +85,8 @@ def _pods_of_job(site: Site) -> dict[str, Any]:
     return {"podSelector": {"matchLabels": {cluster.LABEL_JOB: site.name}}}
 
 
-def _from_operator(site: Site, port: int) -> dict[str, Any]:
-    allowed = {"ports": [{"port": port}]}
+def _from_operator(site: Site) -> dict[str, Any]:
+    allowed = {"ports": [{"port": cluster.COORDINATOR_PORT}]}
     if site.options.coordinator_access is CoordinatorAccess.PROXY:
         return allowed  # from the API server, which no selector names; the coordinator wants its token all the same
     peers = site.workloads.operator_labels
@@ -98,8 +96,13 @@ def _from_operator(site: Site, port: int) -> dict[str, Any]:
     }
 
 
-def _from_scraper(site: Site, port: int) -> dict[str, Any]:
-    return {"ports": [{"port": port}], "from": [_namespace(site.workloads.scraper_namespace)]}
+def _from_scraper(site: Site) -> list[dict[str, Any]]:
+    """No rule where nothing scrapes."""
+    namespace = site.workloads.scraper_namespace
+    if namespace is None:
+        return []
+    peer = _namespace(None if namespace == ANY_NAMESPACE else namespace)
+    return [{"ports": [{"port": cluster.METRICS_PORT}], "from": [peer]}]
 
 
 def _namespace(name: str | None) -> dict[str, Any]:

@@ -89,8 +89,11 @@ REDIS_CONTAINER = "redis"
 TRACKER_CONTAINER = "tracker"
 
 
-CONTAINERS = (WORKER_CONTAINER, COORDINATOR_CONTAINER, REDIS_CONTAINER, TRACKER_CONTAINER)
-"""Every container that the operator makes has one of these names."""
+ROLE_CONTAINERS = (WORKER_CONTAINER,)
+INFRASTRUCTURE_CONTAINERS = (COORDINATOR_CONTAINER, REDIS_CONTAINER, TRACKER_CONTAINER)
+CONTAINERS = (*ROLE_CONTAINERS, *INFRASTRUCTURE_CONTAINERS)
+"""Every container that the operator makes has one of these names: the first are patched by `roles.*.template`, the
+others by `infrastructure.template`. The chart's admission policy has the same lists (`helm.policy_table`)."""
 
 
 COORDINATOR_PART = Part(cluster.COMPONENT_COORDINATOR, COORDINATOR_CONTAINER)

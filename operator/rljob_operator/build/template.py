@@ -58,7 +58,7 @@ def pod_template(
 
 def administrator_template(workloads: WorkloadOptions, part: Part) -> AdministratorTemplate:
     """What the administrator's template sets in a part's pods."""
-    return AdministratorTemplate(_for_part(workloads.pod_template, part), part.container, tuple(workloads.pull_secrets))
+    return AdministratorTemplate(_for_part(workloads.pod_template, part), part.container)
 
 
 def _with_fields(

@@ -1,8 +1,8 @@
 """What the operator's `workloads.podTemplate` sets in a pod, and a sentence for each change of it by a job.
 
-The template with the administrator's part alone is compared with the final one, for any patch of the job. Objects
-and identities that the administrator names (claims, Secrets, devices, service account, volume drivers) are closed to
-the job's own volumes and variables. Where pods run, what they ask for and what their own containers start with is the
+The template with the administrator's part alone is compared with the final one, for any patch of the job. Identities
+that the administrator gives (service account, volume drivers) are closed to the job's own volumes; `named_objects`
+closes the objects that he names. Where pods run, what they ask for and what their own containers start with is the
 job's choice. Pure; `template` calls it for every pod template.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from rljob_operator.build.containers import MEMORY, RUN, TEMPORARY, overlap
+from rljob_operator.build.containers import MEMORY, TEMPORARY, overlap
 from rljob_operator.build.template_patch import DIRECTIVE, MERGE_KEYS
 
 Json = dict[str, Any]
@@ -45,7 +45,6 @@ class AdministratorTemplate:
     patch: Json
     own: str
     """The container that the operator makes in these pods: a job's program runs in it."""
-    pull_secrets: tuple[str, ...] = ()
 
     @property
     def spec(self) -> Json:
@@ -123,34 +122,15 @@ def named(entries: list[Json] | None, name: str) -> Json:
     return next((entry for entry in entries or [] if entry["name"] == name), {})
 
 
-_SECRET_REFERENCES = ("secretRef", "secretKeyRef", "nodePublishSecretRef", "secret")
-"""`secret` is a projected volume's; a volume's own has `secretName`."""
-
-
 _IDENTITIES = {"serviceAccountToken", "podCertificate"}
 """Sources of a projected volume."""
 
 
-_RUN_PATH = "checkpoint.volume.claimName (or roles.actor.template.spec.volumes[run])"
-
-
-def objects(admin: AdministratorTemplate, before: Json, after: Json, path: str) -> Iterator[str]:
-    """A sentence for each of them that the job names, too."""
-    pulls = [each["name"] for each in admin.spec.get("imagePullSecrets", [])]
-    named = {*_all_named(admin.spec), *(("Secret", name) for name in (*admin.pull_secrets, *pulls))}
+def _account(admin: AdministratorTemplate, after: Json, path: str) -> Iterator[str]:
+    """A sentence for each volume of the job's that acts in the account's name, or by the administrator's driver."""
     for volume in after["spec"].get("volumes", []):
-        if volume["name"] in admin.volumes:
-            continue
-        where = _RUN_PATH if volume["name"] == RUN else f"{path}.spec.volumes[{volume['name']}]"
-        yield from _sentences(named, volume, where)
-        yield from _identities(admin, volume, where)
-    for claim in after["spec"].get("resourceClaims", []):
-        if claim["name"] not in admin.names("resourceClaims"):
-            yield from _sentences(named, claim, f"{path}.spec.resourceClaims[{claim['name']}]")
-    for where, container, known in containers_of_job(admin, before, after, path):
-        for source in ("env", "envFrom"):
-            rest = [entry for entry in container.get(source, []) if entry not in known.get(source, [])]
-            yield from _sentences(named, {source: rest}, f"{where}.{source}")
+        if volume["name"] not in admin.volumes:
+            yield from _identities(admin, volume, f"{path}.spec.volumes[{volume['name']}]")
 
 
 def _identities(admin: AdministratorTemplate, volume: Json, path: str) -> Iterator[str]:
@@ -166,32 +146,6 @@ def _identities(admin: AdministratorTemplate, volume: Json, path: str) -> Iterat
         yield f"{path}: the driver {driver} may act in the name of the account, which {WHOSE}. Use a claim instead."
     elif driver in admin.drivers:
         yield f"{path}: the driver {driver} mounts a volume that {WHOSE}. Use a claim instead."
-
-
-def _sentences(named: set[tuple[str, str]], value: Json, path: str) -> Iterator[str]:
-    for kind, name in _all_named(value):
-        if (kind, name) in named:
-            yield f"{path}: the {kind} {name} is one that the operator's workloads.podTemplate names. Name another one."
-
-
-def _all_named(value: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - JSON
-    """Kind and name of each claim and Secret that is named in it, wherever."""
-    if isinstance(value, list):
-        for each in value:
-            yield from _all_named(each)
-    if not isinstance(value, dict):
-        return
-    for key, inner in value.items():
-        if key == "claimName":
-            yield "PersistentVolumeClaim", str(inner)
-        elif key in ("secretName", "resourceClaimName"):
-            yield ("Secret" if key == "secretName" else "ResourceClaim"), str(inner)
-        elif key in ("dataSource", "dataSourceRef") and isinstance(inner, dict):  # a claim that begins as a copy
-            yield str(inner.get("kind")), str(inner.get("name"))
-        elif key in _SECRET_REFERENCES and isinstance(inner, dict) and "name" in inner:
-            yield "Secret", str(inner["name"])
-        else:
-            yield from _all_named(inner)
 
 
 _LISTS = (*CONTAINER_LISTS, "volumes")
@@ -238,7 +192,7 @@ def protected_changes(admin: AdministratorTemplate, before: Json, after: Json, p
 
     `path` is the job's template, whose patch (and fields of the job's spec) made the difference.
     """
-    if not admin.patch and not admin.pull_secrets:
+    if not admin.patch:
         return []
     found = [*_metadata(admin, before, after, path), *_pod(admin, before["spec"], after["spec"], f"{path}.spec")]
     for key, names in (
@@ -250,7 +204,7 @@ def protected_changes(admin: AdministratorTemplate, before: Json, after: Json, p
     one, other = (named(template["spec"]["containers"], admin.own) for template in (before, after))
     found += [*_own_context(admin, one, other, own), *_own_mounts(admin, one, other, own)]
     found += [*_locked_environment(admin, before, after, path), *_borrowed(admin, before, after, path)]
-    found += objects(admin, before, after, path)
+    found += _account(admin, after, path)
     return list(dict.fromkeys(found))
 
 

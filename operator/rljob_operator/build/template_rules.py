@@ -13,10 +13,8 @@ from rljob_api.spec import RLJob
 from rljob_operator.build.containers import JOB, JOB_DIR, RUN, SECRET, STATE, overlap
 from rljob_operator.build.parts import (
     CONTAINERS,
-    COORDINATOR_CONTAINER,
-    REDIS_CONTAINER,
-    TRACKER_CONTAINER,
-    WORKER_CONTAINER,
+    INFRASTRUCTURE_CONTAINERS,
+    ROLE_CONTAINERS,
     trackers,
 )
 from rljob_operator.build.scheduling import run_volume, shares_node
@@ -43,10 +41,10 @@ def template_problems(job: RLJob) -> list[str]:
     """A sentence for each thing that a role's template must not set."""
     found: list[str] = []
     for role, spec in job.spec.roles.present().items():
-        found += _problems(spec.template, f"roles.{field_name(role)}.template", (WORKER_CONTAINER,))
+        found += _problems(spec.template, f"roles.{field_name(role)}.template", ROLE_CONTAINERS)
         found += _torn_apart(job, spec.template, f"roles.{field_name(role)}.template")
     infrastructure = job.spec.infrastructure.template
-    found += _problems(infrastructure, _INFRASTRUCTURE, (COORDINATOR_CONTAINER, REDIS_CONTAINER, TRACKER_CONTAINER))
+    found += _problems(infrastructure, _INFRASTRUCTURE, INFRASTRUCTURE_CONTAINERS)
     found += _torn_apart(job, infrastructure, _INFRASTRUCTURE)
     # Where the templates cannot be read, nothing more is made of them.
     return found or [*_other_run_volumes(job), *_apart_from_the_actor(job), *_of_no_tracker(job)]

@@ -7,17 +7,18 @@ loop for seconds. What lives in the side loop (HTTP sessions, locks) is made in 
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
-from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from rljob_operator.kube.kinds import Resource
+from rljob_api.serving.page_server import Pages
+from rljob_api.serving.pages import Reply
 from rljob_operator.kube.operator_metrics import Metrics
+from rljob_operator.kube.watch_state import WatchState
 
 _T = TypeVar("_T")
 
@@ -62,7 +63,7 @@ class SideLoop:
 
 
 WATCH_LIMIT_SECONDS = 150.0
-"""A watch whose last pulse is older is dead: it gives up a stream after 100 s, and retries within 30 s."""
+"""A watch that was silent for longer is dead: it gives up a stream after 100 s, and retries within 30 s."""
 
 
 LAG_LIMIT_SECONDS = 60.0
@@ -74,27 +75,6 @@ MAIN_LOOP_LIMIT_SECONDS = 60.0
 
 
 _FIND_SECONDS = 1.0
-
-
-class Watch(Protocol):
-    """Something that keeps the cache current: a watch, or the census."""
-
-    synced: asyncio.Event
-    """Set once everything was listed."""
-
-    @property
-    def name(self) -> str:
-        """Its name in messages."""
-        ...
-
-    @property
-    def resource(self) -> Resource:
-        """What is watched."""
-        ...
-
-    def age(self) -> float:
-        """Seconds since the last pulse."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +96,8 @@ class Checks:
 
     lag: Callable[[], float] = lambda: 0.0
     lease_problem: Callable[[], str | None] = lambda: None
-    watches: Sequence[Watch] = field(default_factory=list)
+    watches: Sequence[WatchState] = field(default_factory=list)
+    censuses: Sequence[WatchState] = field(default_factory=list)
     rehearsed: bool = False
     """Whether the API server has taken what a job would be made of by the options."""
     leads: bool = False
@@ -159,9 +140,9 @@ class Checks:
     def problems(self) -> list[str]:
         """A sentence for each thing that a restart of the process would cure."""
         found = [
-            f"the watch of {watch.name} has given no sign of life for {watch.age():.0f} s"
-            for watch in self.watches
-            if watch.age() > WATCH_LIMIT_SECONDS
+            f"{watch.name} has had no answer for {watch.silence():.0f} s{_because(watch)}"
+            for watch in (*self.watches, *self.censuses)
+            if watch.silence() > WATCH_LIMIT_SECONDS
         ]
         if self.lag() > LAG_LIMIT_SECONDS:
             found.append(f"a job has waited for its turn for {self.lag():.0f} s")
@@ -169,7 +150,10 @@ class Checks:
         return [*found, lease] if lease is not None else found
 
     def unready(self) -> list[str]:
-        """Why this replica cannot work yet; one that waits for the lease is ready to take over, if its options work.
+        """Why this replica cannot work; one that waits for the lease is ready to take over, if its options work.
+
+        A watch that the API server refuses (a right, the CRD) is no reason to end the process, which would watch the
+        other kinds and namespaces anew and not this one.
 
         An update of the Deployment goes on by it: options that cannot work must not replace a replica that does.
         """
@@ -177,35 +161,26 @@ class Checks:
             return ["the options were not tried on this cluster yet"]
         if not self.leads:
             return []
-        return [f"{watch.name} are not listed yet" for watch in self.watches if not watch.synced.is_set()]
+        watches = (*self.watches, *self.censuses)
+        unlisted = [f"{watch.name} has listed nothing yet{_because(watch)}" for watch in watches if not watch.listed]
+        return unlisted + [
+            f"{watch.name} has reported nothing for {watch.age():.0f} s{_because(watch)}"
+            for watch in watches
+            if watch.listed and watch.age() > WATCH_LIMIT_SECONDS
+        ]
 
 
-Pages = Mapping[str, Callable[[web.Request], Awaitable[web.Response]]]
-"""Path -> what answers it."""
-
-
-async def serve(pages: Pages, port: int) -> web.AppRunner:
-    """A small HTTP server in the running event loop, until `cleanup` of what it returns.
-
-    Raises:
-        OSError: the port is taken.
-    """
-    app = web.Application()
-    for path, page in pages.items():
-        app.router.add_get(path, page)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, None, port).start()
-    return runner
+def _because(watch: WatchState) -> str:
+    return f": {watch.problem}" if watch.problem else ""
 
 
 def probe_pages(checks: Checks) -> Pages:
     """For the kubelet; any thread's loop may serve them."""
 
-    async def healthz(_: web.Request) -> web.Response:
+    async def healthz() -> Reply:
         return _answer(checks.answer_live())
 
-    async def readyz(_: web.Request) -> web.Response:
+    async def readyz() -> Reply:
         return _answer(checks.answer_ready())
 
     return {"/healthz": healthz, "/readyz": readyz}
@@ -214,18 +189,20 @@ def probe_pages(checks: Checks) -> Pages:
 def metrics_pages(checks: Checks, metrics: Metrics) -> Pages:
     """For Prometheus; served by the main loop, which owns what gauges are read from."""
 
-    async def page(_: web.Request) -> web.Response:
+    async def page() -> Reply:
         checks.before_scrape()
         metrics.queue_lag.set(checks.lag())
-        for plural in {watch.resource.plural for watch in checks.watches}:
-            ages = [watch.age() for watch in checks.watches if watch.resource.plural == plural]
-            metrics.watch_age.labels(plural).set(max(ages))
+        for plural in {watch.resource for watch in checks.watches}:
+            watches = [watch for watch in checks.watches if watch.resource == plural]
+            metrics.watch_age.labels(plural).set(max(watch.age() for watch in watches))
+            metrics.watch_open.labels(plural).set(min(watch.is_open for watch in watches))
+        metrics.census_age.set(max((census.age() for census in checks.censuses), default=0.0))
         # In a thread: of a thousand jobs it takes 70 ms, for which no restart should wait.
         text = await asyncio.to_thread(generate_latest, metrics.registry)
-        return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return Reply(200, text.decode(), CONTENT_TYPE_LATEST)
 
     return {"/metrics": page}
 
 
-def _answer(problems: list[str]) -> web.Response:
-    return web.Response(text="\n".join(problems) or "ok", status=503 if problems else 200)
+def _answer(problems: list[str]) -> Reply:
+    return Reply(503 if problems else 200, "\n".join(problems) or "ok")

@@ -8,12 +8,14 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from rljob_api.cluster import ANNOTATION_TEMPLATE
 from rljob_api.spec import RLJob
 from rljob_api.status import AcceptedStatus, ConditionType, RLJobStatus
 from rljob_operator.build import Found, Owner, Platform, manifests, overridden
 from rljob_operator.cluster.actions import Actions
+from rljob_operator.cluster.builds import BuildThreads
 from rljob_operator.cluster.coordinators import CoordinatorContact, JobCoordinators
 from rljob_operator.cluster.report import JobReport
 from rljob_operator.core import Event, Reason, RefusedSpec
@@ -41,21 +43,29 @@ _SCALING = (ConditionType.SUSPENDED, ConditionType.SUCCEEDED, ConditionType.FAIL
 class ManifestsMemo:
     """Of one job, for the last spec and scale that were asked for."""
 
-    def __init__(self, options: OperatorOptions, platform: Platform) -> None:
+    def __init__(self, options: OperatorOptions, platform: Platform, builds: BuildThreads) -> None:
         self._options = options
         self._platform = platform
+        self._builds = builds
         self._known: tuple[RLJob, object, Sequence[Json]] | None = None
         self._judged: Sequence[Json] | None = None
         self._overridden: list[str] = []
 
-    def of(self, job: RLJob, owner: Owner, status: RLJobStatus, found: Found = Found.NOTHING) -> Sequence[Json]:
-        """All objects but the Secret. ValueError with sentences where the pod template cannot be used."""
+    async def of(self, job: RLJob, num_bytes: int, owner: Owner, status: RLJobStatus, found: Found) -> Sequence[Json]:
+        """All objects but the Secret, of a spec of so many bytes. ValueError, with sentences, if it cannot be built."""
         scale = tuple((role.name, len(role.pods)) for role in status.roles)
         conditions = frozenset(c.type for c in status.conditions if c.status == "True" and c.type in _SCALING)
         made_of = (owner, scale, conditions, status.restart.epoch > 0, status.restart.releasing, found)
-        if self._known is None or self._known[0] is not job or self._known[1] != made_of:
-            self._known = (job, made_of, manifests(job, owner, status, self._options, self._platform, found))
-        return self._known[2]
+        if self._known is not None and self._known[0] is job and self._known[1] == made_of:
+            return self._known[2]
+        build = partial(manifests, job, owner, status, self._options, self._platform, found)
+        made = await self._builds.run(num_bytes, build)
+        self._known = (job, made_of, made)
+        return made
+
+    def forget(self) -> None:
+        """Gives the memory of the objects back; they are built again when they are asked for."""
+        self._known = self._judged = None
 
     def newly_overridden(self, made: Sequence[Json]) -> list[str]:
         """Where the job differs from the administrator's template and did not when this was last asked.
@@ -131,6 +141,7 @@ class OperatorContext:
     options: OperatorOptions
     platform: Platform
     identity: str
+    builds: BuildThreads = field(default_factory=BuildThreads)
     missed: asyncio.Event = field(default_factory=asyncio.Event)
     """A job was refused for an API that the platform lacks."""
 
@@ -158,6 +169,11 @@ class JobMemory:
     report: JobReport
     tracker_news: TrackerNews
 
+    def forget_builds(self) -> None:
+        """What was parsed and built is made again in the next turn."""
+        self.accepted.forget()
+        self.manifests.forget()
+
     @classmethod
     def of_new(cls, key: JobKey, uid: str, world: OperatorContext, events: Events) -> "JobMemory":
         """Of a job that nothing is known of yet."""
@@ -166,8 +182,8 @@ class JobMemory:
             uid=uid,
             accepted=AcceptedSpec(world.api, key),
             contact=CoordinatorContact(world.identity),
-            secret=JobSecret(world.api, key),
-            manifests=ManifestsMemo(world.options, world.platform),
+            secret=JobSecret(world.api, world.cache, key),
+            manifests=ManifestsMemo(world.options, world.platform, world.builds),
             orphans=OrphanedPods(world.api, key),
             claim=CheckpointClaim(world.api, world.cache, key),
             ends=Ends(),

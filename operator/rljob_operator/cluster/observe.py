@@ -1,9 +1,9 @@
 """Observe: from the cache and the coordinator's status to the `Observed` that the core decides on. Reads only."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from rljob_api.cluster import COMPONENT_WORKER, LABEL_JOB, LABEL_ROLE, deployment_name
+from rljob_api.cluster import COMPONENT_WORKER, LABEL_JOB, LABEL_ROLE, config_name, deployment_name
 from rljob_api.cluster_rules import required_replicas
 from rljob_api.names import Role
 from rljob_api.roles import SCALED_ROLE
@@ -25,6 +25,7 @@ from rljob_operator.core.conditions import is_true, terminal
 from rljob_operator.core.membership import Candidate, assign
 from rljob_operator.core.observed import Blocker
 from rljob_operator.kube.blockers import BlockerReports, pod_blocker, process_names, unmade_process, unmade_roles
+from rljob_operator.kube.kinds import CONFIG_MAPS
 from rljob_operator.kube.pod_facts import (
     absent_facts,
     fact_of,
@@ -48,11 +49,13 @@ def observe(
     blockers: tuple[Blocker, ...],
     retained: RetainedRun | None,
     volume: VolumeFact | None,
+    edited: Collection[tuple[str, str]],
 ) -> tuple[Observed, Mapping[PodKey, PodView]]:
     """What the core may know, and which pod each replica is.
 
     `templates`: Deployment -> digest of the template that its new pods get. `reports`: what other objects and the
-    cluster's Events report. `blockers`: what was refused in the turn before.
+    cluster's Events report. `blockers`: what was refused in the turn before. `edited`: objects that other clients have
+    changed.
     """
     members = replicas_of(turn.status, pods)
     up_at = turn.memory.startups.of(members.values())
@@ -63,7 +66,7 @@ def observe(
     )
     workers = [pod for pod in pods if pod.component == COMPONENT_WORKER]
     outdated = any(pod.role and pod.template and wanted[Role(pod.role)] not in ("", pod.template) for pod in workers)
-    spec = turn.job.spec
+    spec, job_file = turn.job.spec, (CONFIG_MAPS.kind, config_name(turn.key.name))
     observed = Observed(
         policy=spec.restart_policy,
         replicas=spec.roles.replicas(),
@@ -83,6 +86,7 @@ def observe(
         topologies=spec.roles.topologies(),
         retained=retained,
         volume=volume,
+        job_file_was_edited=job_file in edited or turn.memory.objects.edits.may_have_been_read(job_file),
         trackers=tracker_facts(pods, now) if spec.telemetry.report_to else None,
         num_worker_pods=len(workers),
         release_after_seconds=spec.scheduling.patience_seconds,

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from rljob_operator.build import options_problems
-from rljob_operator.options import OperatorOptions
+from rljob_operator.options import ANY_NAMESPACE, CLAIM_NAME, OperatorOptions
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -39,7 +39,10 @@ def problems(options: OperatorOptions) -> list[str]:
         if count > 1
     ]
     for field, namespace in (
-        ("workloads.scraperNamespace", workloads.scraper_namespace),
+        (
+            "workloads.scraperNamespace",
+            None if workloads.scraper_namespace == ANY_NAMESPACE else workloads.scraper_namespace,
+        ),
         ("workloads.operatorNamespace", workloads.operator_namespace),
         ("lease.namespace", lease.namespace if lease is not None else None),
     ):
@@ -47,6 +50,8 @@ def problems(options: OperatorOptions) -> list[str]:
     for index, name in enumerate(workloads.pull_secrets):
         found += _subdomain(f"workloads.pullSecrets[{index}]", name)
     found += [] if lease is None else _subdomain("lease.name", lease.name)
+    if lease is not None and lease.name == CLAIM_NAME:
+        found.append(f"lease.name: {CLAIM_NAME} is the Lease by which namespaces are claimed. Give another name.")
     found += _labels("workloads.operatorLabels", workloads.operator_labels)
     found += _labels("workloads.monitorLabels", workloads.monitor_labels)
     if options.health_port == options.metrics_port != 0:

@@ -1,7 +1,7 @@
-"""The operator process: election, watches, kopf, workers and coordinators, started and stopped in order.
+"""The operator process: election, watches, workers and coordinators, started and stopped in order.
 
-Called by `python -m rljob_operator`. The only room that imports kopf, whose RLJob events go into the cache; no timers,
-daemons, finalizers or annotations of kopf's are used, since each of those writes to every job.
+Called by `python -m rljob_operator`. Each namespace that is served has watches of its own: one that is refused there
+keeps no other from being served.
 """
 
 import asyncio
@@ -12,23 +12,25 @@ import signal
 import socket
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import aiohttp
-import kopf
 from kubernetes.aio import config as client_config
 from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.configuration import Configuration
 
-from rljob_api.cluster import API_GROUP, API_VERSION, LABEL_JOB, RLJOB_PLURAL
+from rljob_api.cluster import LABEL_JOB
+from rljob_api.serving.page_server import PageServer
 from rljob_operator.build import Platform
+from rljob_operator.cluster.claimed_turns import ClaimedTurns
 from rljob_operator.cluster.coordinators import JobCoordinators
-from rljob_operator.cluster.health_server import Checks, SideLoop, Watch, metrics_pages, probe_pages, serve
+from rljob_operator.cluster.health_server import Checks, SideLoop, metrics_pages, probe_pages
 from rljob_operator.cluster.job import OperatorContext
+from rljob_operator.cluster.job_watch import JobWatch, in_cluster
 from rljob_operator.cluster.reconcile import Reconciler
 from rljob_operator.coordinator_client.cluster_transport import ProxyTransport, ServiceTransport
 from rljob_operator.coordinator_client.link import CoordinatorTransport
@@ -36,67 +38,18 @@ from rljob_operator.kube.api import Api
 from rljob_operator.kube.cache import Cache
 from rljob_operator.kube.capabilities import owned_kinds, platform_of, rehearse, until_another
 from rljob_operator.kube.errors import LeadershipLost
-from rljob_operator.kube.informer import PAGE, SERVER_SECONDS, SILENCE_SECONDS, Census, Informer
+from rljob_operator.kube.events import Events
+from rljob_operator.kube.informer import Census, Informer
+from rljob_operator.kube.job_secrets import SecretCensus
 from rljob_operator.kube.kinds import CLAIMS, DEPLOYMENTS, PODS, SECRETS, STATEFUL_SETS
 from rljob_operator.kube.lease import Lease
+from rljob_operator.kube.namespace_claims import NamespaceClaims
 from rljob_operator.kube.operator_metrics import Metrics, phase_of
 from rljob_operator.kube.responses import MeteredConnector
 from rljob_operator.kube.views import JobKey
+from rljob_operator.kube.watch_state import WatchState
 from rljob_operator.kube.work_queue import Workers
 from rljob_operator.options import CoordinatorAccess, OperatorOptions
-
-
-class _NoDifferences(kopf.DiffBaseStorage):
-    """What changed in an object is not asked of kopf: by default it copies each whole object twice to find out."""
-
-    def build(self, **_: object) -> kopf.BodyEssence:
-        """Nothing that could differ."""
-        return kopf.BodyEssence()
-
-    def fetch(self, **_: object) -> kopf.BodyEssence | None:
-        """Nothing was remembered."""
-        return None
-
-    def store(self, **_: object) -> None:
-        """Nothing is remembered."""
-
-
-def registry(cache: Cache) -> kopf.OperatorRegistry:
-    """What kopf shall call."""
-    made = kopf.OperatorRegistry()
-
-    @kopf.on.startup(registry=made)
-    async def configure(settings: kopf.OperatorSettings, **_: object) -> None:
-        settings.persistence.diffbase_storage = _NoDifferences()
-        settings.posting.enabled = False
-        settings.scanning.disabled = True
-        settings.peering.standalone = True
-        settings.watching.inactivity_timeout = SILENCE_SECONDS
-        settings.watching.server_timeout = SERVER_SECONDS
-        settings.watching.chunk_size = PAGE
-
-    @kopf.on.login(registry=made)
-    def login(**kwargs: Any) -> kopf.ConnectionInfo | None:  # noqa: ANN401 - kopf's own
-        if in_cluster():
-            return kopf.login_with_service_account(**kwargs)
-        return kopf.login_with_kubeconfig(**kwargs)
-
-    @kopf.on.event(API_GROUP, API_VERSION, RLJOB_PLURAL, registry=made)
-    async def see(event: kopf.RawEvent, **_: object) -> None:
-        raw: dict[str, Any] = dict(event["object"])
-        if event["type"] == "DELETED":
-            cache.mark_gone(raw["metadata"]["uid"])
-            cache.drop_job(raw)
-        else:
-            cache.put_job(raw)
-
-    return made
-
-
-def in_cluster() -> bool:
-    """Whether the process is a pod's, with a service account; a KUBECONFIG that was given goes first."""
-    return "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ
-
 
 CONNECTIONS = 256
 """Watches and turns at the same time, and a long poll for each job where coordinators are reached by the proxy."""
@@ -133,8 +86,11 @@ class OperatorProcess:
         self._checks = Checks()
         self._lease: Lease | None = None
         self._lease_namespace = ""
+        self._release = socket.gethostname()
+        """What all replicas of this release are called, and no other release."""
         if options.lease is not None:
             self._lease_namespace = options.lease.namespace or own_namespace()
+            self._release = f"{self._lease_namespace}/{options.lease.name}"
 
     async def run(self) -> bool:
         """Until a signal (True), the loss of the lease, or another platform (False)."""
@@ -142,10 +98,12 @@ class OperatorProcess:
         _stop_by_signal(stopping)
         async with AsyncExitStack() as stack:
             side = await stack.enter_async_context(SideLoop())
-            probes = await side.run(serve(probe_pages(self._checks), self._options.health_port))
-            stack.push_async_callback(lambda: side.run(probes.cleanup()))
-            metrics = await serve(metrics_pages(self._checks, self._metrics), self._options.metrics_port)
-            stack.push_async_callback(metrics.cleanup)
+            pages = probe_pages(self._checks)
+            probes = await side.run(PageServer.open(pages, None, self._options.health_port))
+            stack.push_async_callback(lambda: side.run(probes.close()))
+            pages = metrics_pages(self._checks, self._metrics)
+            metrics = await PageServer.open(pages, None, self._options.metrics_port)
+            stack.push_async_callback(metrics.close)
             finding = asyncio.create_task(self._checks.keep_finding(), name="health")
             stack.push_async_callback(_cancel, {finding})
             client = await stack.enter_async_context(ApiClient(await _configuration()))
@@ -196,27 +154,26 @@ class OperatorProcess:
             metrics=self._metrics,
         )
         world = OperatorContext(api, cache, coordinators, self._metrics, self._options, platform, self._identity)
-        workers: Workers[JobKey] = Workers(Reconciler(world).turn, self._options.concurrency, self._metrics)
-        watches = list(self._watches(api, cache, platform))
-        census = Census(api, cache, self._options.namespaces)
-        self._fill_checks(workers, [*watches, census], cache)
-        tasks = {asyncio.create_task(watch.run(), name=f"watch of {watch.name}") for watch in watches}
+        claims = NamespaceClaims(api, self._release, cache)
+        turns = ClaimedTurns(Reconciler(world), claims, cache, Events(api, self._identity))
+        workers: Workers[JobKey] = Workers(turns.turn, self._options.concurrency, self._metrics)
+        namespaces: list[str | None] = [*self._options.namespaces] or [None]
+        served = [_ServedNamespace(api, namespace, cache, self._metrics, platform) for namespace in namespaces]
+        self._fill_checks(workers, served, cache, claims)
         lost: list[asyncio.Future[Any]] = [
             *keeping,
             asyncio.create_task(workers.lease_lost.wait(), name="write without the lease"),
         ]
         other = asyncio.create_task(until_another(api, platform, world.missed), name="platform")
         ends = {*lost, other, asyncio.create_task(stopping.wait(), name="signal")}
+        tasks = {
+            asyncio.create_task(workers.run(), name="workers"),
+            asyncio.create_task(claims.run(), name="claims of namespaces"),
+            asyncio.create_task(SecretCensus(api, cache).run(), name="census of Secrets"),
+        }
+        tasks |= {asyncio.create_task(each.run(), name=f"watches of {each.namespace}") for each in served}
         try:
-            await _first_of({asyncio.create_task(_all_listed(watches)), *tasks, *ends})
-            if not any(task.done() for task in {*tasks, *ends}):
-                # kopf begins with all RLJobs: by then everything that they are made of is known.
-                tasks |= {
-                    asyncio.create_task(workers.run(), name="workers"),
-                    asyncio.create_task(self._kopf(cache, stopping), name="kopf"),
-                    asyncio.create_task(census.run(), name="census"),
-                }
-                await _first_of({*tasks, *ends})
+            await _first_of({*tasks, *ends})
             if other.done() and not stopping.is_set():
                 other.result()
                 _log.error("the cluster has got an API that a job was refused for: this replica ends, and begins anew")
@@ -239,50 +196,27 @@ class OperatorProcess:
             task.result()  # raises what it ended by
         raise RuntimeError(f"{', '.join(task.get_name() for task in ended)} ended without being told to")
 
-    async def _kopf(self, cache: Cache, stopping: asyncio.Event) -> None:
-        namespaces = self._options.namespaces
-        ready = asyncio.Event()
-        taking_back = asyncio.create_task(_take_signals_back(ready, stopping))
-        try:
-            await kopf.operator(
-                registry=registry(cache),
-                standalone=True,
-                clusterwide=not namespaces,
-                namespaces=namespaces,
-                # Its own would be made of the user's name, and a container's user has none.
-                identity=cast(Any, self._identity),
-                stop_flag=stopping,
-                ready_flag=ready,
-            )
-        finally:
-            taking_back.cancel()
-        stopping.set()  # by a signal that came before they were taken back: it returns for no other reason
-
     def _transport(self, api: Api, session: aiohttp.ClientSession) -> Callable[[JobKey, str], CoordinatorTransport]:
         if self._options.coordinator_access is CoordinatorAccess.PROXY:
             return partial(ProxyTransport, api)
         return partial(ServiceTransport, session, self._may_write)
 
-    def _watches(self, api: Api, cache: Cache, platform: Platform) -> Iterator[Informer]:
-        everywhere: list[str | None] = [*self._options.namespaces] or [None]
-        for namespace in everywhere:
-            yield Informer(api, PODS, namespace, LABEL_JOB, cache, self._metrics)
-            for owned in owned_kinds(platform):
-                if owned is SECRETS:  # read by name: the right to list would show the operator every secret
-                    continue
-                metadata_only = owned not in _WHOLE
-                yield Informer(api, owned, namespace, LABEL_JOB, cache, self._metrics, metadata_only=metadata_only)
-
-    def _fill_checks(self, workers: Workers[JobKey], watches: Sequence[Watch], cache: Cache) -> None:
+    def _fill_checks(
+        self, workers: Workers[JobKey], served: Sequence["_ServedNamespace"], cache: Cache, claims: NamespaceClaims
+    ) -> None:
         def before_scrape() -> None:
             self._metrics.queue_depth.set(workers.depth())
             self._metrics.jobs.clear()
             for phase, count in Counter(phase_of(raw["status"]) for raw in cache.jobs()).items():
                 self._metrics.jobs.labels(phase).set(count)
+            self._metrics.contended.clear()
+            for namespace in claims.contended():
+                self._metrics.contended.labels(namespace).set(1)
 
         self._metrics.job_series.source = cache.jobs
         self._checks.lag = workers.lag
-        self._checks.watches = watches
+        self._checks.watches = [state for each in served for state in each.watch_states()]
+        self._checks.censuses = [each.census.state for each in served]
         self._checks.leads = True
         self._checks.before_scrape = before_scrape
         self._checks.lease_problem = self._lease_problem
@@ -297,6 +231,37 @@ class OperatorProcess:
         except LeadershipLost as error:
             return str(error)
         return None
+
+
+class _ServedNamespace:
+    """What keeps the cache current of one namespace, or of all (None)."""
+
+    def __init__(self, api: Api, namespace: str | None, cache: Cache, metrics: Metrics, platform: Platform) -> None:
+        self.namespace = namespace
+        # Secrets are read by name: the right to list would show the operator every secret.
+        owned = [kind for kind in owned_kinds(platform) if kind is not SECRETS]
+        self.informers = [Informer(api, PODS, namespace, LABEL_JOB, cache, metrics)]
+        self.informers += [
+            Informer(api, kind, namespace, LABEL_JOB, cache, metrics, metadata_only=kind not in _WHOLE)
+            for kind in owned
+        ]
+        self.census = Census(api, cache, namespace)
+        self.jobs = JobWatch(api, namespace, cache, metrics, self.census.hasten)
+
+    def watch_states(self) -> list[WatchState]:
+        """Of all its watches."""
+        return [*(informer.state for informer in self.informers), self.jobs.state]
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for informer in self.informers:
+                group.create_task(informer.run())
+            for informer in self.informers:
+                await informer.synced.wait()
+            # It begins with all RLJobs: by now everything that they are made of is known.
+            group.create_task(self.jobs.run())
+            group.create_task(self.census.run())
 
 
 def _to_coordinators() -> aiohttp.ClientSession:
@@ -329,12 +294,6 @@ def own_namespace() -> str:
     raise ValueError("lease.namespace: null needs the variable POD_NAMESPACE. Set one of the two, or lease to null.")
 
 
-async def _take_signals_back(ready: asyncio.Event, stopping: asyncio.Event) -> None:
-    """Kopf takes them as it starts; its handler breaks when one comes twice, as where a whole process group gets it."""
-    await ready.wait()
-    _stop_by_signal(stopping)
-
-
 def _stop_by_signal(stopping: asyncio.Event) -> None:
     """Both signals ask for an orderly end."""
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -356,11 +315,6 @@ async def _configuration() -> Configuration:
 async def _connected() -> ApiClient:
     """To the API server, with connections of the loop that runs this."""
     return ApiClient(await _configuration())
-
-
-async def _all_listed(watches: list[Informer]) -> None:
-    for watch in watches:
-        await watch.synced.wait()
 
 
 async def _unless(stopping: asyncio.Event, doing: asyncio.Future[Any], *ends: asyncio.Future[Any]) -> bool:

@@ -8,19 +8,24 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from rljob_api.cluster import COMPONENT_COORDINATOR, checkpoint_claim_name, secret_name
 from rljob_api.spec import RLJob
 from rljob_api.status import ConditionType, RLJobStatus
 from rljob_operator.build import MissingApi, Owner
 from rljob_operator.cluster.actions import ActionContext
+from rljob_operator.cluster.builds import KeptBuilds, cost_of
 from rljob_operator.cluster.coordinators import JobCoordinator, num_processes
+from rljob_operator.cluster.deletion import delete_with_pods, finalizers_of
 from rljob_operator.cluster.job import JobMemory, OperatorContext, TurnContext, templates
 from rljob_operator.cluster.observe import observe
 from rljob_operator.cluster.report import generation_of
+from rljob_operator.cluster.surplus import surplus_sentence
 from rljob_operator.coordinator_client.link import CoordinatorError, CoordinatorRefused
 from rljob_operator.core import Decision, DeleteJob, Event, RaiseEpoch, Reason, RefusedSpec, SetDesired, Stop, decide
 from rljob_operator.core.conditions import is_true, terminal
+from rljob_operator.core.deletion import leaves_everything
 from rljob_operator.core.derived_status import with_lost_contact
 from rljob_operator.kube import checkpoint_claim
 from rljob_operator.kube.accepted_spec import InvalidManifest, Unreadable, is_ours
@@ -41,6 +46,10 @@ TAKEN_SECONDS = 3.0
 
 
 RESTORED_MESSAGE = "the job's Secret was gone; it has been made again with the same content"
+
+
+SURPLUS_SECONDS = 10.0
+"""How often a job is looked at that waits until its namespace has fewer."""
 
 
 REFUSED_SECONDS = 10.0
@@ -65,59 +74,91 @@ class Reconciler:
         self._world = world
         self._events = Events(world.api, world.identity)
         self._memories: dict[JobKey, JobMemory] = {}
+        self._kept = KeptBuilds()
 
     async def turn(self, key: JobKey) -> NextTurn | None:
         """Brings one job on; answers when the next turn is due unasked."""
         raw = self._world.cache.job(key)
-        if raw is None or "deletionTimestamp" in raw["metadata"] or not is_ours(raw):
-            await self._forget(key)
+        if raw is None or not is_ours(raw) or _is_left(raw):
+            await self.forget(key)
             return None
         memory = await self._memory(key, raw["metadata"]["uid"])
-        status = memory.accepted.status(raw)
         try:
-            if isinstance(status, Unreadable):
-                await memory.report.unreadable(raw, status)
-                return None
-            context = await self._turn_of(key, raw, memory, status)
-            next_turn = None if context is None else await self._bring_on(context)
-            return _sooner(next_turn, memory.rehearsal.next_turn_at, memory.report.next_turn_at)
+            if "deletionTimestamp" in raw["metadata"]:
+                await self._world.coordinators.close(key)
+                return await delete_with_pods(key, raw, memory, self._world.cache)
+            return await self._turn(key, raw, memory)
         except Overtaken:
             return NextTurn(time.time(), Urgency.ALARM)
+        finally:
+            self._keep_builds(key, memory, self._world.cache.job(key) or raw)
+
+    async def _turn(self, key: JobKey, raw: Json, memory: JobMemory) -> NextTurn | None:
+        status = memory.accepted.status(raw)
+        if isinstance(status, Unreadable):
+            await memory.report.unreadable(raw, status)
+            return None
+        surplus = surplus_sentence(key, self._world.cache.jobs(), self._world.options.jobs_per_namespace)
+        if surplus is not None:
+            await memory.report.refuse(raw, status, Reason.TOO_MANY_JOBS, surplus)
+            return NextTurn(time.time() + SURPLUS_SECONDS)
+        context = await self._turn_of(key, raw, memory, status)
+        next_turn = None if context is None else await self._bring_on(context)
+        return _sooner(next_turn, memory.rehearsal.next_turn_at, memory.report.next_turn_at)
+
+    def _keep_builds(self, key: JobKey, memory: JobMemory, raw: Json) -> None:
+        """A job at rest keeps nothing of what its turn has built; of the others those that had a turn last do."""
+        status = memory.accepted.status(raw)
+        if isinstance(status, Unreadable) or _rests(status):
+            self._kept.forgotten(key)
+            memory.forget_builds()
+            return
+        is_built = isinstance(memory.accepted.known(raw), RLJob)
+        for other in self._kept.used(key, cost_of(raw["spec"].num_bytes) if is_built else 0):
+            if other in self._memories:
+                self._memories[other].forget_builds()
 
     async def _memory(self, key: JobKey, uid: str) -> JobMemory:
         """What is known of the job; of an earlier one of its name, nothing."""
         known = self._memories.get(key)
         if known is None or known.uid != uid:
-            await self._forget(key)
+            await self.forget(key)
             known = self._memories[key] = JobMemory.of_new(key, uid, self._world, self._events)
         return known
 
-    async def _forget(self, key: JobKey) -> None:
+    async def forget(self, key: JobKey) -> None:
         """The job is gone, or another operator takes care of it."""
         self._memories.pop(key, None)
+        self._kept.forgotten(key)
         await self._world.coordinators.close(key)
 
     async def _turn_of(self, key: JobKey, raw: Json, memory: JobMemory, status: RLJobStatus) -> TurnContext | None:
         """The job by its newest spec, or by the last one that was accepted. None, if there is none, is reported."""
         generation = generation_of(raw)
-        job = memory.accepted.job(raw)
-        problems = job.problems if isinstance(job, InvalidManifest) else self._problems(key, raw, job, status)
+        job = await self._job(memory, raw)
+        problems = job.problems if isinstance(job, InvalidManifest) else await self._problems(key, raw, job, status)
         reason = Reason.INVALID_SPEC
         if not isinstance(job, InvalidManifest) and not problems:
-            wanted = self._wanted(key, job, raw, status)
+            wanted = await self._wanted(key, job, raw, status)
             problems, reason = await memory.rehearsal.refused(generation, wanted, status), Reason.OBJECT_REFUSED
             if not problems:
                 return TurnContext(key, raw, job, memory.accepted.note(job, generation), None, status, memory)
         message, before = "\n".join(problems), await memory.accepted.last(status)
-        if before is None or self._problems(key, raw, before[0], status):
+        if before is None or await self._problems(key, raw, before[0], status):
             await memory.report.refuse(raw, status, reason, message)
             return None
         return TurnContext(key, raw, *before, RefusedSpec(generation, message, reason), status, memory)
 
-    def _problems(self, key: JobKey, raw: Json, job: RLJob, status: RLJobStatus) -> tuple[str, ...]:
+    async def _job(self, memory: JobMemory, raw: Json) -> RLJob | InvalidManifest:
+        known = memory.accepted.known(raw)
+        if known is not None:
+            return known
+        return await self._world.builds.run(raw["spec"].num_bytes, partial(memory.accepted.job, raw))
+
+    async def _problems(self, key: JobKey, raw: Json, job: RLJob, status: RLJobStatus) -> tuple[str, ...]:
         """What a cluster cannot do of it."""
         try:
-            self._wanted(key, job, raw, status)
+            await self._wanted(key, job, raw, status)
         except ValueError as error:
             if isinstance(error, MissingApi):
                 self._world.missed.set()
@@ -134,7 +175,7 @@ class Reconciler:
 
     async def _bring_on(self, turn: TurnContext) -> NextTurn | None:
         key, memory, report = turn.key, turn.memory, turn.memory.report
-        current = self._wanted(key, turn.job, turn.raw, turn.status)
+        current = await self._wanted(key, turn.job, turn.raw, turn.status)
         pods = self._world.cache.pods(key)
         held = await self._secret(turn, pods)
         if held is None:
@@ -168,11 +209,12 @@ class Reconciler:
             await turn.memory.report.wait_before_decision(turn.raw, turn.status, Reason.OBJECT_REFUSED, str(refusal))
             return None
 
-    def _wanted(self, key: JobKey, job: RLJob, raw: Json, status: RLJobStatus) -> Sequence[Json]:
+    async def _wanted(self, key: JobKey, job: RLJob, raw: Json, status: RLJobStatus) -> Sequence[Json]:
         """All objects but the Secret. ValueError with sentences for what cannot be built."""
         uid = raw["metadata"]["uid"]
         there = checkpoint_claim.found(job.spec, key, uid, self._world.cache.owned(key))
-        return self._memories[key].manifests.of(job, Owner(namespace=key.namespace, uid=uid), status, there)
+        owner = Owner(namespace=key.namespace, uid=uid)
+        return await self._memories[key].manifests.of(job, raw["spec"].num_bytes, owner, status, there)
 
     async def _claim(self, turn: TurnContext, current: Sequence[Json], held: Held | Absent | Foreign) -> ApplyOutcome:
         """Makes the names of the job's objects its own, and returns which cannot be. A job that is over has none."""
@@ -210,6 +252,7 @@ class Reconciler:
             blockers=memory.blockers.current(claimed.refusals),
             retained=retained,
             volume=volume,
+            edited=memory.objects.edited(current),
         )
         decision = decide(observed, now)
         early = await memory.status.write(turn.raw, turn.status, decision.status)
@@ -236,6 +279,10 @@ class Reconciler:
             for sentence in memory.tracker_news.of(observed.trackers or ()):
                 await memory.report.warn(turn.raw, Reason.TRACKER_FAILED, sentence)
         soonest = [decision.next_turn_at]
+        for restored in outcome.restored:
+            await memory.report.warn(turn.raw, Reason.OBJECT_RESTORED, str(restored))
+        if (due := memory.objects.edits.next_due) is not None:
+            soonest.append(due)
         if outcome.refusals:
             await memory.report.refusals(turn.raw, outcome.refusals)
             soonest.append(now + REFUSED_SECONDS)
@@ -273,7 +320,7 @@ class Reconciler:
         """Brings the objects to what was decided, except while the job's pods are being notified that it is over."""
         if _is_ending(decision):
             return ApplyOutcome()
-        wanted = self._wanted(turn.key, turn.job, turn.raw, decision.status)
+        wanted = await self._wanted(turn.key, turn.job, turn.raw, decision.status)
         objects = turn.memory.objects
         return await objects.carry_out(objects.difference(wanted), claimed)
 
@@ -307,6 +354,16 @@ class Reconciler:
         if _stops(decision):
             await self._world.coordinators.close(turn.key)
         return False
+
+
+def _is_left(raw: Json) -> bool:
+    """Whether the job is being deleted and what it is made of is to stay."""
+    return "deletionTimestamp" in raw["metadata"] and leaves_everything(finalizers_of(raw))
+
+
+def _rests(status: RLJobStatus) -> bool:
+    """Whether nothing of a job runs, nor is to come by itself: its turns are rare."""
+    return terminal(status) is not None or is_true(status, ConditionType.SUSPENDED)
 
 
 def _sooner(next_turn: NextTurn | None, *times: float | None) -> NextTurn | None:

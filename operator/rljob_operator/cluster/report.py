@@ -13,6 +13,7 @@ from rljob_api.times import timestamp
 from rljob_operator.build import warnings
 from rljob_operator.core import Decision, Event, Reason
 from rljob_operator.core.conditions import find, with_condition
+from rljob_operator.core.derived_status import with_tool_conditions
 from rljob_operator.core.notices import replayed_decisions
 from rljob_operator.kube.accepted_spec import Unreadable
 from rljob_operator.kube.api import Json
@@ -106,6 +107,7 @@ class JobReport:
             reason=reason.value,
             message=message,
         )
+        new = with_tool_conditions(new, time.time())
         if new == status:
             return
         is_news = find(status, ConditionType.ACCEPTED) != find(new, ConditionType.ACCEPTED)

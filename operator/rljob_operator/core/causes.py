@@ -127,7 +127,7 @@ def causes_of(observed: Observed, status: RLJobStatus, now: float) -> Causes:
     lost = tuple(lost_pods(observed, status, now))
     unbegun = tuple(cause for cause in lost if never_ran(observed, status, cause))
     hangs = hanging(observed, status, now)
-    before = [cause for cause in lost if cause not in unbegun and lost_before(observed, status, cause)]
+    before = [cause for cause in lost if cause not in unbegun and lost_before(observed, status, cause, now)]
     begun = [cause for cause in lost if cause not in unbegun and cause not in before]
     silenced = tuple(cause for cause in before if is_silent(observed, cause))
     unable = _unable(status, failures)

@@ -157,7 +157,7 @@ def with_cluster_status(observed: Observed, status: RLJobStatus, now: float) -> 
     status = status.model_copy(update={"scaling": _scaling(observed, status)}) if observed.scales else status
     if not observed.on_cluster:
         return status
-    status = _progressing(observed, status, now)
+    status = with_tool_conditions(_progressing(observed, status, now), now)
     # What a condition that another version wrote was judged by is not known here.
     conditions = [
         c.model_copy(update={"observed_generation": _generation(observed, c.type)})
@@ -166,6 +166,26 @@ def with_cluster_status(observed: Observed, status: RLJobStatus, now: float) -> 
         for c in status.conditions
     ]
     return status.model_copy(update={"conditions": conditions})
+
+
+def with_tool_conditions(status: RLJobStatus, now: float) -> RLJobStatus:
+    """`status` as tools read it that know no RLJob, by the rules of kstatus: Flux, kpt, Argo CD and others.
+
+    They take Reconciling=True and Ready=False for "in progress", Stalled=True for "failed", and what has neither for
+    "current": so a job that has what its spec asks for, since it succeeded or is suspended, has no Ready.
+    """
+    accepted, failed = find(status, ConditionType.ACCEPTED), find(status, ConditionType.FAILED)
+    refused = accepted is not None and accepted.status == "False"
+    if accepted is not None and refused:
+        kind, reason, message = ConditionType.RECONCILING, accepted.reason, accepted.message
+        status = with_condition(status, kind, now, true=True, reason=reason, message=message)
+    else:
+        status = without(status, [ConditionType.RECONCILING])
+    if failed is not None and failed.status == "True":
+        kind, reason, message = ConditionType.STALLED, failed.reason, failed.message
+        return with_condition(status, kind, now, true=True, reason=reason, message=message)
+    done = is_true(status, ConditionType.SUCCEEDED) or is_true(status, ConditionType.SUSPENDED)
+    return without(status, [ConditionType.READY]) if done else status
 
 
 def _generation(observed: Observed, kind: ConditionType) -> int:

@@ -85,7 +85,7 @@ def _fatal(observed: Observed, status: RLJobStatus, causes: Causes) -> Fail | No
             return Fail(_HOPELESS.get(failure.hopeless, Reason.REPORTED), failure.message, failure.pod.role)
         if cannot_start(failure) and not engines_can_work(status):
             return Fail(Reason.ENGINE_CANNOT_START, failure.message, failure.pod.role)
-    for key, pod in remaining(status):
+    for key, pod in remaining(status) if not observed.job_file_was_edited else ():
         fact = observed.facts.get(key)
         if fact is not None and _refused(fact, pod):
             line = quoted(fact.last_message)

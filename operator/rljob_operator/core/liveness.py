@@ -1,13 +1,13 @@
 """Liveness: lost pods (launcher dead, replaced, silent, or taken away by the platform) and hanging ranks.
 
 A lost pod is created again. It counts as a failure of its role, unless an update or the cluster took it away, its
-launcher was fenced, or the network between pod and coordinator is cut. The platform's facts decide; reported lost
-launchers are only acknowledged. A rank that announced long work is left alone until its own deadline. While its
-launcher is silent too, the rank is not judged: the pod is. Before registration the limit of registration holds; a pod
-whose ranks miss it for the second time is replaced. Pure.
+launcher was fenced, its kubelet got no answer to its probes, or the network between pod and coordinator is cut. The
+platform's facts decide; reported lost launchers are only acknowledged. A rank that announced long work is left alone
+until its own deadline. While its launcher is silent too, the rank is not judged: the pod is. Before registration the
+limit of registration holds; a pod whose ranks miss it for the second time is replaced. Pure.
 """
 
-from rljob_api.names import EXIT_FENCED, Scope
+from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_FENCED, Scope
 from rljob_api.spec.restart import absence_seconds
 from rljob_api.status import PodStatus, RLJobStatus
 from rljob_api.wire.identity import PodKey
@@ -44,10 +44,11 @@ def lost_pods(observed: Observed, status: RLJobStatus, now: float) -> list[Cause
     return [cause for cause in found if cause is not None]
 
 
-def lost_before(observed: Observed, status: RLJobStatus, cause: Cause) -> bool:
+def lost_before(observed: Observed, status: RLJobStatus, cause: Cause, now: float) -> bool:
     """Whether a lost pod belongs to an epoch that was left: then it is replaced and does not count again.
 
-    One that is taken away before the next epoch is seen to be open costs nothing more either (see `unseen`). Nor does
+    One that is taken away before the next epoch is seen to be open costs nothing more either (see `unseen`), nor one
+    that ends while a back-off holds that epoch back: one that dies as it starts would use up all restarts. Nor does
     one that has not even taken an order of this epoch: many are lost with a node, and each is noticed when its own time
     is over.
     """
@@ -55,7 +56,8 @@ def lost_before(observed: Observed, status: RLJobStatus, cause: Cause) -> bool:
         return False
     fact, decided_at = observed.facts.get(cause.pod), status.restart.decided_at or 0.0
     if status.restart.opened < status.restart.epoch:
-        return fact is None or not cause.counts or fact.started_at < decided_at
+        is_held_back = (status.restart.backoff_until or 0.0) > now
+        return fact is None or not cause.counts or is_held_back or fact.started_at < decided_at
     if fact is None or not is_silent(observed, cause):
         return False
     seen = observed.observations.get((cause.pod, fact.incarnation))
@@ -131,13 +133,30 @@ def _lost_pod(observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStat
         parted = seen is not None and is_cut_off(observed, status, seen, now)
         message = f"{silent}, nor has a rank of it beaten: it does not reach the coordinator" if parted else silent
         return Cause(f"pod/{pod.incarnation}", Reason.LAUNCHER_LOST, key, message, lost=True, counts=not parted)
+    if fact.asked_to_end:
+        return _unanswered(key, pod, fact)
     return Cause(
         id=f"pod/{pod.incarnation}",
         reason=Reason.LAUNCHER_LOST,
         pod=key,
         message=_how_ended(key, pod, fact),
         lost=True,
-        counts=fact.exit_code != EXIT_FENCED,
+        counts=fact.exit_code != EXIT_FENCED and not _has_misread(observed, fact),
+        exit_code=fact.exit_code,
+        pod_reasons=(fact.reason,) if fact.reason else (),
+    )
+
+
+def _unanswered(key: PodKey, pod: PodStatus, fact: PodFact) -> Cause:
+    """What keeps a kubelet from the answer of a launcher that turns is no failure of the pod."""
+    message = f"the container of {key} was ended by its kubelet, whose probes were not answered, while its loop turned"
+    return Cause(
+        id=f"pod/{pod.incarnation}",
+        reason=Reason.PROBES_UNANSWERED,
+        pod=key,
+        message=message,
+        lost=True,
+        counts=False,
         exit_code=fact.exit_code,
         pod_reasons=(fact.reason,) if fact.reason else (),
     )
@@ -157,8 +176,13 @@ def _taken_away(key: PodKey, pod: PodStatus, ending: PodEnding, because: str, fa
     )
 
 
+def _has_misread(observed: Observed, fact: PodFact) -> bool:
+    """Whether a launcher refused a job's file that another client had changed."""
+    return observed.job_file_was_edited and fact.exit_code == EXIT_BAD_MANIFEST
+
+
 def _how_ended(key: PodKey, pod: PodStatus, fact: PodFact) -> str:
-    because = f" ({fact.reason})" if fact.reason else ""
+    because = (f" ({fact.reason})" if fact.reason else "") + (f": {fact.memory_note}" if fact.memory_note else "")
     if fact.incarnation != pod.incarnation:
         return f"the container of {key} restarted ({pod.incarnation} is now {fact.incarnation}){because}"
     message = message_of_end(fact.exit_code, fact.last_message)

@@ -84,8 +84,13 @@ class PodFact:
     """Unix time by which a pod that is taken away has to have ended; None: it stays, or nothing of it runs."""
     stopped: bool = False
     """Its first process is stopped (SIGSTOP): it takes no order and does not end by itself. Local runs only."""
+    asked_to_end: bool = False
+    """This incarnation, or the container's one before it, was ended by its kubelet although its loop turned, and the
+    pod stays: its probes were not answered in time."""
     marked: bool = False
     """It has a deletion cost: its Deployment takes it first when it shrinks."""
+    memory_note: str = ""
+    """Whose memory limit its container has exceeded, now or before it was started again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +263,9 @@ class Observed:
     """None in a local run: its folder has a status, and with it all that was before."""
     volume: VolumeFact | None = None
     """None where the job has no claim that was made for it."""
+    job_file_was_edited: bool = False
+    """Pods may have read the job's file as another client had left it, which is restored: what refused it starts again
+    with the right one."""
     trackers: tuple[TrackerFact, ...] | None = None
     """Of those whose pods are there. None: the job reports to none, or is a local run, whose supervisor feeds them."""
     num_worker_pods: int = 0

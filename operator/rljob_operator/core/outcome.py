@@ -7,6 +7,7 @@ from dataclasses import replace
 from rljob_api.names import Epoch, Role, Scope
 from rljob_api.spec.restart import BackoffSpec, Mechanism
 from rljob_api.status import ConditionType, PodStatus, RLJobStatus, RoleStatus
+from rljob_api.times import seconds
 from rljob_api.wire.identity import PodKey
 from rljob_operator.core.conditions import find, is_draining, with_condition, without
 from rljob_operator.core.decision import (
@@ -69,8 +70,8 @@ def replaced(observed: Observed, status: RLJobStatus, lost: Iterable[Cause], now
 def _restarted(observed: Observed, status: RLJobStatus, verdict: RestartGlobal, now: float) -> Step:
     known = observed.coordinator.epoch if observed.coordinator is not None else Epoch(0)
     epoch = Epoch(max(status.restart.epoch, known) + 1)
-    n = status.restart.consecutive if verdict.by_user else _consecutive(status)
-    delay = 0.0 if verdict.by_user else _delay_seconds(observed.policy.backoff, n)
+    n = status.restart.consecutive if verdict.by_user else _consecutive(status, now)
+    delay = 0.0 if verdict.by_user else _delay_seconds(observed.policy.backoff, n, counts=verdict.counts)
     restart = status.restart.model_copy(
         update={
             "epoch": epoch,
@@ -113,9 +114,16 @@ def _restarted(observed: Observed, status: RLJobStatus, verdict: RestartGlobal, 
     return status, (Event(now, verdict.reason, message, verdict.role, Scope.GLOBAL, once),)
 
 
-def _consecutive(status: RLJobStatus) -> int:
-    """The n of the global restart that is being decided: 1 again once a checkpoint was recorded after the last one."""
-    return 1 if has_recorded(status) else status.restart.consecutive + 1
+LIVED_SECONDS = 600.0
+"""A job that was Ready for so long has no cause that ends it at once: what comes now is the first of its row."""
+
+
+def _consecutive(status: RLJobStatus, now: float) -> int:
+    """The n of the global restart that is being decided: 1 again once the epoch before has saved, or has lived."""
+    ready = find(status, ConditionType.READY)
+    is_ready = ready is not None and ready.status == "True"
+    has_lived = ready is not None and is_ready and now - seconds(ready.last_transition_time) >= LIVED_SECONDS
+    return 1 if has_recorded(status) or has_lived else status.restart.consecutive + 1
 
 
 def has_recorded(status: RLJobStatus) -> bool:
@@ -124,13 +132,22 @@ def has_recorded(status: RLJobStatus) -> bool:
     return recorded is not None and (before is None or recorded > before)
 
 
-def _delay_seconds(spec: BackoffSpec, n: int) -> float:
+AT_ONCE = 2
+"""Restarts in a row without a delay where the spec gives none: most causes are over with the first."""
+
+
+FIRST_DELAY_SECONDS = 5.0
+"""Then; a pod that dies as it starts would use up maxGlobalRestarts within a minute."""
+
+
+def _delay_seconds(spec: BackoffSpec, n: int, *, counts: bool) -> float:
     """The delay of the n-th restart in a row: initialSeconds * factor^(n - 1), at most maxSeconds."""
-    if spec.initial_seconds == 0:
+    first, before = (FIRST_DELAY_SECONDS, AT_ONCE) if spec.initial_seconds is None else (spec.initial_seconds, 0)
+    if first == 0 or n <= before or (spec.initial_seconds is None and not counts):
         return 0.0
     # A float overflows at factor^1024; the limit is reached long before n is that large.
-    exponent = min(n - 1, 256)
-    return float(min(spec.max_seconds, spec.initial_seconds * spec.factor**exponent))
+    exponent = min(n - before - 1, 256)
+    return float(min(spec.max_seconds, first * spec.factor**exponent))
 
 
 def _without_joined(observed: Observed, role: RoleStatus, *, everything: bool) -> RoleStatus:

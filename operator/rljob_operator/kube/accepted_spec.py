@@ -22,13 +22,11 @@ from rljob_operator.build import JOB_KEY, job_file
 from rljob_operator.kube.api import Api, Json
 from rljob_operator.kube.errors import ApiNotFound
 from rljob_operator.kube.kinds import CONFIG_MAPS, RLJOBS
+from rljob_operator.kube.stored_spec import TOO_DEEP, StoredSpec
 from rljob_operator.kube.views import JobKey
 
 MANAGER = "rljob.dev/operator"
 """What spec.managedBy may be (or left out) for this operator to take care of a job."""
-
-
-_TOO_DEEP = "spec: is nested too deeply, by more than 200 levels, in one of its templates. Leave the levels out."
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +54,26 @@ class AcceptedSpec:
         self._revision: tuple[RLJob, str] | None = None
         self._accepted: tuple[RLJob, AcceptedStatus] | None = None
 
-    def job(self, raw: Json) -> RLJob | InvalidManifest:
-        """The job, or what is wrong with it."""
+    def known(self, raw: Json) -> RLJob | InvalidManifest | None:
+        """The job or what is wrong with it, where that generation was parsed and not forgotten."""
         generation: int = raw["metadata"].get("generation", 0)
-        if self._job is None or self._job[0] != generation:
-            job = _parsed_manifest(self._key, raw)
-            self._job = (generation, job if isinstance(job, InvalidManifest) else _resolved(job, self.status(raw)))
-        return self._job[1]
+        return self._job[1] if self._job is not None and self._job[0] == generation else None
+
+    def job(self, raw: Json) -> RLJob | InvalidManifest:
+        """The job, or what is wrong with it. Not in the loop: a large one takes long."""
+        known = self.known(raw)
+        if known is not None:
+            return known
+        job = _parsed_manifest(self._key, raw["spec"])
+        if not isinstance(job, InvalidManifest):
+            job = _resolved(job, self.status(raw))
+            self.revision(job)
+        self._job = (raw["metadata"].get("generation", 0), job)
+        return job
+
+    def forget(self) -> None:
+        """Gives the memory of parsed specs back; they are parsed again when they are asked for."""
+        self._job = self._revision = self._accepted = None
 
     def revision(self, job: RLJob) -> str:
         """The revision of its spec, which takes longer to work out than all else that a turn observes."""
@@ -103,24 +114,25 @@ class AcceptedSpec:
 
 def is_ours(raw: Json) -> bool:
     """Whether this operator takes care of the job."""
-    return raw["spec"].get("managedBy") in (None, MANAGER)
+    spec: StoredSpec = raw["spec"]
+    return spec.managed_by in (None, MANAGER)
 
 
-def _parsed_manifest(key: JobKey, raw: Json) -> RLJob | InvalidManifest:
-    document = {
+def _parsed_manifest(key: JobKey, spec: StoredSpec) -> RLJob | InvalidManifest:
+    if spec.problem:
+        return InvalidManifest((spec.problem,))
+    head = {
         "apiVersion": RLJOBS.api_version,
         "kind": RLJOBS.kind,
         "metadata": {"name": key.name, "namespace": key.namespace},
-        "spec": raw["spec"],
     }
     try:
         # Through JSON, so that types are as strict as the manifest's.
-        return RLJob.model_validate_json(orjson.dumps(document), strict=True, by_alias=True, by_name=False)
-    except orjson.JSONEncodeError:  # the object was JSON, which may be nested more deeply than can be written again
-        return InvalidManifest((_TOO_DEEP,))
+        text = orjson.dumps({**head, "spec": orjson.Fragment(spec.text())})
+        return RLJob.model_validate_json(text, strict=True, by_alias=True, by_name=False)
     except ValidationError as error:
         is_too_deep = any(each["type"] == "json_invalid" for each in error.errors(include_input=False))
-        return InvalidManifest((_TOO_DEEP,) if is_too_deep else tuple(sentences(error)))
+        return InvalidManifest((TOO_DEEP,) if is_too_deep else tuple(sentences(error)))
 
 
 def as_stored(job: RLJob) -> RLJob:

@@ -64,6 +64,11 @@ class Api:
         """One object."""
         return await self._ask("get", "GET", resource, resource.path(namespace, name))
 
+    async def get_metadata(self, resource: Resource, namespace: str, name: str) -> Json:
+        """The metadata of one object, without what it holds."""
+        accept = METADATA_ONLY.format(list="")
+        return await self._ask("get", "GET", resource, resource.path(namespace, name), accept=accept)
+
     async def list(self, resource: Resource, namespace: str | None, query: Mapping[str, str], accept: str = "") -> Json:
         """One page of a collection."""
         return await self._ask("list", "GET", resource, resource.path(namespace), query=query, accept=accept)

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from rljob_api.cluster import (
@@ -20,11 +21,12 @@ from rljob_api.cluster import (
     ANNOTATION_RUN,
     control_name,
 )
-from rljob_operator.kube.api import Api, Json
+from rljob_operator.kube.api import FIELD_MANAGER, Api, Json
 from rljob_operator.kube.cache import Cache
 from rljob_operator.kube.checkpoint_claim import as_large_as_it_is
+from rljob_operator.kube.edits import Edits, Name, Restored, is_own, name_of, taken_by
 from rljob_operator.kube.errors import ApiConflict, ApiNotFound, ApiRefused
-from rljob_operator.kube.kinds import CLAIMS, NETWORK_POLICIES, resource_of
+from rljob_operator.kube.kinds import CLAIMS, NETWORK_POLICIES, RLJOBS, WITH_PODS, resource_of
 from rljob_operator.kube.ownership import SET_KIND, Foreign, ObjectHolder, foreign, holder
 from rljob_operator.kube.views import JobKey, OwnedView, view_owned
 from rljob_operator.rate_limit import backoff_seconds
@@ -85,9 +87,6 @@ _IRREPLACEABLE_KINDS = frozenset({"Secret", "PersistentVolumeClaim"})
 """What they hold cannot be made again: only the deletion of the job takes them."""
 
 
-WITH_PODS = frozenset({"Deployment", "StatefulSet"})
-
-
 @dataclass(frozen=True, slots=True)
 class Delta:
     """What is to be done to a job's objects, in this order."""
@@ -100,6 +99,8 @@ class Delta:
     """Objects of an earlier job of the same name are still there: the garbage collector has to come first."""
     taken: tuple[Foreign, ...] = ()
     """Foreign objects that have the name of an object of the job."""
+    leaving: tuple[OwnedView, ...] = ()
+    """What is waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,33 +134,45 @@ class ApplyOutcome:
     taken: tuple[Foreign, ...] = ()
     held_back: frozenset[tuple[str, str]] = frozenset()
     """Kind and name of what must not be made yet: it would take what is going for its own."""
+    restored: tuple[Restored, ...] = ()
+    """What other clients had changed or deleted."""
+    leaving: tuple[OwnedView, ...] = ()
+    """What is being deleted and still has a name of the job's objects."""
 
 
 def difference(
-    wanted: Sequence[Json], there: Mapping[tuple[str, str], OwnedView], key: JobKey, owner_uid: str
+    wanted: Sequence[Json],
+    there: Mapping[Name, OwnedView],
+    key: JobKey,
+    owner_uid: str,
+    edited: Mapping[Name, bool] = MappingProxyType({}),
 ) -> Delta:
-    """What has to be written so that `there` becomes `wanted`. Pure."""
+    """What has to be written so that `there` becomes `wanted`. Pure.
+
+    `edited`: objects that other clients have changed, and whether it is time to restore them.
+    """
     apply: list[Json] = []
     scale: list[tuple[OwnedView, int]] = []
     taken: list[Foreign] = []
-    waits = False
+    leaving: list[OwnedView] = []
     for manifest in wanted:
-        known = there.get((manifest["kind"], manifest["metadata"]["name"]))
+        name = name_of(manifest)
+        known = there.get(name)
         annotations = manifest["metadata"]["annotations"]
         whose = (
             ObjectHolder.JOB if known is None else holder(known, key, owner_uid, annotations.get(ANNOTATION_RUN, ""))
         )
         if known is not None and whose is ObjectHolder.OTHER:
             taken.append(foreign(known, annotations))
-        elif whose is ObjectHolder.PASSING:
-            waits = True
-        elif known is None or not leaves_alone(manifest, known):
+        elif known is not None and whose is ObjectHolder.PASSING:
+            leaving.append(known)
+        elif known is None or edited.get(name, not leaves_alone(manifest, known)):
             apply.append(manifest)
         elif (replicas := _replicas(manifest)) is not None and replicas != known.replicas:
             scale.append((known, replicas))
-    names = {(manifest["kind"], manifest["metadata"]["name"]) for manifest in wanted}
+    names = {name_of(manifest) for manifest in wanted}
     unwanted = [view for name, view in there.items() if name not in names and _goes(view, key, owner_uid)]
-    return Delta(tuple(apply), tuple(scale), tuple(unwanted), waits, tuple(taken))
+    return Delta(tuple(apply), tuple(scale), tuple(unwanted), bool(leaving), tuple(taken), tuple(leaving))
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +185,23 @@ class JobObjects:
     uid: str
     """Of the job, which owns them."""
     refused: RefusedWrites = field(default_factory=RefusedWrites)
+    edits: Edits = field(default_factory=Edits)
 
     def difference(self, wanted: Sequence[Json]) -> Delta:
         """What has to be written so that the job has what is wanted."""
-        return difference(wanted, self.cache.owned(self.key), self.key, self.uid)
+        there, edited = self.cache.owned(self.key), self.edited(wanted)
+        return difference(wanted, there, self.key, self.uid, edited)
+
+    def edited(self, wanted: Sequence[Json]) -> Mapping[Name, bool]:
+        """Objects of the job that other clients have changed, and whether it is time to restore them."""
+        there = self.cache.owned(self.key)
+        known = ((manifest, there[name]) for manifest in wanted if (name := name_of(manifest)) in there)
+        own = ((manifest, view) for manifest, view in known if holder(view, self.key, self.uid) is ObjectHolder.JOB)
+        return {
+            name_of(manifest): not self.edits.waits(manifest)
+            for manifest, view in own
+            if self.edits.lost(manifest, view)
+        }
 
     async def claim(self, delta: Delta, *, has_begun: bool) -> ApplyOutcome:
         """Makes what is missing and has no pods; names foreign objects that have a name of that or of what has pods."""
@@ -200,7 +226,8 @@ class JobObjects:
         writes = _Writes(self, before)
         await writes.carry_out(delta)
         outcome = writes.outcome()
-        return replace(outcome, waits=delta.waits or outcome.waits, taken=(*delta.taken, *outcome.taken))
+        taken, leaving = (*delta.taken, *outcome.taken), (*delta.leaving, *outcome.leaving)
+        return replace(outcome, waits=delta.waits or outcome.waits, taken=taken, leaving=leaving)
 
 
 async def read(api: Api, key: JobKey, kind: str, name: str) -> OwnedView | None:
@@ -220,15 +247,25 @@ class _Writes:
         self._key = job.key
         self._owner_uid = job.uid
         self._refused = job.refused
+        self._edits = job.edits
         self._refusals = list(before.refusals)
         self._taken = list(before.taken)
         self._waits = before.waits
         self._held_back = set(before.held_back)
+        self._restored = list(before.restored)
+        self._leaving: list[OwnedView] = []
 
     def outcome(self) -> ApplyOutcome:
         """Of all writes until now."""
         waits = self._waits or bool(self._held_back)
-        return ApplyOutcome(tuple(self._refusals), waits, tuple(self._taken), frozenset(self._held_back))
+        return ApplyOutcome(
+            tuple(self._refusals),
+            waits,
+            tuple(self._taken),
+            frozenset(self._held_back),
+            tuple(self._restored),
+            tuple(self._leaving),
+        )
 
     async def carry_out(self, delta: Delta) -> None:
         for kind, name, write in self._of(delta):
@@ -273,33 +310,80 @@ class _Writes:
             known = await self._create(manifest)
         if known is None:
             return
+        resource, body = resource_of(kind), as_large_as_it_is(manifest, known)
+        lost = self._edits.lost(manifest, known)
+        edited = await self._api.get(resource, self._key.namespace, name) if lost else None
         try:
-            resource, body = resource_of(kind), as_large_as_it_is(manifest, known)
-            self._wrote(kind, await self._api.apply(resource, self._key.namespace, name, body, known.uid))
+            written = await self._api.apply(resource, self._key.namespace, name, body, known.uid)
         except ApiRefused:
-            found = await read(self._api, self._key, kind, name)
-            if found is None or found.uid == known.uid:
+            found = await self._get(kind, name)
+            view = None if found is None else view_owned(kind, found)
+            if found is None or view is None or (view.uid == known.uid and not found.get("immutable")):
                 raise
-            self._judge(found, manifest)
+            if view.uid == known.uid:
+                await self._replace(manifest, view, found)
+            else:
+                self._judge(view, manifest)
+            return
+        self._wrote(manifest, written)
+        if edited is not None and edited["metadata"]["resourceVersion"] != written["metadata"]["resourceVersion"]:
+            self._restore(manifest, lost, edited)
+
+    def _restore(self, manifest: Json, lost: tuple[str, ...], edited: Json) -> None:
+        """Notes that another client had changed it."""
+        managers = taken_by(manifest, lost, edited["metadata"].get("managedFields") or ())
+        self._edits.restored(name_of(manifest))
+        if not is_own(managers):
+            others = tuple(each for each in managers if each != FIELD_MANAGER)
+            self._restored.append(Restored(*name_of(manifest), lost, others))
+
+    async def _replace(self, manifest: Json, view: OwnedView, found: Json) -> None:
+        """Makes one again that another client has made immutable: only its deletion undoes that."""
+        kind, name = name_of(manifest)
+        lost = self._edits.lost(manifest, view)
+        options = {"preconditions": {"uid": view.uid}, "propagationPolicy": "Background"}
+        await self._api.delete(resource_of(kind), self._key.namespace, name, options)
+        self._edits.deleted((kind, name))
+        await self._create(manifest)
+        made = self._cache.owned(self._key).get((kind, name))
+        if made is not None and made.uid != view.uid:
+            self._restore(manifest, (*lost, "immutable"), found)
 
     async def _create(self, manifest: Json) -> OwnedView | None:
         """The object to be applied to, where the job has made it already and no watch has reported it."""
         kind, name = manifest["kind"], manifest["metadata"]["name"]
+        was_there = self._edits.was_there((kind, name))
+        if was_there and await self._job_goes():
+            return None
         try:
-            self._wrote(kind, await self._api.apply_new(resource_of(kind), self._key.namespace, name, manifest))
+            written = await self._api.apply_new(resource_of(kind), self._key.namespace, name, manifest)
         except ApiConflict:
             found = await read(self._api, self._key, kind, name)
             if found is None:  # it went meanwhile: the next turn makes it
                 raise
             return found if self._judge(found, manifest) is ObjectHolder.JOB else None
+        self._wrote(manifest, written)
+        if was_there:
+            self._edits.restored((kind, name))
+            self._restored.append(Restored(kind, name))
         return None
+
+    async def _job_goes(self) -> bool:
+        """Whether the job is being deleted: what is gone was taken by the garbage collector."""
+        try:
+            found = await self._api.get_metadata(RLJOBS, self._key.namespace, self._key.name)
+        except ApiNotFound:
+            return True
+        return found["metadata"]["uid"] != self._owner_uid or "deletionTimestamp" in found["metadata"]
 
     def _judge(self, found: OwnedView, manifest: Json) -> ObjectHolder:
         annotations = manifest["metadata"]["annotations"]
         whose = holder(found, self._key, self._owner_uid, annotations.get(ANNOTATION_RUN, ""))
         if whose is ObjectHolder.OTHER:
             self._taken.append(foreign(found, annotations))
-        self._waits |= whose is ObjectHolder.PASSING
+        if whose is ObjectHolder.PASSING:
+            self._waits = True
+            self._leaving.append(found)
         return whose
 
     async def check_name(self, manifest: Json, *, has_begun: bool) -> None:
@@ -330,10 +414,17 @@ class _Writes:
             self._refusals.append(Refusal(kind, name, error))
             return None
 
-    def _wrote(self, kind: str, written: Json) -> None:
-        view = view_owned(kind, written)
+    async def _get(self, kind: str, name: str) -> Json | None:
+        try:
+            return await self._api.get(resource_of(kind), self._key.namespace, name)
+        except ApiNotFound:
+            return None
+
+    def _wrote(self, manifest: Json, written: Json) -> None:
+        view = view_owned(manifest["kind"], written)
         self._cache.put_owned(self._key, view, quietly=True)
-        _log.info("%s: applied %s %s", self._key, kind, view.name)
+        self._edits.wrote(manifest, view)
+        _log.info("%s: applied %s %s", self._key, view.kind, view.name)
 
     async def _scale(self, view: OwnedView, replicas: int) -> None:
         body = {"metadata": {"uid": view.uid}, "spec": {"replicas": replicas}}
@@ -345,6 +436,7 @@ class _Writes:
         options = {"preconditions": {"uid": view.uid}, "propagationPolicy": "Background"}
         with suppress(ApiNotFound, ApiConflict):  # it is gone already, or another one has its name
             await self._api.delete(resource_of(view.kind), self._key.namespace, view.name, options)
+        self._edits.deleted((view.kind, view.name))
         _log.info("%s: deleted %s %s, which is no longer wanted", self._key, view.kind, view.name)
 
 

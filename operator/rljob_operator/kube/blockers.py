@@ -5,6 +5,7 @@
 """
 
 import logging
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -105,7 +106,7 @@ def last_trouble(events: Iterable[Json], uid: str) -> Blocker | None:
     newest = max(ours, key=lambda event: (_last_at(event), event.get("type") == "Warning"), default=None)
     if newest is None or newest.get("type") != "Warning":
         return None
-    return Blocker(newest.get("reason", ""), " ".join(newest.get("message", "").split()))
+    return Blocker(newest.get("reason", ""), with_limit_range(" ".join(newest.get("message", "").split())))
 
 
 def _last_at(event: Json) -> float:
@@ -173,7 +174,21 @@ def pod_blocker(pod: PodView, reports: BlockerReports, now: float) -> Blocker | 
 def unmade_roles(key: JobKey, owned: Owned) -> Mapping[Role, Blocker]:
     """Roles whose pods the API server refuses."""
     found = ((role, owned.get((DEPLOYMENTS.kind, deployment_name(key.name, role)))) for role in Role)
-    return {role: Blocker(FAILED_CREATE, view.refused) for role, view in found if view is not None and view.refused}
+    return {
+        role: Blocker(FAILED_CREATE, with_limit_range(view.refused))
+        for role, view in found
+        if view is not None and view.refused
+    }
+
+
+_OF_LIMIT_RANGES = re.compile(r"(minimum|maximum) \S+ usage per \S+ is ")
+
+
+def with_limit_range(message: str) -> str:
+    """A refusal by a LimitRange says what it is of: the API server names only figures. One by a quota names that."""
+    if not _OF_LIMIT_RANGES.search(message):
+        return message
+    return f"{message.rstrip('. ')}. This is a LimitRange of the namespace: kubectl get limitrange"
 
 
 def unmade_process(name: str, key: JobKey, pods: Sequence[PodView], reports: BlockerReports) -> Blocker | None:
@@ -183,7 +198,9 @@ def unmade_process(name: str, key: JobKey, pods: Sequence[PodView], reports: Blo
         return Blocker(Reason.PODS_LEAVING.value, f"its pod {leaving} is being deleted, and no other is made before")
     if name == COMPONENT_COORDINATOR:
         view = reports.owned.get((DEPLOYMENTS.kind, coordinator_name(key.name)))
-        return Blocker(FAILED_CREATE, view.refused) if view is not None and view.refused else None
+        if view is None or not view.refused:
+            return None
+        return Blocker(FAILED_CREATE, with_limit_range(view.refused))
     of_set = control_name(key.name) if name == COMPONENT_CONTROL else storage_name(key.name)
     return next(
         (found for suspect, found in reports.events.items() if suspect[:2] == (STATEFUL_SETS.kind, of_set)),
@@ -207,7 +224,12 @@ REFUSAL_PATIENCE_SECONDS = 5.0
 """A coordinator that restores itself refuses for a moment."""
 
 
-LEFT_OVER = "objects that are being deleted still have names of this job's objects"
+def _left_over(leaving: Sequence[OwnedView]) -> str:
+    named = ", ".join(
+        f"{view.kind} {view.name}" + (f" (finalizers: {', '.join(view.finalizers)})" if view.finalizers else "")
+        for view in leaving[:MOST_ASKED]
+    )
+    return "objects that are being deleted still have names of this job's objects" + (f": {named}" if named else "")
 
 
 @dataclass(slots=True)
@@ -217,13 +239,14 @@ class BlockerMemory:
     clock: Callable[[], float] = time.time
     _objects: tuple[Refusal, ...] = ()
     _waits: bool = False
+    _leaving: tuple[OwnedView, ...] = ()
     _refusal: str = ""
     _refused_since: float | None = field(default=None)
 
     def applied(self, outcome: ApplyOutcome) -> None:
         """What became of the job's objects in this turn."""
         self._objects = tuple(each for each in outcome.refusals if not each.passes)
-        self._waits = outcome.waits
+        self._waits, self._leaving = outcome.waits, outcome.leaving
 
     def ordered(self) -> None:
         """The coordinator has taken all orders."""
@@ -240,7 +263,7 @@ class BlockerMemory:
         objects = dict.fromkeys(str(each) for each in (*claimed, *self._objects) if not each.passes)
         found = [Blocker(Reason.OBJECT_REFUSED.value, sentence) for sentence in objects]
         if self._waits:
-            found.append(Blocker(Reason.EARLIER_JOB.value, LEFT_OVER))
+            found.append(Blocker(Reason.EARLIER_JOB.value, _left_over(self._leaving)))
         if self._refused_since is not None and self.clock() - self._refused_since >= REFUSAL_PATIENCE_SECONDS:
             found.append(Blocker(Reason.COORDINATOR_REFUSED.value, f"the coordinator refuses: {self._refusal}"))
         return tuple(found)

@@ -4,12 +4,14 @@ An older version never replaces a newer one; objects known to be deleted stay ou
 urgency. Reads are from memory; nothing here sends a request.
 """
 
+import sys
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rljob_operator.kube.api import Json
 from rljob_operator.kube.kinds import PODS
+from rljob_operator.kube.stored_spec import StoredSpec
 from rljob_operator.kube.views import JobKey, OwnedView, PodView, job_of, view_owned, view_pod
 from rljob_operator.kube.work_queue import Urgency
 
@@ -46,11 +48,11 @@ _RETAINED_METADATA = (
     "uid",
     "generation",
     "resourceVersion",
-    "labels",
-    "annotations",
+    "creationTimestamp",
     "deletionTimestamp",
+    "finalizers",
 )
-"""Of an RLJob's metadata; its managedFields are longer than all the rest."""
+"""Of an RLJob's metadata: managedFields are longer than all the rest, and kubectl's annotation is the spec again."""
 
 
 REMEMBERED_GONE = 20_000
@@ -68,10 +70,11 @@ class Cache:
         self._jobs: dict[JobKey, Raw] = {}
         self._pods: defaultdict[JobKey, dict[str, PodView]] = defaultdict(dict)
         self._owned: defaultdict[JobKey, dict[tuple[str, str], OwnedView]] = defaultdict(dict)
-        self._gone: OrderedDict[str, None] = OrderedDict()
+        self._gone: OrderedDict[str, int] = OrderedDict()
+        """The version by which each went: one with a later version is back under the watch's selector."""
 
     def job(self, key: JobKey) -> Raw | None:
-        """The newest known version of an RLJob; callers do not change it."""
+        """The newest known version of an RLJob, its spec a StoredSpec; callers do not change it."""
         return self._jobs.get(key)
 
     def jobs(self) -> Iterable[Raw]:
@@ -94,7 +97,7 @@ class Cache:
         if metadata["uid"] in self._gone or (known is not None and not _is_newer(metadata, known["metadata"])):
             return
         retained = {name: metadata[name] for name in _RETAINED_METADATA if name in metadata}
-        self._jobs[key] = {"metadata": retained, "spec": raw.get("spec") or {}, "status": raw.get("status") or {}}
+        self._jobs[key] = {"metadata": retained, "spec": _stored(raw, known), "status": raw.get("status") or {}}
         if not quietly:
             self._changed(key, urgency_of_job(known and known["metadata"], metadata))
 
@@ -110,6 +113,16 @@ class Cache:
     def jobs_known(self) -> dict[JobKey, str]:
         """Every RLJob: its uid by its key."""
         return {key: raw["metadata"]["uid"] for key, raw in self._jobs.items()}
+
+    def namespaces(self) -> set[str]:
+        """Those that have RLJobs."""
+        return {key.namespace for key in self._jobs}
+
+    def wake(self, namespace: str) -> None:
+        """Another release has left its jobs to this one, or the other way round: each gets a turn."""
+        for key in self._jobs:
+            if key.namespace == namespace:
+                self._changed(key, Urgency.ALARM)
 
     def replace(self, kind: str, namespace: str | None, objects: Sequence[Json]) -> None:
         """These are all objects of jobs of this kind that there are (in this namespace)."""
@@ -140,21 +153,26 @@ class Cache:
         if key is None:
             return
         if kind != PODS.kind:
-            self.mark_gone(metadata["uid"])
+            self.mark_gone(metadata["uid"], int(metadata["resourceVersion"]))
         self._drop(kind, key, metadata["name"], metadata["uid"])
 
     def put_owned(self, key: JobKey, view: OwnedView, *, quietly: bool = False) -> None:
         """A version of an object of a job that was seen or (quietly) written."""
         known = self._owned.get(key, {}).get((view.kind, view.name))
-        if view.uid in self._gone or (known is not None and known.uid == view.uid and known.version > view.version):
+        if view.version <= self._gone.get(view.uid, -1):
+            return
+        if known is not None and known.uid == view.uid and known.version > view.version:
             return
         self._owned[key][view.kind, view.name] = view
         if known != view and not quietly:
             self._wake(key, Urgency.PROGRESS)
 
-    def mark_gone(self, uid: str) -> None:
-        """A watch has reported the end of an object: no answer that is still under way brings it back."""
-        self._gone[uid] = None
+    def mark_gone(self, uid: str, version: int = sys.maxsize) -> None:
+        """A watch has reported the end of an object: no answer that is still under way brings it back.
+
+        A watch reports one that loses its label in the same way; with its label it has a later version.
+        """
+        self._gone[uid] = version
         while len(self._gone) > REMEMBERED_GONE:
             self._gone.popitem(last=False)
 
@@ -186,6 +204,16 @@ class Cache:
     def _wake(self, key: JobKey, urgency: Urgency) -> None:
         if key in self._jobs:
             self._changed(key, urgency)
+
+
+def _stored(raw: Raw, known: Raw | None) -> StoredSpec:
+    """The spec of a version of an RLJob: that of the one before, where only the status is another."""
+    metadata, before = raw["metadata"], known["metadata"] if known is not None else {}
+    names = ("uid", "generation")
+    if known is not None and all(name in metadata and before.get(name) == metadata[name] for name in names):
+        spec: StoredSpec = known["spec"]
+        return spec
+    return StoredSpec.of(raw.get("spec") or {})
 
 
 def _is_newer(metadata: Mapping[str, Any], known: Mapping[str, Any]) -> bool:

@@ -16,7 +16,7 @@ from rljob_api.status import RLJobStatus
 from rljob_operator.build import Owner, Platform, manifests
 from rljob_operator.core.conditions import terminal
 from rljob_operator.kube.api import Api, Json
-from rljob_operator.kube.apply import WITH_PODS, Refusal
+from rljob_operator.kube.apply import Refusal
 from rljob_operator.kube.errors import ApiRefused, ApiUnreachable
 from rljob_operator.kube.kinds import CLAIM_TEMPLATES, OWNED, POD_GROUPS, POD_MONITORS, RLJOBS, Resource, resource_of
 from rljob_operator.kube.views import JobKey
@@ -88,8 +88,8 @@ _NAME = "rljob-options-rehearsal"
 _MADE_OF_OPTIONS = ("Deployment", "StatefulSet", "NetworkPolicy", "PodMonitor")
 
 
-_WRONG = (400, 422)
-"""It is not understood, or is not valid."""
+_WRONG = (HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNPROCESSABLE_ENTITY)
+"""It is not understood, too large, or not valid."""
 
 
 _OF_OTHERS = ("admission webhook", "ValidatingAdmissionPolicy", "MutatingAdmissionPolicy")
@@ -178,8 +178,7 @@ class SpecRehearsal:
         known = self._asked if self._asked is not None and self._asked.generation == generation else None
         if known is not None and (not known.refused or self._clock() < known.until):
             return known.refused
-        with_pods = [each for each in wanted if each["kind"] in WITH_PODS]
-        sentences = await asyncio.gather(*map(self._ask, with_pods))
+        sentences = await asyncio.gather(*map(self._ask, wanted))
         times = 1 + (known.times if known is not None else 0)
         until = self._clock() + backoff_seconds(times, *SPEC_RETRY_SECONDS)
         self._asked = _Rehearsed(generation, tuple(filter(None, sentences)), times, until)

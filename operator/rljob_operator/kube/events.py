@@ -7,7 +7,7 @@ import hashlib
 import logging
 import re
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -33,6 +33,10 @@ REPEAT_SECONDS = 10.0
 
 REMEMBERED = 4096
 """Events of which repetitions are known, over all jobs."""
+
+
+REMEMBERED_KEYS = 128
+"""Keys of one event and its repetitions: a coordinator that comes back has its last 100 events received again."""
 
 
 EMIT_RATE = Rate(burst=100, every_seconds=2.0)
@@ -64,6 +68,15 @@ class _Series:
     name: str
     emitted_at: float
     count: int = 1
+    keys: deque[str] = field(default_factory=lambda: deque(maxlen=REMEMBERED_KEYS))
+    """What it was emitted for, where that has a key."""
+
+    def is_new(self, once: str) -> bool:
+        """Whether it was not emitted for this key yet, which is noted; without a key it is new each time."""
+        if once in self.keys:
+            return False
+        self.keys.extend([once] if once else [])
+        return True
 
 
 class Events:
@@ -80,6 +93,8 @@ class Events:
         """An event about the RLJob `raw`. `once` is its key: emitted once per key, also by a restarted operator."""
         uid: str = raw["metadata"]["uid"]
         series = self._series.get((uid, record))
+        if series is not None and not series.is_new(once):
+            return
         if series is not None and self._clock() - series.emitted_at < REPEAT_SECONDS:
             series.count += 1  # nothing is written, and so nothing is spent
             return
@@ -111,6 +126,7 @@ class Events:
         what = f"{record.reason}/{once}" if once else f"{record}{now}"
         digest = hashlib.sha256(f"{uid}{what}".encode()).hexdigest()[:16]
         series = _Series(f"{key.name}.{digest}", self._clock())
+        series.is_new(once)
         body: Json = {
             "apiVersion": EVENTS.api_version,
             "kind": EVENTS.kind,
@@ -175,9 +191,14 @@ _NORMAL = frozenset(
         Reason.POD_OUTDATED,
         Reason.SCALED_UP,
         Reason.SCALED_DOWN,
+        Reason.EVALUATED,
+        Reason.EVALUATION_UNFINISHED,
+        Reason.QUEUE_DRAINING,
+        Reason.TICKETS_GIVEN,
         Reason.DRAINING,
         Reason.SUSPENDED,
         Reason.INTERRUPTED,
+        Reason.DELETING,
         Reason.SUCCEEDED,
         Reason.STOP_CONDITION_MET,
         Reason.EARLIER_INCARNATION,
@@ -217,7 +238,9 @@ _COUNTED = re.compile(r"\S*\d\S*")
 _NO_CAUSE = frozenset({"", STARTING, "Restarting", *map(str, (Reason.SCALING, Reason.BACKING_OFF, Reason.READY))})
 
 
-_HAS_ITS_OWN = frozenset(map(str, (Reason.OBJECT_REFUSED, Reason.INFRASTRUCTURE_DOWN, Reason.COORDINATOR_REFUSED)))
+_HAS_ITS_OWN: frozenset[str] = frozenset(
+    {Reason.OBJECT_REFUSED, Reason.INFRASTRUCTURE_DOWN, Reason.COORDINATOR_REFUSED, Reason.DRAINING, Reason.SUSPENDED}
+)
 
 
 @dataclass(slots=True)

@@ -1,14 +1,14 @@
 """Informers: list and watch of one kind with resumption, and the census that finds what a watch has missed.
 
 Objects go to the cache. A broken watch is restarted with backoff; the census compares uids of a plain list with the
-cache once a minute.
+cache once a minute, and when the RLJobs were listed anew.
 """
 
 import asyncio
 import logging
 import random
-import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 
 import aiohttp
 import orjson
@@ -20,6 +20,7 @@ from rljob_operator.kube.kinds import RLJOBS, Resource
 from rljob_operator.kube.operator_metrics import Metrics
 from rljob_operator.kube.responses import decoded
 from rljob_operator.kube.views import JobKey
+from rljob_operator.kube.watch_state import WatchState
 from rljob_operator.rate_limit import backoff_seconds
 
 PAGE = 500
@@ -65,26 +66,13 @@ class Informer:
         self._cache = cache
         self._metrics = metrics
         self._metadata_only = metadata_only
-        self._alive_at = time.monotonic()
+        self.state = WatchState(f"the watch of {resource.plural}{_within(namespace)}", resource.plural)
         self.synced = asyncio.Event()
         """Set once everything was listed."""
 
-    @property
-    def name(self) -> str:
-        """Which watch this is, for logs and conditions."""
-        return self._resource.plural + (f" in {self._namespace}" if self._namespace else "")
-
-    @property
-    def resource(self) -> Resource:
-        """What is watched."""
-        return self._resource
-
-    def age(self) -> float:
-        """Seconds since the last answer or line of the stream."""
-        return time.monotonic() - self._alive_at
-
     async def run(self) -> None:
         """Until cancelled. Watches that end without an event are repeated with a backoff, however they end."""
+        self.state.begin()
         fruitless = 0
         version = ""
         while True:
@@ -94,11 +82,13 @@ class Informer:
                     version = await self._list()
                 async for reached in self._watch(version):
                     version, fruitless = reached, 0
+                self.state.ended()
             except ApiGone:
                 cause, version = "gone", ""
+                self.state.ended()
             except _TROUBLE as error:
                 cause = type(error).__name__
-                _log.warning("watch of %s: %s", self.name, str(error) or cause)
+                self.state.broke(error)
             self._metrics.watch_restarts.labels(self._resource.plural, cause).inc()
             fruitless += 1
             # Jittered, so that not all watches of all replicas come back at the same moment.
@@ -109,10 +99,11 @@ class Informer:
         version = ""
         query = {"labelSelector": self._selector}
         async for page in _pages(self._api, self._resource, self._namespace, query, self._accept("List")):
-            self._alive_at = time.monotonic()
+            self.state.answered()
             objects += page["items"] or ()
             version = page["metadata"]["resourceVersion"]
         self._cache.replace(self._resource.kind, self._namespace, objects)
+        self.state.listed = True
         self.synced.set()
         return version
 
@@ -126,9 +117,9 @@ class Informer:
             "timeoutSeconds": str(SERVER_SECONDS),
         }
         async with self._api.watch(self._resource, self._namespace, query, self._accept(""), SILENCE_SECONDS) as stream:
-            self._alive_at = time.monotonic()
+            self.state.opened()
             async for line in _lines(stream):
-                self._alive_at = time.monotonic()
+                self.state.reported()
                 event = decoded(line)
                 raw = event["object"]
                 match event["type"]:
@@ -138,7 +129,7 @@ class Informer:
                         self._cache.drop(self._resource.kind, raw)
                     case "ERROR":
                         code = raw.get("code", 0)
-                        raise _error(f"watch {self.name}", code, raw.get("reason", ""), raw.get("message", ""))
+                        raise _error(self.state.name, code, raw.get("reason", ""), raw.get("message", ""))
                 yield raw["metadata"]["resourceVersion"]
 
     def _accept(self, suffix: str) -> str:
@@ -169,6 +160,10 @@ async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
                 yield line
 
 
+def _within(namespace: str | None) -> str:
+    return f" in {namespace}" if namespace else ""
+
+
 def _error(what: str, code: int, reason: str, message: str) -> ApiRefused:
     kind = ApiGone if code == 410 else ApiRefused
     return kind(what, code, reason, message)
@@ -178,46 +173,46 @@ PERIOD_SECONDS = 60.0
 """Between two counts: a job whose deletion was missed may go on for so long."""
 
 
-class Census:
-    """Counts the RLJobs of some namespaces, or of all."""
+SETTLE_SECONDS = 3.0
+"""From a new list of the RLJobs to the count that it causes: what was listed is in the cache by then."""
 
-    def __init__(self, api: Api, cache: Cache, namespaces: Sequence[str]) -> None:
+
+class Census:
+    """Counts the RLJobs of one namespace, or of all (None)."""
+
+    def __init__(self, api: Api, cache: Cache, namespace: str | None) -> None:
         self._api = api
         self._cache = cache
-        self._namespaces: list[str | None] = [*namespaces] or [None]
-        self._counted_at = time.monotonic()
-        self.synced = asyncio.Event()
-        self.synced.set()  # the watch makes the beginning
+        self._namespace = namespace
+        self._due = asyncio.Event()
+        self.state = WatchState(f"the census of {RLJOBS.plural}{_within(namespace)}", RLJOBS.plural)
+        self.state.listed = True  # the watch makes the beginning
 
-    @property
-    def name(self) -> str:
-        """What is counted, for logs."""
-        return RLJOBS.plural
-
-    @property
-    def resource(self) -> Resource:
-        """What is counted."""
-        return RLJOBS
-
-    def age(self) -> float:
-        """Seconds since the last count."""
-        return time.monotonic() - self._counted_at
+    def hasten(self) -> None:
+        """The RLJobs were listed anew: what has gone meanwhile is not in that list, and is found by the next count."""
+        self._due.set()
 
     async def run(self) -> None:
         """Until cancelled."""
+        self.state.begin()
         while True:
-            await asyncio.sleep(PERIOD_SECONDS * random.uniform(0.8, 1.0))
+            # Not by `wait_for`: that of Python 3.11 forgets a cancellation that comes together with the event.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PERIOD_SECONDS * random.uniform(0.8, 1.0)):
+                    await self._due.wait()
+            if self._due.is_set():
+                await asyncio.sleep(SETTLE_SECONDS)
+                self._due.clear()
             try:
-                for namespace in self._namespaces:
-                    await self.count(namespace)
+                await self.count()
             except (ApiRefused, ApiUnreachable) as error:
-                _log.warning("the RLJobs were not counted: %s", error)
+                self.state.broke(error)
             else:
-                self._counted_at = time.monotonic()
+                self.state.opened()
 
-    async def count(self, namespace: str | None) -> None:
+    async def count(self) -> None:
         """Drops what is gone, and reads what the cache has an older version of, or does not have."""
-        known = self._cache.jobs_known()  # before the list: what comes later is not in it
+        namespace, known = self._namespace, self._cache.jobs_known()  # before the list: what comes later is not in it
         pages = _pages(self._api, RLJOBS, namespace, {}, METADATA_ONLY.format(list="List"))
         listed = [item["metadata"] async for page in pages for item in page["items"] or ()]
         uids = {metadata["uid"] for metadata in listed}

@@ -90,6 +90,9 @@ OWNED = (
 """What a job may be made of; objects that are no longer wanted are searched among these."""
 
 
+WITH_PODS = frozenset({DEPLOYMENTS.kind, STATEFUL_SETS.kind})
+
+
 _BY_KIND = {resource.kind: resource for resource in OWNED}
 
 

@@ -1,4 +1,4 @@
-"""The Lease: which of several replicas of the operator leads (coordination.k8s.io).
+"""The Lease: which of several candidates has a right (coordination.k8s.io): replicas to lead, releases to a namespace.
 
     lease = Lease(api, options, identity, namespace, hangs)
     await side.run(lease.acquire()); keeping = side.begin(lease.keep()); ...; lease.check() before every write
@@ -32,6 +32,14 @@ _log = logging.getLogger(__name__)
 _NEVER = float("-inf")
 
 
+LONGEST_IDENTITY = 320
+"""Of another holder, in messages: a namespace and a name. A Lease may hold any text."""
+
+
+LONGEST_DURATION_SECONDS = 3600.0
+"""The longest that the options allow."""
+
+
 class Lease:
     """One candidate."""
 
@@ -53,6 +61,10 @@ class Lease:
         self._renewed_at = _NEVER
         self._seen: tuple[object, ...] = ()
         self._seen_at = _NEVER
+        self.other_holder = ""
+        """Another candidate that held it when it was last read."""
+        self.is_refused = False
+        """Whether the API server has refused the last attempt: a right, a quota, a webhook."""
 
     def age(self) -> float:
         """Seconds since this replica last knew that it leads."""
@@ -68,7 +80,7 @@ class Lease:
 
     async def acquire(self) -> None:
         """Waits until this replica leads."""
-        while not await self._try():
+        while not await self.attempt():
             await asyncio.sleep(self._options.retry_seconds * random.uniform(0.8, 1.2))
         _log.info("lease %s/%s is held by %s", self._namespace, self._options.name, self._identity)
 
@@ -80,7 +92,7 @@ class Lease:
                 return
             left = self._options.renew_seconds - self.age()
             await asyncio.sleep(min(self._options.retry_seconds, max(0.0, left)))
-            await self._try()
+            await self.attempt()
 
     async def release(self) -> None:
         """Lets another replica lead at once. The caller writes nothing afterwards."""
@@ -95,7 +107,7 @@ class Lease:
         except (ApiRefused, ApiUnreachable) as error:
             _log.info("the lease was not released: %s", error)
 
-    async def _try(self) -> bool:
+    async def attempt(self) -> bool:
         """Takes or renews the lease if that is allowed."""
         asked_at = self._clock()
         try:
@@ -107,13 +119,18 @@ class Lease:
                 elif self._is_ours_to_take(lease["spec"]):
                     await self._write(self._taken(lease))
                 else:
+                    self._renewed_at = _NEVER
+                    self.other_holder = lease["spec"]["holderIdentity"][:LONGEST_IDENTITY]
+                    self.is_refused = False
                     return False
         except ApiConflict:
             return False
         except (ApiRefused, ApiUnreachable, TimeoutError) as error:
+            self.is_refused = isinstance(error, ApiRefused)
             _log.warning("lease %s: %s", self._options.name, str(error) or "no answer in time")
             return False
         self._renewed_at = asked_at
+        self.other_holder, self.is_refused = "", False
         return True
 
     def _is_ours_to_take(self, spec: Json) -> bool:
@@ -124,7 +141,8 @@ class Lease:
         seen = (holder, spec.get("renewTime"), spec.get("leaseTransitions"))
         if seen != self._seen:
             self._seen, self._seen_at = seen, self._clock()
-        return self._clock() - self._seen_at > float(spec.get("leaseDurationSeconds") or 0)
+        duration = min(LONGEST_DURATION_SECONDS, float(spec.get("leaseDurationSeconds") or 0))
+        return self._clock() - self._seen_at > duration
 
     def _taken(self, lease: Json) -> Json:
         spec: dict[str, Any] = lease["spec"]
@@ -145,9 +163,11 @@ class Lease:
 
     async def _read(self) -> Json | None:
         try:
-            return await self._api.get(LEASES, self._namespace, self._options.name)
+            lease = await self._api.get(LEASES, self._namespace, self._options.name)
         except ApiNotFound:
             return None
+        lease["spec"] = lease.get("spec") or {}
+        return lease
 
     async def _write(self, lease: Json) -> None:
         await self._api.claim("PUT", LEASES, LEASES.path(self._namespace, self._options.name), lease)

@@ -147,8 +147,19 @@ class Metrics:
         )
         self.watch_age = Gauge(
             "rljob_operator_watch_age_seconds",
-            "Since the last sign of life of a watch; of several namespaces the longest.",
+            "Since a watch was opened or has reported anything; of several namespaces the longest.",
             ["resource"],
+            registry=registry,
+        )
+        self.watch_open = Gauge(
+            "rljob_operator_watch_open",
+            "1 while the watch of a kind is open in every namespace, else 0.",
+            ["resource"],
+            registry=registry,
+        )
+        self.census_age = Gauge(
+            "rljob_operator_census_age_seconds",
+            "Since RLJobs were counted, which finds what their watch has missed.",
             registry=registry,
         )
         self.watch_restarts = Counter(
@@ -190,6 +201,12 @@ class Metrics:
             # A series that begins with its first restart hides it: Prometheus counts what comes after the first value.
             self.restart_seconds.labels(scope.value, stage)
         self.jobs = Gauge("rljob_operator_jobs", "RLJobs by phase.", ["phase"], registry=registry)
+        self.contended = Gauge(
+            "rljob_operator_namespace_contended",
+            "1 for a namespace whose RLJobs this operator would take care of and another one does.",
+            ["job_namespace"],
+            registry=registry,
+        )
         self.leader = Gauge("rljob_operator_leader", "1 while this replica leads.", registry=registry)
         self.build_info = Gauge(
             "rljob_build_info", "1; labels say what runs.", ["component", "version"], registry=registry

@@ -4,10 +4,11 @@ Pure except for what is remembered between turns (`Ends`, `Startups`); that memo
 limits begin again. Called by `cluster.observe`.
 """
 
+import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from rljob_api.cluster import COMPONENT_CONTROL, COMPONENT_COORDINATOR, COMPONENT_STORAGE
+from rljob_api.cluster import ASKED_TO_END, COMPONENT_CONTROL, COMPONENT_COORDINATOR, COMPONENT_STORAGE
 from rljob_api.status import RLJobStatus
 from rljob_api.wire.identity import PodKey
 from rljob_operator.core import PodEnding, PodFact, PodState, ProcessFact
@@ -43,6 +44,10 @@ _IMAGE_REASONS = ("ErrImagePull", "ImagePullBackOff")
 """Alternating reasons of an image that cannot be pulled. The second is reported, so that it does not change."""
 
 
+_SIGNALS_OF_AN_END = (-signal.SIGTERM, -signal.SIGKILL)
+"""A kubelet sends the second where the first has not ended the container in its grace."""
+
+
 SIGNAL_BASE = 128
 """A container that a signal killed exits with 128 and the signal's number."""
 
@@ -76,7 +81,21 @@ def fact_of(key: PodKey, pod: PodView, template: str, up_at: float | None = None
         placed=bool(pod.node) or pod.phase not in ("", "Pending"),
         terminates_by=terminates_by(pod),
         marked=pod.deletion_cost not in ("", "0"),
+        memory_note=memory_note(pod) if _was_out_of_memory(pod) else "",
+        asked_to_end=ending is None and is_asked_to_end(pod.ended or pod.last_end),
     )
+
+
+def _was_out_of_memory(pod: PodView) -> bool:
+    end = pod.ended or pod.last_end
+    return end is not None and end.reason == "OOMKilled"
+
+
+def is_asked_to_end(end: ContainerEnd | None) -> bool:
+    """Whether a launcher that was to end has noted that it turned, killed before its drain was over or not."""
+    if end is None or end.reason == "OOMKilled":
+        return False
+    return ASKED_TO_END in end.message and exit_code(end) in _SIGNALS_OF_AN_END
 
 
 def ending_of(pod: PodView, template: str) -> PodEnding | None:
@@ -143,12 +162,24 @@ def is_on_its_way(pod: PodView) -> bool:
 def last_message(pod: PodView, end: ContainerEnd | None) -> str:
     """The last message of the container or its platform."""
     if end is not None and end.reason == "OOMKilled":
-        return end.reason  # its last line is of something else
+        return memory_note(pod) or end.reason  # its last line is of something else
     if end is not None:
         return end.message or (f"{end.reason}" if end.reason not in ("Error", "Completed") else "")
     waiting = _of_waiting(pod) if pod.waiting not in ON_ITS_WAY else ""
     waiting = waiting or (STARTING if pod.running_since is not None and not pod.started else "")
     return pod.disruption_message or pod.message or waiting or pod.unscheduled
+
+
+def memory_note(pod: PodView) -> str:
+    """Whose memory limit it is that a container has exceeded."""
+    if not pod.memory_limit:
+        return ""
+    if pod.is_limit_ranged:
+        return (
+            f"its memory limit of {pod.memory_limit} is not the job's: a LimitRange of the namespace gives it to "
+            "containers without one. Set resources.limits.memory, or have the LimitRange changed"
+        )
+    return f"its memory limit is {pod.memory_limit}"
 
 
 def _of_waiting(pod: PodView) -> str:

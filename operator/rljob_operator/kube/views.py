@@ -1,8 +1,11 @@
 """Views: the part of an object of the API server that the operator keeps, since there are very many. Pure."""
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+import orjson
 
 from rljob_api.cluster import (
     ANNOTATION_APPLIED,
@@ -13,12 +16,15 @@ from rljob_api.cluster import (
     ANNOTATION_RUN_OF,
     ANNOTATION_SPEC,
     ANNOTATION_TEMPLATE,
+    API_GROUP,
     COMPONENT_COORDINATOR,
     LABEL_COMPONENT,
     LABEL_JOB,
     LABEL_ROLE,
+    RLJOB_KIND,
 )
 from rljob_api.times import seconds
+from rljob_operator.kube.api import FIELD_MANAGER
 
 Raw = Mapping[str, Any]
 
@@ -111,6 +117,10 @@ class PodView:
     """While it has ended and not been started again."""
     last_end: ContainerEnd | None
     deletion_cost: str
+    memory_limit: str = ""
+    """Of its container; "": it has none."""
+    is_limit_ranged: bool = False
+    """The limit is that of a LimitRange, as the API server notes it, and not the job's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,14 +161,19 @@ class OwnedView:
     """Why the pods of a Deployment cannot be made, as the API server reports it: a quota, an admission webhook."""
     claim: ClaimView | None = None
     """Of a PersistentVolumeClaim."""
+    owned: str = ""
+    """Fields that the operator's applies own, as in `managedFields`, but for the owner reference; "": none."""
+    finalizers: tuple[str, ...] = ()
     version: int = field(default=0, compare=False)
     """Of two views of one object (uid) the one with the greater number is the later; it alone is no change."""
 
 
 def job_of(raw: Raw) -> JobKey | None:
-    """Which job an object belongs to, by its label."""
+    """Which job an object belongs to: by its controller, where that is an RLJob, or else by its label."""
     metadata = raw["metadata"]
-    name = (metadata.get("labels") or {}).get(LABEL_JOB)
+    controller = controller_of(metadata)
+    is_owned = controller is not None and controller.kind == f"{RLJOB_KIND}.{API_GROUP}"
+    name = controller.name if controller is not None and is_owned else (metadata.get("labels") or {}).get(LABEL_JOB)
     return JobKey(metadata["namespace"], name) if name else None
 
 
@@ -173,6 +188,7 @@ def view_pod(raw: Raw) -> PodView:
     waiting = _waiting(status, state)
     disruption = _true(conditions, "DisruptionTarget")
     scheduled = conditions.get("PodScheduled") or {}
+    first: Raw = next(iter(spec.get("containers") or ()), {})
     return PodView(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -199,13 +215,21 @@ def view_pod(raw: Raw) -> PodView:
         restarts=container.get("restartCount", 0),
         running_since=_time((state.get("running") or {}).get("startedAt")),
         started="running" in state and container.get("started") is not False,
-        image=next((each.get("image", "") for each in spec.get("containers") or ()), ""),
+        image=first.get("image", ""),
         waiting=waiting.get("reason", ""),
         waiting_message=waiting.get("message", ""),
         ended=_end(state.get("terminated")),
         last_end=_end((container.get("lastState") or {}).get("terminated")),
         deletion_cost=annotations.get("controller.kubernetes.io/pod-deletion-cost", ""),
+        memory_limit=((first.get("resources") or {}).get("limits") or {}).get("memory", ""),
+        is_limit_ranged=_is_limit_ranged(annotations.get("kubernetes.io/limit-ranger", ""), first.get("name", "")),
     )
+
+
+def _is_limit_ranged(note: str, container: str) -> bool:
+    """By the API server's note: `LimitRanger plugin set: cpu, memory request for container a; memory limit for ...`."""
+    parts = [part.strip() for part in note.partition(":")[2].split(";")]
+    return any("memory" in part and part.endswith(f" limit for container {container}") for part in parts)
 
 
 def view_owned(kind: str, raw: Raw) -> OwnedView:
@@ -225,8 +249,27 @@ def view_owned(kind: str, raw: Raw) -> OwnedView:
         replicas=spec.get("replicas"),
         refused=_refused(raw),
         claim=_claim(raw) if kind == "PersistentVolumeClaim" else None,
+        owned=_owned(metadata),
+        finalizers=tuple(metadata.get("finalizers") or ()),
         version=int(metadata["resourceVersion"]),
     )
+
+
+def owned_fields(view: OwnedView) -> Raw:
+    """Fields that the operator's applies own."""
+    found: Raw = orjson.loads(view.owned) if view.owned else {}
+    return found
+
+
+def _owned(metadata: Raw) -> str:
+    """One text for all objects of one shape: there are very many, of few shapes."""
+    for entry in metadata.get("managedFields") or ():
+        if (entry.get("manager"), entry.get("operation"), entry.get("subresource", "")) == (FIELD_MANAGER, "Apply", ""):
+            fields = entry.get("fieldsV1") or {}
+            own = {name: below for name, below in fields.get("f:metadata", {}).items() if name != "f:ownerReferences"}
+            text = orjson.dumps({**fields, "f:metadata": own}, option=orjson.OPT_SORT_KEYS).decode()
+            return sys.intern(text)
+    return ""
 
 
 def _claim(raw: Raw) -> ClaimView:

@@ -27,9 +27,10 @@ from rljob_operator.coordinator_client.link import CoordinatorError
 from rljob_operator.core import PodState
 from rljob_operator.local import processes
 from rljob_operator.local.journal import merge_timeline
+from rljob_operator.local.memory_folders import MemoryFolders, memory_folders, staged_bytes_of
 from rljob_operator.local.pods import Pods
 from rljob_operator.local.processes import Infrastructure, Launch
-from rljob_operator.local.run_folder import MemoryFolders, RunFolder, memory_folders, staged_bytes_of
+from rljob_operator.local.run_folder import RunFolder
 from rljob_operator.local.run_record import write_secret
 
 _PROGRAMS = ("valkey-server", "redis-server")

@@ -19,7 +19,8 @@ from rljob_operator.local.device_placement import PodDevices, place, wanted_devi
 from rljob_operator.local.earlier_run import Earlier
 from rljob_operator.local.errors import RunRefused
 from rljob_operator.local.journal import Journal, summary
-from rljob_operator.local.run_folder import RunFolder, memory_place, staged_bytes_of
+from rljob_operator.local.memory_folders import memory_place, staged_bytes_of
+from rljob_operator.local.run_folder import RunFolder
 from rljob_operator.local.supervisor import Supervisor
 from rljob_operator.local.view import View, make_view
 

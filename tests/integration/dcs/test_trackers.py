@@ -56,7 +56,7 @@ class PodWorld(World):
         with self.log.open("ab") as log:
             self.process = fork_program(
                 "rljob_workers.dcs.coordinator.pod",
-                ["--host", "127.0.0.1", "--port", str(port)],
+                ["--host", "127.0.0.1", "--port", str(port), "--probe-port", "0", "--metrics-port", "0"],
                 output=log,
                 environment={**self._environment, **environment},
             )

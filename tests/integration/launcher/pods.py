@@ -61,7 +61,7 @@ class Container:
         self.process: Forked | None = None
 
     def start(self) -> None:
-        arguments = ["--probe-host", "127.0.0.1", "--probe-port", str(self.port)]
+        arguments = ["--probe-host", "127.0.0.1", "--probe-port", str(self.port), "--metrics-port", "0"]
         with self.log.open("ab") as log:
             self.process = fork_program(self._program, arguments, environment=self._environment, output=log)
 
@@ -138,10 +138,10 @@ class Pods:
 
     def start_coordinator(self) -> None:
         environment = self._environment("coordinator", "uid-coordinator")
-        options = ["--host", "127.0.0.1", "--port", str(self.coordinator_port)]
+        ports = ["--port", str(self.coordinator_port), "--probe-port", "0", "--metrics-port", "0"]
         with (self.folder / "coordinator.log").open("ab") as log:
             self.coordinator = subprocess.Popen(
-                [sys.executable, "-m", "rljob_workers.dcs.coordinator.pod", *options],
+                [sys.executable, "-m", "rljob_workers.dcs.coordinator.pod", "--host", "127.0.0.1", *ports],
                 env={**os.environ, **environment},
                 stdout=log,
                 stderr=log,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rljob_api.cluster import ASKED_TO_END, TERMINATION_FILE
 from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_FENCED, EXIT_TERMINATED
 from rljob_api.spec import RLJob
 from rljob_api.wire.epochs import PodPhase
@@ -162,6 +163,7 @@ def test_sigterm_drains_the_ranks(pods: Pods, actor: Container) -> None:
     assert actor.wait() == EXIT_TERMINATED
     assert not any(is_running(row.pid) for row in seen.ranks)
     assert pods.status().failures == []
+    assert (actor.folder / TERMINATION_FILE.lstrip("/")).read_text() == ASKED_TO_END
 
 
 def test_a_pod_that_lost_its_replica_to_another_is_fenced_and_waits_as_a_new_container(

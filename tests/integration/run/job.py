@@ -22,7 +22,7 @@ import yaml
 
 from rljob_api.spec import RLJob
 from rljob_cli.jobs.sample_log import AuditReport, audit_run
-from rljob_operator.local.run_folder import memory_paths
+from rljob_operator.local.memory_folders import memory_paths
 from tests.integration.children import die_with_tests
 from tests.integration.preloaded.client import Forked, fork_program
 from tests.integration.preloaded.image import MARK

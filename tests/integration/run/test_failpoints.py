@@ -27,7 +27,9 @@ def test_a_rank_that_dies_in_a_window_costs_nothing_in_any_of_them(tmp_path: Pat
     armed = ",".join(f"{name}={count}" for name, count in WINDOWS.items())
     env = {"RLJOB_FAILPOINTS": armed, "RLJOB_FAILPOINTS_DIR": str(marks)}
     manifest = make_simulated(
-        tmp_path, rollout={"numRollouts": 40}, restartPolicy={"maxGlobalRestarts": 100, "threshold": 100}
+        tmp_path,
+        rollout={"numRollouts": 40},
+        restartPolicy={"maxGlobalRestarts": 100, "threshold": 100, "backoff": {"initialSeconds": 0}},
     )
     with RunningJob(tmp_path, at_leisure(manifest, tmp_path, seconds=0.1), env) as job:
         for name in WINDOWS:

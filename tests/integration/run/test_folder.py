@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from rljob_operator.local.earlier_run import Earlier
-from rljob_operator.local.run_folder import RunFolder, memory_paths
+from rljob_operator.local.memory_folders import memory_paths
+from rljob_operator.local.run_folder import RunFolder
 
 from .job import RunningJob, at_leisure, kill, make_manifest, make_simulated
 

@@ -26,6 +26,7 @@ NEEDS = {"quickstart-megatron.yaml": "megatron", "reasoning-gym.yaml": "reasonin
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3600)  # 200 steps beside other tests
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_an_example_succeeds_and_its_steps_show_nothing(example: str, tmp_path: Path) -> None:
     package = NEEDS.get(example)

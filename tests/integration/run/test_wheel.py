@@ -120,7 +120,7 @@ def test_the_wheel_with_its_worker_runs_the_quickstart_of_the_page_outside_any_c
     folder = tmp_path / "elsewhere"
     folder.mkdir()
     made = installed.python("-m", "rljob_cli", "init", "quickstart", path=os.environ["PATH"], folder=folder)
-    assert made.stdout == "Wrote quickstart.yaml, data/reverse-digits.jsonl. Try: rljob run quickstart.yaml\n"
+    assert made.stdout == "Wrote quickstart.yaml, data/reverse-and-end.jsonl. Try: rljob run quickstart.yaml\n"
     (folder / "page.py").write_text(python_blocks("A run, step by step"))
     ended = installed.python("page.py", path=os.environ["PATH"], folder=folder)
     assert ended.returncode == 0, ended.stderr

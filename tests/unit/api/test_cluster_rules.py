@@ -245,3 +245,15 @@ def test_python_and_cel_state_the_same(
         manifest["spec"]["algorithm"]["advantage"] = "Gae"
         manifest["spec"]["roles"]["critic"] = {"replicas": critic}
     assert by_python(manifest, has_begun=has_begun) == by_cel(manifest, has_begun=has_begun)
+
+
+def test_a_spec_that_an_operator_would_not_keep_is_refused_unless_its_job_has_begun() -> None:
+    """Objects cannot say it in CEL: the operator refuses it, and `rljob validate` says so beforehand."""
+    env = [{"name": f"E{index}", "value": "x" * 100} for index in range(2000)]
+    template = {"spec": {"containers": [{"name": "coordinator", "env": env}]}}
+    large = changed({"spec.infrastructure": {"template": template}})
+    (sentence,) = by_python(large, has_begun=False)
+    assert sentence.startswith("spec: is ")
+    assert "of which infrastructure.template" in sentence
+    assert "a cluster takes 128 KiB. Put what is long into a ConfigMap" in sentence
+    assert by_python(large, has_begun=True) == []

@@ -18,7 +18,9 @@ from rljob_api.overrides import Override, known_paths, overridden
 from rljob_api.problems import _WITH_NAMES
 from tests.unit.api.manifests import GOOD
 
-LORA, QUANTISED, IMAGES, SERVERS, CLUSTERS, DEEPSPEED, TUNING = (each.sentence for each in ABSENT)
+LORA, QUANTISED, IMAGES, SERVERS, CLUSTERS, DEEPSPEED, TUNING, RESUMES, LOGGED, TRACKERS, UPLOADS = (
+    each.sentence for each in ABSENT
+)
 
 
 def sentence_of(setting: str) -> str:
@@ -42,9 +44,45 @@ def sentence_of(setting: str) -> str:
         ("loss_type=x", "loss_type of TRL is algorithm.loss or algorithm.lossAggregation here."),
         (
             "epsilon=0.2",
-            "Did you mean training.optimizer.epsilon or roles.critic.optimizer.epsilon? epsilon of TRL is"
-            " algorithm.clip.low here.",
+            "Did you mean training.optimizer.epsilon? epsilon of TRL is algorithm.clip.low here.",
         ),
+        (
+            "gradient_accumulation_steps=8",
+            "gradient_accumulation_steps of TRL is training.globalBatchSize here (gradient_accumulation_steps x"
+            " per_device_train_batch_size x processes).",
+        ),
+        (
+            "training.num_train_epochs=3",
+            "num_train_epochs of TRL is rollout.numRollouts here (num_train_epochs x rows / batchSize).",
+        ),
+        (
+            "trainer.total_epochs=3",
+            "total_epochs of verl is rollout.numRollouts here (trainer.total_epochs x rows / batchSize).",
+        ),
+        (
+            "ppo_mini_batch_size=8",
+            "ppo_mini_batch_size of verl is training.globalBatchSize here (actor.ppo_mini_batch_size x a.rollout.n).",
+        ),
+        (
+            "actor_rollout_ref.rollout.gpu_memory_utilization=0.5",
+            "gpu_memory_utilization of verl is roles.rollout.engine.args here (rollout.gpu_memory_utilization as"
+            " --mem-fraction-static).",
+        ),
+        ("warmup_ratio=0.1", "warmup_ratio of TRL is training.optimizer.warmupSteps here (warmup_ratio x steps)."),
+        ("grad_clip=1", "grad_clip of verl is training.optimizer.maxGradNorm here."),
+        ("use-tis=true", "use-tis of slime is algorithm.correction.kind: Tis here."),
+        ("eval-prompt-data=x", "eval-prompt-data of slime is evaluation.sets[0].data.prompts here."),
+        ("max_head_offpolicyness=1", "max_head_offpolicyness of AReaL is rollout.maxStaleness here."),
+        (
+            "algo.kl.init_coef=1",
+            "Did you mean algorithm? init_coef of OpenRLHF is algorithm.kl.coefficient here.",
+        ),
+        ("resume_from_checkpoint=true", RESUMES),
+        ("trainer.resume_mode=auto", RESUMES),
+        ("logging_steps=1", LOGGED),
+        ("trainer.project_name=x", TRACKERS),
+        ("wandb_project=x", TRACKERS),
+        ("push_to_hub=true", UPLOADS),
         ("data.images=x", IMAGES),
         ("data.image_key=x", IMAGES),
         ("scheduling.slurm=1", CLUSTERS),

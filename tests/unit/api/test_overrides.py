@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rljob_api.manifest import ManifestError, document_of, job_of, parsed
 from rljob_api.overrides import _METADATA, Override, known_paths, overridden
 from rljob_api.spec import Metadata
-from tests.unit.api.manifests import GOOD
+from tests.unit.api.manifests import GOOD, changed
 
 
 def after(*given: str, document: dict[str, Any] = GOOD) -> dict[str, Any]:
@@ -70,8 +70,7 @@ def test_a_value_is_read_as_its_field_wants_it(given: str, place: tuple[str | in
         ),
         (
             "learning_rate=1",
-            "--set: spec.learning_rate: there is no such field. Did you mean training.optimizer.learningRate or"
-            " roles.critic.optimizer.learningRate?",
+            "--set: spec.learning_rate: there is no such field. Did you mean training.optimizer.learningRate?",
         ),
         (
             "model.config.tokenizer.frob=1",
@@ -99,6 +98,41 @@ def test_what_names_no_field_is_refused_with_the_nearest_names(given: str, sente
     with pytest.raises(ManifestError) as refused:
         after(given)
     assert refused.value.problems == (sentence,)
+
+
+WITH_SETS = changed({"spec.evaluation": {"sets": [{"data": {"prompts": "p.jsonl"}}]}})
+WITH_CRITIC = changed({"spec.roles": {"critic": {}}})
+
+
+@pytest.mark.parametrize(
+    ("given", "document", "expected"),
+    [
+        pytest.param("rollout.temperature", GOOD, ["rollout.sampling.temperature"], id="no evaluation"),
+        pytest.param(
+            "rollout.temperature",
+            WITH_SETS,
+            ["rollout.sampling.temperature", "evaluation.sets[0].sampling.temperature"],
+            id="an evaluation",
+        ),
+        pytest.param(
+            "learning_rate",
+            WITH_CRITIC,
+            ["training.optimizer.learningRate", "roles.critic.optimizer.learningRate"],
+            id="a critic",
+        ),
+        pytest.param("rollout.prompts", GOOD, ["data.prompts"], id="no sources and no sets"),
+        pytest.param("rollout.path", GOOD, ["model.path", "algorithm.path", "checkpoint.path"], id="no functions"),
+        pytest.param("at_start", GOOD, ["evaluation.atStart"], id="all are offered where none has a place"),
+        pytest.param("temperature", {"spec": 5}, ["rollout.sampling.temperature"], id="no manifest at all"),
+    ],
+)
+def test_of_fields_elsewhere_those_are_offered_that_have_a_place(
+    given: str, document: dict[str, Any], expected: list[str]
+) -> None:
+    with pytest.raises(ManifestError) as refused:
+        after(f"{given}=1", document=document)
+    (sentence,) = refused.value.problems
+    assert sentence.partition("Did you mean ")[2].partition("?")[0].split(" or ") == expected
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ Json = dict[str, Any]
 
 _DROPPED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 _APPARMOR = "container.apparmor.security.beta.kubernetes.io"
-OWN = ("worker", "coordinator", "redis")
+OWN = ("worker", "coordinator", "redis", "tracker")
 
 SHARES, VAULT = "nfs.csi.k8s.io", "secrets-store.csi.k8s.io"
 """Drivers: of network shares, and of one that fetches secrets in the name of a pod's service account."""
@@ -37,6 +37,7 @@ ADMINISTRATORS: Json = {
                 "image": "mesh:1",
                 "command": ["mesh"],
                 "env": [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "mesh-token", "key": "token"}}}],
+                "envFrom": [{"configMapRef": {"name": "mesh-config"}}],
                 "securityContext": {"capabilities": {"add": ["NET_ADMIN", "SYS_ADMIN"]}},
                 "volumeMounts": [{"name": "node", "mountPath": "/node"}],
             },
@@ -53,8 +54,12 @@ ADMINISTRATORS: Json = {
                     {"name": "models", "mountPath": "/models", "subPathExpr": "$(FOLDER)", "readOnly": True},
                 ],
             },
+            {"name": "tracker", "env": [{"name": "HTTPS_PROXY", "value": "http://proxy.example.org"}]},
         ],
-        "resourceClaims": [{"name": "card", "resourceClaimName": "the-card"}],
+        "resourceClaims": [
+            {"name": "card", "resourceClaimName": "the-card"},
+            {"name": "spare", "resourceClaimTemplateName": "cards"},
+        ],
         "volumes": [
             {"name": "node", "hostPath": {"path": "/var/lib/node"}},
             {"name": "models", "persistentVolumeClaim": {"claimName": "all-models"}},
@@ -63,6 +68,19 @@ ADMINISTRATORS: Json = {
     },
 }
 """A sidecar, a hostPath and capabilities; a claim of which each team sees its own folder; a share to read from."""
+
+WORKLOADS: Json = {
+    "podTemplate": ADMINISTRATORS,
+    "pullSecrets": ["site-pull"],
+    "reservedObjects": {
+        "secrets": ["site-tls", "*-of-site"],
+        "configMaps": ["site-config", "site-0-job"],
+        "persistentVolumeClaims": ["site-data"],
+        "serviceAccounts": ["site-admin"],
+        "resourceClaims": ["site-card"],
+    },
+}
+"""The operator's options for them, as the chart has them, too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from rljob_operator.options import OperatorOptions
-from tests.unit.build.attacks import ADMINISTRATORS, ATTACKS, Attack, administrators_part
+from tests.unit.build.attacks import ATTACKS, WORKLOADS, Attack, administrators_part
 from tests.unit.build.jobs import build, changed, pod_templates, quickstart
+from tests.unit.build.reaching_attacks import REACHING
 
-_OPTIONS = OperatorOptions.model_validate({"workloads": {"podTemplate": ADMINISTRATORS}})
+_OPTIONS = OperatorOptions.model_validate({"workloads": WORKLOADS})
 _WHOSE = "belongs to the administrator (the operator's workloads.podTemplate brings it), and no job changes it"
 
 
@@ -27,12 +28,12 @@ def _administrators(**fields: Any) -> dict[str, str]:
 _UNTOUCHED = _administrators()
 
 
-@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
+@pytest.mark.parametrize("attack", [*ATTACKS, *REACHING], ids=lambda attack: attack.name)
 def test_an_attack_is_refused_or_changes_nothing_of_the_administrators(attack: Attack) -> None:
     if not attack.by_build:
         assert _administrators(**attack.spec) == _UNTOUCHED
         return
-    with pytest.raises(ValueError, match=r"^(roles|infrastructure|checkpoint|scheduling)\."):
+    with pytest.raises(ValueError, match=r"^(roles|infrastructure|checkpoint|scheduling|telemetry)\."):
         _administrators(**attack.spec)
 
 
@@ -48,7 +49,8 @@ def test_an_attack_is_refused_or_changes_nothing_of_the_administrators(attack: A
         ("a mount below the administrator's", "volumeMounts[/models/base]: would hide /models, which belongs to"),
         (
             "the claim as the checkpoint volume",
-            "checkpoint.volume.claimName (or roles.actor.template.spec.volumes[run]):",
+            "checkpoint.volume.claimName: the PersistentVolumeClaim all-models is one that the operator's"
+            " workloads.podTemplate names. Name another one.",
         ),
         ("the sidecar's processes", "spec.shareProcessNamespace: reaches into the container mesh, mesh-init, which"),
         ("another team's folder by a variable of a variable", "FOLDER, TEAM says which folder is mounted, and belongs"),

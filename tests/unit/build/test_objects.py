@@ -153,6 +153,47 @@ def test_the_coordinator_is_reached_by_the_operator_and_by_the_proxy() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("scraper", "peers"),
+    [
+        pytest.param(None, [], id="by default nothing scrapes"),
+        pytest.param("monitoring", [{"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}], id="a namespace"),
+        pytest.param("*", [{}], id="any namespace, by name"),
+    ],
+)
+def test_pods_of_others_reach_the_port_of_metrics_alone(scraper: str | None, peers: list[dict[str, Any]]) -> None:
+    """Neither the API of the coordinator, nor a port that the kubelet probes: half requests would be costly there."""
+    options = OperatorOptions.model_validate({"workloads": {"scraperNamespace": scraper}})
+    made = build(rich(), options=options)
+    own = {"podSelector": {"matchLabels": {cluster.LABEL_JOB: "rich"}}}
+    for name in ("rich-coordinator", "rich-workers", "rich-control", "rich-storage"):
+        rules = made[f"NetworkPolicy/{name}"]["spec"]["ingress"]
+        others = [rule for rule in rules if own not in rule["from"] and "podSelector" not in rule["from"][0]]
+        scrapes = [] if name in ("rich-control", "rich-storage") else peers
+        ports = [{"port": cluster.METRICS_PORT}]
+        assert others == [{"ports": ports, "from": [{"namespaceSelector": peer}]} for peer in scrapes], name
+        assert all("ports" not in rule for rule in rules if own in rule["from"])
+
+
+def test_the_kubelet_probes_a_port_that_nothing_else_is_given() -> None:
+    made = build(rich(), options=OperatorOptions.model_validate({"workloads": {"scraperNamespace": "*"}}))
+    for name in ("rich-coordinator", "rich-actor", "rich-rollout"):
+        (pod,) = made[f"Deployment/{name}"]["spec"]["template"]["spec"]["containers"][:1]
+        ports = {port["name"]: port["containerPort"] for port in pod["ports"]}
+        assert ports["probes"] == cluster.PROBE_PORT
+        assert ports["metrics"] == cluster.METRICS_PORT
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            assert pod[probe]["httpGet"]["port"] == "probes"
+    given = {
+        port["port"]
+        for key, policy in made.items()
+        if key.startswith("NetworkPolicy/")
+        for rule in policy["spec"].get("ingress", ())
+        for port in rule.get("ports", ())
+    }
+    assert cluster.PROBE_PORT not in given
+
+
 def test_isolation_can_be_left_to_others() -> None:
     options = OperatorOptions.model_validate({"workloads": {"isolation": "None"}})
     assert not [name for name in build(rich(), options=options) if name.startswith("NetworkPolicy/")]

@@ -11,6 +11,7 @@ from rljob_api.status import ConditionType
 from rljob_operator.build import Manifest, Platform, template_problems, warnings
 from rljob_operator.build.containers import COORDINATOR_RESOURCES
 from rljob_operator.build.scheduling import MISSING_API
+from rljob_operator.options import OperatorOptions
 from tests.unit.build.jobs import build, changed, container, make_status, pod_templates, quickstart
 
 _SHARED = {"checkpoint": {"volume": {"accessMode": "ReadWriteMany"}}}
@@ -252,9 +253,11 @@ def test_what_would_tear_a_gang_apart_is_refused(fields: dict[str, Any], sentenc
     assert template_problems(changed(changed(quickstart(), **_GANG), **fields)) == [sentence]
 
 
-def test_without_a_gang_the_same_templates_are_taken() -> None:
+def test_without_a_gang_the_same_templates_are_taken_where_the_administrator_lets_jobs_name_groups() -> None:
+    options = OperatorOptions.model_validate({"workloads": {"reach": {"refusedLabels": []}}})
     patch = {"metadata": {"labels": {LABEL_POD_GROUP: "mine"}}, "spec": {"schedulerName": "mine"}}
     job = changed(quickstart(), roles={"actor": {"template": patch}})
     assert template_problems(job) == []
-    assert pod_templates(build(job))["Deployment/quickstart-actor"]["spec"]["schedulerName"] == "mine"
+    made = pod_templates(build(job, options=options))
+    assert made["Deployment/quickstart-actor"]["spec"]["schedulerName"] == "mine"
     assert warnings(job)

@@ -25,7 +25,7 @@ def test_a_starter_is_its_example(name: str) -> None:
 def test_what_is_written_is_valid(tmp_path: Path) -> None:
     made = CliRunner().invoke(cli, ["init", "quickstart", "--to", str(tmp_path / "new")])
     manifest = tmp_path / "new/quickstart.yaml"
-    data = tmp_path / "new/data/reverse-digits.jsonl"
+    data = tmp_path / "new/data/reverse-and-end.jsonl"
     assert (made.exit_code, made.output) == (0, f"Wrote {manifest}, {data}. Try: rljob run {manifest}\n")
     assert CliRunner().invoke(cli, ["validate", str(manifest)]).output == f"{manifest} is valid.\n"
 

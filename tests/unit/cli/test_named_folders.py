@@ -108,11 +108,42 @@ def _of_field(field: str, path: str, folder: Path) -> str:
     return sentence.replace(str(folder), ".")
 
 
-def test_a_name_of_the_hub_beside_a_config_is_answered_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        pytest.param(
+            lambda _: "Qwen/Qwen3-0.6B",
+            "./Qwen/Qwen3-0.6B is not a folder. Give the folder of a Hugging Face checkpoint. If it is Qwen/Qwen3-0.6B"
+            " of the Hugging Face hub, give hf:Qwen/Qwen3-0.6B.",
+            id="a name of the hub",
+        ),
+        pytest.param(
+            a_run, "./run is the folder of a run. Give its last checkpoint: ./run/checkpoints/latest.", id="a run"
+        ),
+        pytest.param(
+            a_young_run,
+            "./run is the folder of a run that has saved no checkpoint. Give the folder of a model.",
+            id="a run without a checkpoint",
+        ),
+        pytest.param(
+            lambda _: "models/mine",
+            "./models/mine is not a folder. Give the folder of a Hugging Face checkpoint.",
+            id="nothing",
+        ),
+        pytest.param(lambda _: ".", None, id="a folder"),
+        pytest.param(lambda _: "hf:Qwen/Qwen3-0.6B", None, id="a name of the hub as ours are written"),
+    ],
+)
+def test_a_path_beside_a_config_is_answered_too(
+    make: Callable[[Path], str], expected: str | None, tmp_path: Path
+) -> None:
     (tmp_path / "prompts.jsonl").write_text(GOOD_LINE)
-    (tmp_path / "job.yaml").write_text(yaml.safe_dump(changed({"spec.model.path": "Qwen/Qwen3-0.6B"})))
-    found = examine(tmp_path / "job.yaml").findings.problems
-    assert [text.partition(" If ")[2] for text in found] == [
-        "",
-        "it is Qwen/Qwen3-0.6B of the Hugging Face hub, give hf:Qwen/Qwen3-0.6B.",
-    ]
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(changed({"spec.model.path": make(tmp_path)})))
+    both, *found = examine(tmp_path / "job.yaml").findings.problems
+    assert both == (
+        "spec.model.path: exactly one of path and config must be given. Give path for a checkpoint folder, or config"
+        " for random weights, and null for the other."
+    )
+    assert [text.replace(str(tmp_path), ".") for text in found] == (
+        [] if expected is None else [f"spec.model.path: {expected}"]
+    )

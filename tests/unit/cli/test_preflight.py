@@ -14,7 +14,7 @@ from pyarrow import parquet
 from rljob_api.manifest import parse_manifest, resolve_paths
 from rljob_api.model_files.families import EXIT_NOT_PROVEN, FamilyProof, NotProven, keep_proof
 from rljob_cli.checks.findings import Level
-from rljob_cli.checks.manifests import preflight
+from rljob_cli.checks.manifests import examine, preflight
 from rljob_workers.data.jsonl import JsonlRows
 from tests.unit.api.manifests import changed
 
@@ -99,7 +99,7 @@ def test_a_null_label_of_a_table_and_of_a_set_is_named_by_its_row(tmp_path: Path
     parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
     data = {"prompts": "rows.parquet"}
     sets = {"everySteps": 1, "sets": [{"name": "dev", "data": data}]}
-    wrong = "rows.parquet row 1: the label under 'label' is null, and the reward compares with it. Write a label, or"
+    wrong = "rows.parquet row 2: the label under 'label' is null, and the reward compares with it. Write a label, or"
     assert _problems(tmp_path, {"spec.data": data, "spec.evaluation": sets}) == [
         f"spec.data.prompts: {wrong} remove the row.",
         f"spec.evaluation.sets[0].data.prompts: {wrong} remove the row.",
@@ -395,4 +395,27 @@ def test_names_of_the_hub_that_are_not_here_are_named_once_with_what_downloads_t
     assert [text.split("download it: ")[1] for text in preflight(job).problems] == [
         "hf download nobody/nothing.",
         "hf download nobody/rows --repo-type dataset.",
+    ]
+
+
+@pytest.mark.parametrize("is_table", [False, True], ids=["JSONL", "Parquet"])
+def test_messages_count_lines_and_rows_alike(is_table: bool, tmp_path: Path) -> None:
+    rows = [{"prompt": text, "label": "1"} for text in ("1=", "2=", "1=")]
+    name, unit = ("rows.parquet", "row") if is_table else ("rows.jsonl", "line")
+    if is_table:
+        parquet.write_table(pa.Table.from_pylist(rows), tmp_path / name)
+    else:
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(changed({"spec.data": {"prompts": name}})))
+    (warned,) = examine(tmp_path / "job.yaml").findings.of(Level.WARNING)
+    assert f"({unit} 3 has that of {unit} 1)" in warned
+
+
+def test_tools_of_a_row_that_a_template_cannot_get_are_named(tmp_path: Path) -> None:
+    chat = [{"role": "user", "content": "1="}]
+    rows = [{"prompt": chat, "label": "1", "tools": [{"name": "a"}]}, {"prompt": chat, "label": "1", "tools": "a"}]
+    prompts = "".join(json.dumps(row) + "\n" for row in rows)
+    assert _problems(tmp_path, {}, prompts) == [
+        "spec.data.prompts: prompts.jsonl line 2: the tools are neither a list of schemas of functions nor such a list"
+        " as JSON. Correct them, or give the column another name, so that the chat template does not get it."
     ]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -207,3 +209,26 @@ def test_a_module_that_may_not_be_read_is_named(tmp_path: Path) -> None:
     found = function_problem(UserFunction("spec.x", "tools_of_test:own", "spec.path", str(tmp_path), PLAY))
     assert found is not None
     assert found.startswith("spec.x: module tools_of_test is neither in ")
+
+
+@pytest.mark.parametrize(
+    ("name", "link", "target", "reason"),
+    [
+        pytest.param("own", "own.py", "own.py", errno.ELOOP, id="a module that is a loop"),
+        pytest.param("own", "own.py", "gone.py", errno.ENOENT, id="a module that is no more"),
+        pytest.param("own", "own", "own", errno.ELOOP, id="a package that is a loop"),
+        pytest.param("own", "own/__init__.py", "__init__.py", errno.ELOOP, id="the file of a package"),
+        pytest.param("own.deep", "own", "own", errno.ELOOP, id="a package above the module"),
+        pytest.param("own.deep", "own/deep.py", "deep.py", errno.ELOOP, id="a module of a package"),
+    ],
+)
+def test_a_link_that_leads_to_no_module_is_named(
+    name: str, link: str, target: str, reason: int, tmp_path: Path
+) -> None:
+    (tmp_path / link).parent.mkdir(exist_ok=True)
+    (tmp_path / link).symlink_to(target)
+    found = function_problem(UserFunction("spec.x", f"{name}:own", "spec.path", str(tmp_path), PLAY))
+    assert found == (
+        f"spec.x: {tmp_path}/{link} is a link that leads to no file ({os.strerror(reason)}). Link it to one, or copy"
+        " the file."
+    )

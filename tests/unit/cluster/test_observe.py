@@ -52,5 +52,6 @@ def test_pods_of_an_older_template_are_outdated(pod: dict[str, object], wanted: 
         blockers=(),
         retained=None,
         volume=None,
+        edited=(),
     )
     assert observed.request.outdated is is_outdated

@@ -60,6 +60,7 @@ class Pod:
     exit_code: int | None = None
     reason: str = ""
     last_message: str = ""
+    asked_to_end: bool = False
     has_run: bool = True
     returns: bool = False
     """Its container has ended, and its kubelet starts it again."""
@@ -236,6 +237,7 @@ class Cluster:
             placed=pod.placed,
             terminates_by=pod.terminates_by,
             marked=pod.marked,
+            asked_to_end=pod.asked_to_end,
         )
 
     def _silence(self) -> NoContact | None:

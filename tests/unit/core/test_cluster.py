@@ -102,6 +102,27 @@ def test_pods_whose_node_is_called_lost_one_after_another_are_one_cause() -> Non
     assert (world.status.restart.epoch, world.status.restart.global_restarts) == (2, 1)
 
 
+@pytest.mark.parametrize("role", [Role.ACTOR, Role.REFERENCE])
+def test_probes_that_are_not_answered_restart_and_are_not_counted(role: Role) -> None:
+    """However often a client keeps the kubelet from its answers, the job does not run out of restarts."""
+    world = make_cluster(policy=make_policy(maxGlobalRestarts=1))
+    for _ in range(4):
+        world.pod(role).asked_to_end = True
+        world.restart(world.pod(role))
+        restarts = [event for event in world.turn().events if event.scope]
+        assert [event.reason for event in restarts] == [Reason.PROBES_UNANSWERED]
+        assert world.settle().status.phase is Phase.RUNNING
+    assert world.status.restart.counted_towards_max == 0
+    assert all(not entry.failure_times for entry in world.status.roles)
+
+
+def test_a_launcher_that_did_not_turn_when_its_kubelet_ended_it_is_counted() -> None:
+    world = make_cluster()
+    world.restart(world.pod(Role.ACTOR))
+    assert [event.reason for event in world.turn().events if event.scope] == [Reason.LAUNCHER_LOST]
+    assert world.status.restart.counted_towards_max == 1
+
+
 def test_a_pod_that_is_taken_away_before_the_epoch_is_open_restarts_nothing_more() -> None:
     world = make_cluster(policy=make_policy(backoff={"initialSeconds": 5}))
     world.end(world.pod(Role.ACTOR), PodEnding.NODE_LOST)

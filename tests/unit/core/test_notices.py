@@ -114,7 +114,8 @@ def test_both_sinks_report_what_the_coordinator_reports(kind: str, tmp_path: Pat
     (line,), (body,) = read_lines(tmp_path / "events.jsonl"), server.events.values()
     assert (line["reason"], line["message"], line["role"]) == (kind, "said", "rollout")
     assert view.shown == [line]
-    assert (body["reason"], body["message"], body["type"]) == (kind, "said", "Warning")
+    type_ = "Normal" if kind in (EventKind.EVALUATED, EventKind.EVALUATION_UNFINISHED) else "Warning"
+    assert (body["reason"], body["message"], body["type"]) == (kind, "said", type_)
 
 
 def test_what_an_operator_reported_the_next_one_does_not_report_again() -> None:

@@ -21,6 +21,7 @@ from rljob_operator.core import (
     SetDesired,
     decide,
 )
+from rljob_operator.core.outcome import LIVED_SECONDS
 from tests.unit.core.worlds import (
     START,
     actions_of,
@@ -305,3 +306,71 @@ def test_backoff_delays_the_epoch_and_grows_until_a_checkpoint_is_recorded() -> 
         with_failures(settle(recorded, NOW + 400), make_failure(observed.status, key(Role.ACTOR))), NOW + 500
     )
     assert decision.status.restart.backoff_until == NOW + 502
+
+
+def delays_of(policy: RestartPolicySpec, count: int, *, lives: float = 0.0, counts: bool = True) -> list[float]:
+    """Before each of so many restarts in a row of a job that is Ready for `lives` seconds in each epoch."""
+    observed, now, delays = settle(make_running(policy), NOW), NOW, []
+    # The first restart would follow the checkpoint that the job begins with.
+    assert observed.coordinator is not None
+    for _ in range(count):
+        now += lives + 1
+        pod = key(Role.ACTOR)
+        if counts:
+            failed = with_failures(observed, make_failure(observed.status, pod))
+        else:
+            failed = with_fact(observed, pod, state=PodState.EXITED, ending=PodEnding.EVICTED)
+        decision = decide(failed, now)
+        until = decision.status.restart.backoff_until
+        delays.append(0.0 if until is None else until - now)
+        now = until or now
+        observed = settle(carried_out(observed, decision), now)
+    return delays
+
+
+def test_a_job_that_dies_again_and_again_backs_off_from_the_third_time_on_by_itself() -> None:
+    assert delays_of(make_policy(), 10) == [0, 0, 5, 10, 20, 40, 60, 60, 60, 60]
+
+
+def test_a_job_whose_epochs_live_is_restarted_at_once_however_often() -> None:
+    assert delays_of(make_policy(), 10, lives=LIVED_SECONDS) == [0] * 10
+    assert delays_of(make_policy(backoff={"initialSeconds": 2}), 3, lives=LIVED_SECONDS) == [2, 2, 2]
+
+
+def test_none_that_is_not_counted_is_delayed() -> None:
+    assert delays_of(make_policy(), 6, counts=False) == [0] * 6
+
+
+def test_zero_is_no_delay_at_all() -> None:
+    assert delays_of(make_policy(backoff={"initialSeconds": 0}), 6) == [0] * 6
+
+
+def test_a_launcher_that_was_out_of_memory_is_reported_with_whose_limit_it_was() -> None:
+    observed = settle(make_running(), NOW)
+    note = "its memory limit of 64Mi is not the job's"
+    ended = {"state": PodState.EXITED, "exit_code": -9, "reason": "OOMKilled", "memory_note": note}
+    decision = decide(with_fact(observed, key(Role.ACTOR), **ended), NOW + 1)
+
+    assert decision.status.restart.message is not None
+    assert decision.status.restart.message.startswith(
+        f"the launcher of actor-0 was killed by signal 9 (OOMKilled): {note}"
+    )
+
+
+@pytest.mark.parametrize("backoff", [{"initialSeconds": 60}, {}], ids=["given", "by itself"])
+def test_a_pod_that_dies_while_the_next_epoch_is_held_back_is_replaced_and_counts_no_further(
+    backoff: dict[str, Any],
+) -> None:
+    observed = settle(make_running(make_policy(backoff=backoff)), NOW)
+    in_a_row = observed.status.restart.model_copy(update={"consecutive": 5, "checkpoint": 10**6})
+    observed = replace(observed, status=observed.status.model_copy(update={"restart": in_a_row}))
+    decision = decide(with_failures(observed, make_failure(observed.status, key(Role.ACTOR))), NOW + 1)
+    held_back = replace(observed, status=decision.status)
+    for n in range(5):
+        now = NOW + 10 + n
+        died = {"incarnation": f"new-{n}/0", "state": PodState.EXITED, "exit_code": -9, "started_at": now - 1}
+        decision = decide(with_fact(held_back, key(Role.ACTOR), **died), now)
+        held_back = replace(held_back, status=decision.status)
+
+    assert decision.status.restart.epoch == 2
+    assert decision.status.restart.counted_towards_max == 1

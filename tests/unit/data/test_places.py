@@ -31,7 +31,7 @@ def test_a_row_of_several_files_is_named_by_its_file(tmp_path: Path) -> None:
     assert place_of_row(spec, 2) == f"line 3 of {paths[0]}"
     assert place_of_row(spec, 4) == f"line 2 of {paths[1]}"
     paths[0].unlink()
-    assert place_of_row(spec, 4) == "row 4 of the data"
+    assert place_of_row(spec, 4) == "row 5 of the data"
     tasks = DataSpec.model_validate({"reasoningGym": {"dataset": "spell_backward", "size": 10}})
     assert place_of_row(tasks, 3) == "task 3 of spell_backward"
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from rljob_api.spec.data import DataSpec
+from rljob_api.spec.data import ChatTemplateSpec, DataSpec
 from rljob_api.spec.model import TokenizerConfig, TokenizerKind
 from rljob_workers.data import Prompt, build_prompt_source
 from rljob_workers.data.rows import place_of_prompt
@@ -81,9 +81,69 @@ def test_messages_of_columns_have_the_keys_that_were_given(tmp_path: Path) -> No
     assert found.messages == ({"role": "user", "content": "hi"}, chat[1])
 
 
-def test_places_are_rows_counted_from_zero(tmp_path: Path) -> None:
+WITH_TOOLS = """
+{%- for tool in tools or [] %}[{{ tool | tojson }}]{% endfor %}
+{%- for message in messages %}{{ message.content }}{% endfor %}"""
+
+
+def schema(name: str, properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": properties}}}
+
+
+ADD = schema("add", {"x": {"type": "number"}})
+ASK = schema("ask", {"city": {"type": "string", "enum": ["Rome", "Oslo"]}})
+OFTEN = schema("job", {"z": {"type": "number"}})
+
+
+def rows_with(*tools: Any) -> list[dict[str, Any]]:
+    return [{"prompt": [{"role": "user", "content": f"q{place}"}], "tools": each} for place, each in enumerate(tools)]
+
+
+def rendered(path: Path, count: int, template: Path) -> list[str]:
+    """The text that the model gets of each row, by transformers' own template."""
+    template.write_text(WITH_TOOLS)
+    given = {"file": str(template), "tools": [OFTEN]}
+    found = prompts(path, count, chat_template=ChatTemplateSpec.model_validate(given), shuffle_seed=None)
+    return [TOKENIZER.decode(prompt.token_ids) for prompt in found]
+
+
+@pytest.mark.parametrize("write", [as_jsonl, as_parquet])
+def test_a_template_gets_the_tools_of_the_row(write: Any, tmp_path: Path) -> None:
+    def with_tools(*tools: Any) -> str:
+        return "".join(f"[{json.dumps(tool)}]" for tool in tools)
+
+    rows = rows_with([ADD], [ASK, ADD], None, [])
+    assert rendered(write(tmp_path, rows), 4, tmp_path / "t.jinja") == [
+        f"{with_tools(ADD)}q0",
+        f"{with_tools(ASK, ADD)}q1",
+        f"{with_tools(OFTEN)}q2",
+        "q3",
+    ]
+
+
+@pytest.mark.parametrize("write", [as_jsonl, as_parquet])
+def test_tools_may_be_json_in_a_text(write: Any, tmp_path: Path) -> None:
+    with_null = schema("seek", {"x": {"default": None}})
+    found = rendered(write(tmp_path, rows_with(json.dumps([with_null]))), 1, tmp_path / "t.jinja")
+    assert found == [f"[{json.dumps(with_null)}]q0"]
+
+
+@pytest.mark.parametrize("tools", ["add", 5, ["add"], {"name": "add"}, [{}], "[1]", ""])
+def test_a_column_of_that_name_which_has_no_schemas_is_refused(tools: Any, tmp_path: Path) -> None:
+    path = as_jsonl(tmp_path, rows_with([ADD], tools))
+    expected = f"^data: the tools of {path} line 2 are neither a list of schemas of functions nor such a list as JSON"
+    with pytest.raises(ValueError, match=expected):
+        prompts(path, 2, shuffle_seed=None)
+
+
+def test_a_prompt_without_a_template_has_the_column_for_its_functions(tmp_path: Path) -> None:
+    (found,) = prompts(as_jsonl(tmp_path, [{"prompt": "q", "tools": "add"}]), 1)
+    assert (found.token_ids, found.row) == (tuple(b"q"), {"tools": "add"})
+
+
+def test_places_are_rows_counted_from_one(tmp_path: Path) -> None:
     spec = DataSpec(prompts=str(as_parquet(tmp_path, ROWS)), shuffle_seed=None)
-    assert place_of_prompt(spec, 9) == f"row 2 of {spec.prompts}"
+    assert place_of_prompt(spec, 9) == f"row 3 of {spec.prompts}"
 
 
 def _splits(folder: Path) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,11 @@ from rljob_api.names import Epoch, Role, WeightVersion
 from rljob_api.spec import RLJobSpec
 from rljob_api.wire.checkpoints import CheckpointRecord, Health
 from rljob_api.wire.identity import Incarnation, RankKey, WeightId
+from rljob_api.wire.observation import EvaluationReport
 from rljob_api.wire.ranks import StepReport
-from rljob_workers.dcs.coordinator.health import Trouble, after_evaluation, after_step, restored
+from rljob_workers.dcs.coordinator.health import SIGNS as HEALTH_SIGNS
+from rljob_workers.dcs.coordinator.health import Seen, Trouble, after_evaluation, after_step, restored
+from tests.unit.dcs import recorded_steps
 
 ROOT = Path(__file__).parents[3]
 MANIFEST = """
@@ -196,7 +198,8 @@ SENTENCES = [
         {"algorithm__noVariance": "LeaveOut"},
         {"samples/learnt_share": 0.0, "groups/no_variance": 1.0},
         "steps 0 to 1: the policy has learnt from no sample. algorithm.noVariance: LeaveOut left out 100% of the "
-        "groups, whose rewards were all equal.",
+        "groups, whose rewards were all equal: correct a reward that is the same for every answer, or give prompts of "
+        "which some answers are right.",
         id="groups without variance",
     ),
 ]
@@ -208,6 +211,18 @@ def test_a_sentence_names_what_left_samples_out(
 ) -> None:
     ((_, trouble),) = reported(spec_with(**fields), [metrics] * 2)
     assert trouble.message == sentence
+
+
+def test_rewards_without_variance_may_be_the_functions_fault() -> None:
+    constant = {"groups/no_variance": 1.0, "reward/mean": 0.5, "reward/std": 0.0}
+    ((_, trouble),) = reported(spec_with(), [constant] * 10)
+    assert trouble.message == (
+        "steps 0 to 9: all samples of a prompt have one reward, whichever prompt: every advantage is 0, and rewards "
+        "teach nothing (reward 0.5, entropy 0.5 nats). If that is the best reward there is, let spec.stopWhen end the "
+        "job. If the reward is the same for every answer, correct its function: `rljob reward` shows what it gives. If "
+        "the policy has collapsed, go back to a checkpoint and lower training.optimizer.learningRate; if no answer is "
+        "ever right, begin with easier prompts."
+    )
 
 
 MINE = {"stopWhen": {"metric": "reward/mine", "above": 0.5}, "rollout__reward": {"custom": {"function": "r:one"}}}
@@ -279,14 +294,18 @@ def test_a_metric_of_evaluations_is_missed_after_one_alone() -> None:
     }
     spec = spec_with(evaluation=evaluation, stopWhen={"metric": "eval/a/algebra/mean@1", "above": 0.5})
     assert reported(spec, [{}] * 40) == []
-    found = after_evaluation(spec, Health(), {"eval/a/mean@1": 0.5, "eval/a/geometry/mean@1": 0.5})
+    found = after_evaluation(spec, Health(), evaluated({"eval/a/mean@1": 0.5, "eval/a/geometry/mean@1": 0.5}))
     assert [trouble.message for trouble in found.troubles] == [
         "the evaluation reports no eval/a/algebra/mean@1, which spec.stopWhen.metric names. As long as it does not "
         "come the job ends with its last rollout. Correct the name, or have it reported."
     ]
-    assert after_evaluation(spec, found.health, {"eval/a/mean@1": 0.5}).troubles == ()
-    came = after_evaluation(spec, Health(), {"eval/a/algebra/mean@1": 0.5}).health
-    assert after_evaluation(spec, came, {"eval/a/mean@1": 0.5}).troubles == ()
+    assert after_evaluation(spec, found.health, evaluated({"eval/a/mean@1": 0.5})).troubles == ()
+    came = after_evaluation(spec, Health(), evaluated({"eval/a/algebra/mean@1": 0.5})).health
+    assert after_evaluation(spec, came, evaluated({"eval/a/mean@1": 0.5})).troubles == ()
+
+
+def evaluated(metrics: dict[str, float]) -> EvaluationReport:
+    return EvaluationReport(version=WeightVersion(5), samples=8, metrics=metrics)
 
 
 def recorded(health: Health, version: int) -> CheckpointRecord:
@@ -331,13 +350,12 @@ def test_nothing_is_known_where_nothing_was() -> None:
     assert restored(None, recorded(Health(reported={"NoVariance": 9}), 20), 20) == Health(reported={"NoVariance": 9})
 
 
-RECORDED = json.loads((Path(__file__).parent / "recorded_steps.json").read_text())
-"""Example -> metric -> its values by step, of whole runs."""
+RECORDED = recorded_steps.recorded()
 
 
 @pytest.mark.parametrize("example", RECORDED)
 def test_no_step_of_an_example_shows_anything(example: str) -> None:
-    """Answers are cut off from the first step to the last, and solved tasks have neither variance nor entropy."""
+    """Whole runs, as `recorded_steps` recorded them: solved tasks have neither variance nor entropy."""
     spec = load_manifest(ROOT / "examples" / example).spec
     columns, health = RECORDED[example], Health()
     for step, values in enumerate(zip(*columns.values(), strict=True)):
@@ -346,3 +364,37 @@ def test_no_step_of_an_example_shows_anything(example: str) -> None:
         health = examined.health
         assert examined.troubles == (), step
     assert step + 1 == spec.rollout.num_rollouts
+
+
+class Asked(dict[str, float]):
+    """Metrics of a step, which keep the names that are asked for."""
+
+    def __init__(self, metrics: Mapping[str, float]) -> None:
+        super().__init__(metrics)
+        self.names: set[str] = set()
+
+    def __getitem__(self, name: str) -> float:
+        self.names.add(name)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.names.add(name)
+        return super().get(name, default)
+
+
+def test_every_metric_that_decides_a_sign_is_recorded() -> None:
+    """A metric that the record lacks has its default in all steps, by which its sign could not show."""
+    critic = {"algorithm__advantage": "Gae", "roles__critic": {}}
+    full = Health(first_mismatches=dict.fromkeys(range(10), 1e-4))
+    asked: set[str] = set()
+    for spec in (spec_with(), spec_with(**critic)):
+        for changes in ({}, COLLAPSED, {"response_length/truncated_share": 1.0}):
+            metrics = Asked({**HEALTHY, **changes})
+            for sign in HEALTH_SIGNS:
+                sign.shows(Seen(spec, metrics, full, step=20))
+            asked |= metrics.names
+    assert asked | {"reward/mean"} == set(recorded_steps.COLUMNS)
+    has = {
+        name for columns in RECORDED.values() for name, row in columns.items() if any(one is not None for one in row)
+    }
+    assert set(recorded_steps.COLUMNS) <= has

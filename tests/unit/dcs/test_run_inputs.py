@@ -30,6 +30,11 @@ def changed(**values: int | str | None) -> InputNote:
         (note(), note(a=FILE, b=FILE, c=FILE, d=FILE, e=FILE), "a is new; b is new; c is new and 2 more"),
         (note(), note("/elsewhere", a=FILE), None),
         (note().model_copy(update={"files": None}), note(), None),
+        (changed(parts="p"), changed(parts="p", digest="p", rows=None), None),
+        (changed(parts="p", digest="p", rows=None), changed(parts="p"), None),
+        (changed(parts="p"), changed(parts="q", digest="q", rows=None), "rows: other content"),
+        (changed(parts="p"), changed(parts="p", digest="bb"), "rows: other content"),
+        (note(), changed(rows=None), None),
     ],
     ids=[
         "the same",
@@ -41,6 +46,11 @@ def changed(**values: int | str | None) -> InputNote:
         "many more",
         "another path is another input",
         "an old record without files",
+        "read whole, then in parts",
+        "read in parts, then whole",
+        "read whole, then in parts that are others",
+        "read whole both times, and changed between the parts",
+        "lines that were not counted",
     ],
 )
 def test_what_differs(known: InputNote, found: InputNote, expected: str | None) -> None:

@@ -44,7 +44,7 @@ def blocks(kind: str) -> list[tuple[Path, str]]:
 
 
 def manifests() -> list[tuple[Path, str]]:
-    return [(page, body) for page, body in blocks("yaml") if "kind: RLJob" in body]
+    return [(page, body) for page, body in blocks("yaml") if "\nkind: RLJob" in body]
 
 
 def parts() -> list[tuple[Path, str]]:

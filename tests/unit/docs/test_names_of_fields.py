@@ -49,7 +49,7 @@ def test_a_field_that_a_page_names_is_there_and_takes_its_value(named: str) -> N
     path, _, value = named.partition(": ")
     override = Override.parse(f"{path}={value or 'null'}")
     overridden({}, [override])
-    schema = _schema_at(override.place)
+    schema = _schema_at(override.place, {})
     allowed = enum_values(schema)
     if value and allowed:
         assert value in allowed

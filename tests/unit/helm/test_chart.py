@@ -110,7 +110,10 @@ def test_values_are_the_options(path: str, model: type[Any], left_out: set[str])
 
 
 def test_defaults_are_those_of_the_options() -> None:
-    ours = {name: VALUES[name] for name in ("namespaces", "coordinatorAccess", "concurrency", "workloads")}
+    ours = {
+        name: VALUES[name]
+        for name in ("namespaces", "coordinatorAccess", "concurrency", "jobsPerNamespace", "workloads")
+    }
     ours["workloads"] = {**ours["workloads"], "workerImage": WorkloadOptions().worker_image}
     ports = {"healthPort": VALUES["ports"]["health"], "metricsPort": VALUES["ports"]["metrics"]}
     assert OperatorOptions.model_validate({**ours, **ports, "lease": VALUES["lease"]}) == OperatorOptions()

@@ -40,11 +40,13 @@ def make_pod(
     status: dict[str, Any] | None = None,
     annotations: dict[str, str] | None = None,
     image: str = "",
+    memory: str = "",
     node: str = "node0",
 ) -> dict[str, Any]:
     """`conditions`: type -> (status, reason, message)."""
     container = {"name": component, "restartCount": restarts, "state": state or {}, "lastState": last or {}}
     container["started"] = started
+    limits = {"limits": {"memory": memory}} if memory else {}
     return {
         "metadata": {
             "name": name,
@@ -56,7 +58,7 @@ def make_pod(
             "annotations": {ANNOTATION_TEMPLATE: template, **(annotations or {})},
             **({"deletionTimestamp": NOW, "deletionGracePeriodSeconds": 60} if deleting else {}),
         },
-        "spec": {"nodeName": node, "containers": [{"name": component, "image": image}]},
+        "spec": {"nodeName": node, "containers": [{"name": component, "image": image, "resources": limits}]},
         "status": {
             "phase": phase,
             "conditions": [

@@ -13,6 +13,7 @@ from rljob_operator.build import JOB_KEY, job_file
 from rljob_operator.kube.accepted_spec import AcceptedSpec, InvalidManifest
 from rljob_operator.kube.api import Api
 from rljob_operator.kube.kinds import CONFIG_MAPS
+from rljob_operator.kube.stored_spec import StoredSpec
 from rljob_operator.kube.views import JobKey
 from tests.unit.api.manifests import changed
 from tests.unit.kube.fake_api import ApiOfAnswers
@@ -27,7 +28,7 @@ def accepted(status: RLJobStatus, roles: dict[str, Any] = GPUS, **changes: Any) 
     spec = changed({"spec.roles": roles, **changes})["spec"]
     raw = {
         "metadata": {"generation": 1, "resourceVersion": "1"},
-        "spec": spec,
+        "spec": StoredSpec.of(spec),
         "status": status.model_dump(mode="json"),
     }
     job = AcceptedSpec(cast(Api, None), KEY).job(raw)
@@ -96,7 +97,7 @@ def test_a_template_nested_too_deeply_is_refused_in_a_sentence(levels: int) -> N
     for _ in range(levels):
         nested = {"a": nested}
     spec = changed({"spec.roles": {"rollout": {"template": {"spec": nested}}}})["spec"]
-    raw = {"metadata": {"generation": 1, "resourceVersion": "1"}, "spec": spec, "status": {}}
+    raw = {"metadata": {"generation": 1, "resourceVersion": "1"}, "spec": StoredSpec.of(spec), "status": {}}
     job = AcceptedSpec(cast(Api, None), KEY).job(raw)
     assert isinstance(job, InvalidManifest)
     (sentence,) = job.problems

@@ -13,7 +13,8 @@ from rljob_operator.kube.cache import Cache
 from rljob_operator.kube.errors import ApiRefused, refusal
 from rljob_operator.kube.kinds import Resource
 from rljob_operator.kube.ownership import foreign
-from rljob_operator.kube.views import Controller, JobKey, OwnedView
+from rljob_operator.kube.views import Controller, JobKey, OwnedView, view_owned
+from tests.unit.kube.managed import with_managed_fields
 
 Json = dict[str, Any]
 NOTHING = ApplyOutcome()
@@ -47,6 +48,13 @@ def there(
 
 
 DEPLOYMENT = there("Deployment", replicas=1)
+
+
+def owned_by_the_operator(kind: str) -> str:
+    made = with_managed_fields(manifest(kind))
+    return view_owned(kind, {**made, "metadata": {**made["metadata"], "uid": "u1", "resourceVersion": "1"}}).owned
+
+
 FOREIGN = there("ConfigMap", applied="", owner=None)
 
 ROWS = [
@@ -306,13 +314,17 @@ def test_what_an_operator_made_and_died_before_it_knew_is_the_jobs_own() -> None
     [param(stored("Service", EARLIER), id="earlier"), param(stored("Service", ME, deleting=True), id="deleted")],
 )
 def test_what_goes_is_waited_for_although_no_watch_has_reported_it(found: Json) -> None:
-    assert carried_out(Server(found), "Service", "Deployment") == ApplyOutcome(waits=True)
+    outcome = carried_out(Server(found), "Service", "Deployment")
+
+    assert (outcome.waits, outcome.taken, outcome.refusals) == (True, (), ())
+    assert [view.name for view in outcome.leaving] == ["a"]
 
 
 def test_another_object_that_has_the_name_since_is_not_taken_over() -> None:
     server = Server(stored("Service", None, uid="u2"))
 
-    outcome = carried_out(server, "Service", known=replace(there("Service"), uid="u1"))
+    known = replace(there("Service"), uid="u1", owned=owned_by_the_operator("Service"))
+    outcome = carried_out(server, "Service", known=known)
 
     assert outcome == ApplyOutcome(taken=(foreign(there("Service", owner=None)),))
     assert server.asked == ["apply Service a", "get Service a"]

@@ -20,6 +20,7 @@ from rljob_operator.kube.blockers import (
     suspects,
     unmade_process,
     unmade_roles,
+    with_limit_range,
 )
 from rljob_operator.kube.errors import refusal
 from rljob_operator.kube.pod_facts import ABSENT_SECONDS, NO_POD, Ends, absent_facts
@@ -219,3 +220,29 @@ def test_what_was_refused_is_reported_until_it_is_taken() -> None:
     blockers.applied(ApplyOutcome())
     blockers.ordered()
     assert blockers.current() == ()
+
+
+@pytest.mark.parametrize(
+    ("message", "is_named"),
+    [
+        param(
+            "pods is forbidden: maximum memory usage per Container is 64Mi, but limit is 1Gi", True, id="its maximum"
+        ),
+        param("pods is forbidden: minimum cpu usage per Pod is 1, but request is 100m.", True, id="its minimum"),
+        param("pods is forbidden: exceeded quota: small, requested: pods=1", False, id="a quota has its own name"),
+        param("denied by a webhook", False, id="a webhook"),
+    ],
+)
+def test_a_refusal_by_a_limit_range_says_what_it_is_of(message: str, is_named: bool) -> None:
+    named = f"{message.rstrip('.')}. This is a LimitRange of the namespace: kubectl get limitrange"
+    assert with_limit_range(message) == (named if is_named else message)
+
+
+def test_what_is_being_deleted_is_named_with_the_finalizers_that_keep_it() -> None:
+    blockers = BlockerMemory()
+    blockers.applied(ApplyOutcome(waits=True, leaving=(replace(CLAIM, finalizers=("example.com/audit",)), STORAGE)))
+
+    (found,) = blockers.current()
+    assert found.sentence.endswith(
+        ": PersistentVolumeClaim job-checkpoints (finalizers: example.com/audit), StatefulSet job-storage"
+    )

@@ -101,6 +101,27 @@ def test_the_answer_to_a_write_does_not_undo_what_came_after_it() -> None:
     assert not cache.owned(KEY)
 
 
+def test_an_object_that_lost_its_label_is_known_again_once_it_has_it_back() -> None:
+    """A watch by label reports that as an end; what was under way before it stays out."""
+    cache, _ = make_cache_with_job()
+    cache.put("Deployment", make_deployment(5))
+    cache.drop("Deployment", make_deployment(7))
+    cache.put_owned(KEY, view_owned("Deployment", make_deployment(6)), quietly=True)
+    assert not cache.owned(KEY)
+    cache.put_owned(KEY, view_owned("Deployment", make_deployment(8)), quietly=True)
+    assert cache.owned(KEY)["Deployment", "d"].version == 8
+
+
+def test_an_object_with_the_label_of_another_job_stays_its_owners() -> None:
+    cache, woken = make_cache_with_job()
+    owner = {"apiVersion": "rljob.dev/v1alpha1", "kind": "RLJob", "name": "job", "uid": "j1", "controller": True}
+    made = make_deployment(5)
+    made["metadata"] |= {"ownerReferences": [owner], "labels": {"rljob.dev/job": "other"}}
+    cache.put("Deployment", made)
+    assert ("Deployment", "d") in cache.owned(KEY)
+    assert woken.take() == 1
+
+
 def test_a_list_that_is_older_than_an_object_does_not_make_it_go_for_ever() -> None:
     cache, _ = make_cache()
     cache.put_owned(KEY, view_owned("Deployment", make_deployment(5)), quietly=True)

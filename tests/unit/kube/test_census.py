@@ -21,7 +21,7 @@ def page(*jobs: dict[str, Any], token: str = "") -> dict[str, Any]:
 
 
 def count(cache: Cache, api: ApiOfAnswers, namespace: str | None = "ns") -> None:
-    asyncio.run(Census(cast(Api, api), cache, []).count(namespace))
+    asyncio.run(Census(cast(Api, api), cache, namespace).count())
 
 
 def known(cache: Cache) -> dict[str, int]:

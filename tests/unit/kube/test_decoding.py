@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from rljob_operator.kube.accepted_spec import AcceptedSpec, InvalidManifest
 from rljob_operator.kube.api import Api
 from rljob_operator.kube.responses import DEEPEST, decoded
+from rljob_operator.kube.stored_spec import StoredSpec
 from rljob_operator.kube.views import JobKey
 from tests.unit.api.manifests import changed
 
@@ -34,7 +35,8 @@ def test_what_lies_beside_the_deep_is_whole(levels: int, kind: str) -> None:
 def test_a_job_that_was_cut_is_refused() -> None:
     spec = changed({"spec.roles": {"rollout": {"template": {"spec": {}}}}})["spec"]
     text = orjson.dumps(spec).replace(b'"template":{"spec":{}', b'"template":{"spec":' + nested(2000))
-    raw: dict[str, Any] = {"metadata": {"generation": 1, "resourceVersion": "1"}, "spec": decoded(text), "status": {}}
+    spec_kept = StoredSpec.of(decoded(text))
+    raw: dict[str, Any] = {"metadata": {"generation": 1, "resourceVersion": "1"}, "spec": spec_kept, "status": {}}
     assert isinstance(AcceptedSpec(cast(Api, None), JobKey("ns", "job")).job(raw), InvalidManifest)
 
 

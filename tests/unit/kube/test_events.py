@@ -77,3 +77,14 @@ def test_what_happened_once_is_reported_once_by_all_incarnations_of_the_operator
     first.emit("whatever repeats")
     Recorded(first.server).emit("whatever repeats")
     assert first.server.messages == ["epoch 2", "epoch 3", "whatever repeats", "whatever repeats"]
+
+
+def test_what_the_same_operator_is_given_again_with_its_key_is_no_repetition() -> None:
+    """A coordinator that comes back, as after a suspension, has its last events still, and they are received again."""
+    reported = Recorded()
+    for _ in range(3):
+        reported.emit("version 2 was evaluated", once="1/7")
+        reported.now += REPEAT_SECONDS
+    assert (reported.server.messages, reported.server.counts) == (["version 2 was evaluated"], [])
+    reported.emit("version 2 was evaluated", once="1/9")
+    assert reported.server.counts == [2], "the same sentence of something else"

@@ -59,7 +59,7 @@ def make_lease(server: LeaseServer, clock: Clock, who: str = "me", options: Leas
 
 
 def take(lease: Lease) -> bool:
-    return asyncio.run(lease._try())
+    return asyncio.run(lease.attempt())
 
 
 def may_write(lease: Lease) -> bool:
@@ -143,7 +143,7 @@ def test_of_two_that_take_it_at_once_one_is_refused() -> None:
 
     async def both() -> list[bool]:
         server.delay = 0.01  # both have read before one writes
-        return list(await asyncio.gather(first._try(), second._try()))
+        return list(await asyncio.gather(first.attempt(), second.attempt()))
 
     assert sorted(asyncio.run(both())) == [False, True]
 

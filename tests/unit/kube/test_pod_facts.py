@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from rljob_api.cluster import ASKED_TO_END
 from rljob_api.names import Role
 from rljob_api.wire.identity import PodKey
 from rljob_operator.core import PodEnding, PodState
@@ -272,3 +273,65 @@ def test_how_long_a_pod_that_is_taken_away_may_still_run(raw: dict[str, Any], se
 )
 def test_whether_a_pod_has_a_node(raw: dict[str, Any], placed: bool) -> None:
     assert fact_of(KEY, view_pod(raw), "").placed is placed
+
+
+RANGED = "LimitRanger plugin set: cpu, memory request for container worker; memory limit for container worker"
+OTHERS = "LimitRanger plugin set: memory request for container worker; cpu limit for container worker"
+OF_SIDECAR = "LimitRanger plugin set: memory limit for container worker-proxy"
+
+
+@pytest.mark.parametrize(
+    ("note", "memory", "expected"),
+    [
+        param(RANGED, "64Mi", "its memory limit of 64Mi is not the job's: a LimitRange of the namespace", id="ranged"),
+        param(OTHERS, "64Mi", "its memory limit is 64Mi", id="a LimitRange has set something else"),
+        param(OF_SIDECAR, "64Mi", "its memory limit is 64Mi", id="a LimitRange has set that of another container"),
+        param("", "64Mi", "its memory limit is 64Mi", id="the job's own"),
+        param("", "", "", id="its node was out of memory"),
+    ],
+)
+@pytest.mark.parametrize(
+    "pod",
+    [
+        param({"state": terminated(137, reason="OOMKilled")}, id="it has ended"),
+        param({"state": running(), "last": terminated(137, reason="OOMKilled"), "restarts": 1}, id="it runs again"),
+    ],
+)
+def test_a_container_out_of_memory_says_whose_limit_it_was(note: str, memory: str, expected: str, pod: Any) -> None:
+    annotations = {"kubernetes.io/limit-ranger": note} if note else {}
+    fact = fact_of(KEY, view_pod(make_pod(**pod, memory=memory, annotations=annotations)), "t1")
+
+    assert fact.memory_note.startswith(expected)
+    assert bool(fact.memory_note) is bool(expected)
+
+
+def test_one_that_ended_for_another_reason_says_nothing_of_memory() -> None:
+    assert fact_of(KEY, view_pod(make_pod(terminated(1), memory="64Mi")), "t1").memory_note == ""
+
+
+NOTE = ASKED_TO_END
+
+
+@pytest.mark.parametrize(
+    ("pod", "expected"),
+    [
+        param(make_pod(terminated(143, message=NOTE)), True, id="it has drained"),
+        param(make_pod(terminated(137, message=NOTE)), True, id="it was killed before its drain was over"),
+        param(make_pod(running(), last=terminated(137, message=NOTE), restarts=1), True, id="it runs again"),
+        param(make_pod(LOOP, last=terminated(143, message=NOTE), restarts=4), True, id="it waits to run again"),
+        param(make_pod(running()), False, id="it runs"),
+        param(make_pod(terminated(137)), False, id="it did not turn"),
+        param(make_pod(terminated(137, reason="OOMKilled", message=NOTE)), False, id="it was out of memory then"),
+        param(make_pod(terminated(1, message=NOTE)), False, id="it ended by itself"),
+        param(make_pod(terminated(143, message=NOTE), deleting=True), False, id="its pod is deleted"),
+        param(
+            make_pod(
+                terminated(143, message=NOTE), conditions={"DisruptionTarget": ("True", "EvictionByEvictionAPI", "")}
+            ),
+            False,
+            id="its pod is evicted",
+        ),
+    ],
+)
+def test_whether_a_kubelet_ended_a_launcher_that_turned(pod: dict[str, Any], *, expected: bool) -> None:
+    assert fact_of(KEY, view_pod(pod), "t1").asked_to_end is expected

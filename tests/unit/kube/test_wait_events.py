@@ -77,7 +77,7 @@ def test_numbers_and_what_goes_back_and_forth_are_no_news() -> None:
 
 
 def test_what_is_no_cause_or_has_an_event_of_its_own_is_not_emitted() -> None:
-    for reason in ("Starting", "Restarting", "BackingOff", "Scaling", "ObjectRefused"):
+    for reason in ("Starting", "Restarting", "BackingOff", "Scaling", "ObjectRefused", "Draining", "Suspended"):
         assert reported((0.0, status(reason)), (1000.0, status(reason))) == []
     assert reported((0.0, status("Unschedulable", over=True)), (1000.0, status("Unschedulable", over=True))) == []
 

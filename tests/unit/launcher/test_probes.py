@@ -12,7 +12,7 @@ from rljob_api.wire.epochs import PodOrder, PodPhase
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.launchers import EngineState
 from rljob_workers.launcher.environment import EngineFacts, LauncherState
-from rljob_workers.launcher.probes import CLIENT_SECONDS, MAX_CLIENTS, ProbeServer, exposition, reply_to
+from rljob_workers.launcher.probes import BOUNDS, ProbeServer, exposition, reply_to
 from tests.clock import Clock
 
 
@@ -38,7 +38,6 @@ DONE = LauncherState(order=order(PodPhase.DONE), num_ranks=1)
         pytest.param("/readyz", RUNS, 200, id="ready with all its ranks"),
         pytest.param("/readyz", DRAINS, 503, id="not ready while it drains"),
         pytest.param("/readyz", DONE, 200, id="ready when nothing is left to do"),
-        pytest.param("/readyz?verbose", RUNS, 200, id="a query changes nothing"),
         pytest.param("/other", RUNS, 404, id="nothing else is there"),
     ],
 )
@@ -80,7 +79,7 @@ class Served:
     def __init__(self) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.clock = Clock(0.0)
-        self.server = ProbeServer(self.listener, lambda _: "metrics\n", self.clock)
+        self.server = ProbeServer([self.listener], lambda _: "metrics\n", self.clock)
         self.clients: list[socket.socket] = []
 
     def connect(self, data: bytes = b"") -> socket.socket:
@@ -103,7 +102,7 @@ class Served:
             self.turns(1)
 
     def serves(self, count: int) -> bool:
-        return len(self.server._clients) == count
+        return len(self.server._ports[0].connections) == count
 
 
 @pytest.fixture
@@ -145,7 +144,7 @@ def test_what_is_no_question_is_refused(served: Served, data: bytes) -> None:
 def test_a_silent_client_is_dropped_in_the_end(served: Served) -> None:
     client = served.connect()
     served.turns_until(lambda: served.serves(1))
-    served.clock.now = CLIENT_SECONDS
+    served.clock.now = BOUNDS.request_seconds
     served.turns_until(lambda: served.serves(0))
     assert client.recv(1) == b""
 
@@ -158,12 +157,27 @@ def test_a_client_that_went_away_is_forgotten(served: Served) -> None:
     assert answer(client).endswith(b"metrics\n")
 
 
-def test_more_clients_than_places_wait_and_are_answered(served: Served) -> None:
-    silent = [served.connect() for _ in range(MAX_CLIENTS)]
-    served.turns_until(lambda: served.serves(MAX_CLIENTS))
+def test_a_query_changes_nothing(served: Served) -> None:
+    client = served.connect(b"GET /livez?verbose HTTP/1.1\r\n\r\n")
+    served.turns_until(lambda: is_answered(client))
+    assert answer(client).startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+def test_a_client_that_reads_no_answer_is_dropped_in_the_end(served: Served) -> None:
+    served.server._metrics = lambda _: "x" * (64 << 20)
+    client = served.connect(b"GET /metrics HTTP/1.1\r\n\r\n")
+    served.turns_until(lambda: is_answered(client))
+    served.clock.now = BOUNDS.reader_seconds
+    served.turns_until(lambda: served.serves(0))
+
+
+def test_one_client_too_many_takes_the_place_of_the_oldest_that_waits(served: Served) -> None:
+    silent = []
+    for count in range(BOUNDS.most):
+        silent.append(served.connect())
+        served.turns_until(lambda count=count: served.serves(count + 1))  # type: ignore[misc]
     late = served.connect(b"GET /livez HTTP/1.1\r\n\r\n")
-    served.turns()
-    served.clock.now = CLIENT_SECONDS
     served.turns_until(lambda: is_answered(late))
     assert answer(late).startswith(b"HTTP/1.1 200")
-    assert len(silent) == MAX_CLIENTS
+    assert silent[0].recv(1) == b""
+    assert not is_answered(silent[1])

@@ -16,6 +16,7 @@ from rljob_api.names import Lineage, WeightVersion
 from rljob_api.spec.weights import Interruption
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.weights import Probe
+from rljob_workers.dcs.membership.news import NewsQueue
 from rljob_workers.dcs.weights.transport import StagedWeights, WeightReceiver
 from rljob_workers.engines.base import EngineError, EngineGone, EngineRefused, EngineTimeout
 from rljob_workers.models.weight_source import WeightSource
@@ -102,6 +103,7 @@ def following(
             rank_engine,
             timeline,
             WeightProof(rank_engine, 0.1, RESUMED.weight.version if staged is RESUMED else WeightVersion(0)),
+            NewsQueue(),
             interruption=Interruption.RETRACT,
             on_change=lambda: None,
             timeout_seconds=timeout_seconds,
@@ -163,8 +165,8 @@ def test_an_engine_that_does_not_drop_what_wrong_weights_have_made_is_ended(tmp_
         wait_for(lambda: rank.ended or follower.error)
         wait_for(lambda: follower.held or follower.error)
         assert (follower.held, follower.error, rank.ended) == (STAGED.weight, None, 1)
-        assert "has other weights" in follower.news.get_nowait()
-        assert follower.news.empty()
+        assert "has other weights" in follower._news.get_nowait().sentence
+        assert follower._news.empty()
 
 
 RESUMED = replace(STAGED, weight=WeightId(lineage=Lineage(2), version=WeightVersion(7)))
@@ -189,9 +191,9 @@ def test_an_engine_with_other_weights(
     with following(engine, tmp_path, timeout_seconds=60, staged=staged) as (follower, rank):
         # The engine holds the version between its last score and the error that the score is the cause of.
         wait_for(lambda: follower.error or (error is None and follower.held and not engine.scores))
-        wait_for(lambda: follower.error or news == follower.news.qsize())
+        wait_for(lambda: follower.error or news == follower._news.qsize())
         assert type(follower.error) is (type(None) if error is None else error)
-        assert (rank.ended, follower.news.qsize()) == (ended, news)
+        assert (rank.ended, follower._news.qsize()) == (ended, news)
 
 
 def test_a_mismatch_states_how_far_where_and_what_to_change(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from rljob_api.names import RolloutId
 from rljob_api.spec.model import TokenizerConfig
 from rljob_api.wire.ranks import NoticeKind
 from rljob_workers.data.prompts import Prompt
+from rljob_workers.dcs.membership.news import News, NewsQueue
 from rljob_workers.engines.base import (
     EngineEmptied,
     EngineGone,
@@ -32,7 +33,6 @@ from rljob_workers.rollout.engine_calls import EngineCalls
 from rljob_workers.rollout.function import RolloutEngine, Trajectory, single_turn
 from rljob_workers.rollout.function_stage import CalledFunction, FunctionStage, turn_seed
 from rljob_workers.rollout.group_rows import GeneratedGroup
-from rljob_workers.rollout.groups import News
 from rljob_workers.rollout.sampling import GenerateConfig, sampling_seed
 from rljob_workers.rollout.trajectory import LostSample
 from rljob_workers.transfer_queue.types import Ticket
@@ -93,7 +93,8 @@ class Setting:
         """The samples of the ticket's group."""
         called = CalledFunction("tools:play", function, arguments, timeout_seconds, retries, backoff_seconds=0.0)
         share = FailedShare(256, 0.1)
-        stage = FunctionStage(CONFIG, self.engine, self.rank.begin, called, TEXT, share, self.counters)
+        news = NewsQueue()
+        stage = FunctionStage(CONFIG, self.engine, self.rank.begin, called, TEXT, share, self.counters, news)
         calls = EngineCalls(self.rank.progress, [TICKET], stall_seconds=60.0, moved=self.moved.append)
         prompt = Prompt(4, "p4", (4, 4, 4), label="l4")
         work: Coroutine[Any, Any, list[GeneratedGroup]] = stage.run([PromptedTicket(TICKET, prompt)], calls)
@@ -101,7 +102,7 @@ class Setting:
             (group,) = self.rank.call(work)
         finally:
             stage.close()
-        self.news = stage.take_news()
+        self.news = [news.get() for _ in range(news.qsize())]
         return group.samples
 
 
@@ -371,7 +372,9 @@ def test_too_many_lost_samples_fail_the_job_by_name(setting: Setting) -> None:
         raise OSError("the tool is away")
 
     called = CalledFunction("tools:play", fails, {}, 60.0, 0, 0.0)
-    stage = FunctionStage(CONFIG, setting.engine, setting.rank.begin, called, TEXT, FailedShare(4, 0.3), {})
+    stage = FunctionStage(
+        CONFIG, setting.engine, setting.rank.begin, called, TEXT, FailedShare(4, 0.3), {}, NewsQueue()
+    )
     calls = EngineCalls(setting.rank.progress, [TICKET], stall_seconds=60.0, moved=lambda _: None)
     work = stage.run([PromptedTicket(TICKET, Prompt(4, "p4", (4,), label=None))], calls)
     with (

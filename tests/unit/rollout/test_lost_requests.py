@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from rljob_workers.data.prompts import Prompt
+from rljob_workers.dcs.membership.news import NewsQueue
 from rljob_workers.engines.base import EngineGone, Generation, SampleSoFar, SamplingParams, VersionSpan
 from rljob_workers.rollout.admission import PromptedTicket, RolloutShape
 from rljob_workers.rollout.continuing import ContinuingStage
@@ -70,7 +71,7 @@ class Rank:
         partials = Partials(config, CONFIG, stage, storage, engine, proof, counters, Clock())
         shape = RolloutShape(8, 2, CONFIG.max_new_tokens, 8, 1, concurrency=16, prompts_per_request=1)
         self.loop = RolloutLoop(
-            shape, session, queue, engine, self.work, fitting, timeline, wake, proof, None, partials, ()
+            shape, session, queue, engine, self.work, fitting, timeline, wake, proof, None, partials, NewsQueue()
         )
 
     def lose(self, tickets: list[Ticket]) -> None:

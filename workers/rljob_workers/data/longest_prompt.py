@@ -16,7 +16,7 @@ import sys
 from dataclasses import dataclass
 from heapq import nlargest
 
-from rljob_api.row_files.conversations import read_prompt, whole_text
+from rljob_api.row_files.conversations import TOOLS, read_prompt, whole_text
 from rljob_api.rule import WITHOUT_RULES
 from rljob_api.spec import RLJobSpec
 from rljob_workers.data import build_prompt_source
@@ -49,12 +49,14 @@ def longest_prompt(spec: RLJobSpec) -> LongestPrompt:
 
 
 def _text_lengths(spec: RLJobSpec) -> list[int]:
-    """Characters of each row's prompt, calls of tools included, in the order of the rows of all files."""
+    """Characters of each row's prompt, calls and schemas of tools included, in the order of the rows of all files."""
     lengths: list[int] = []
     for file in spec.data.files:
         rows = open_rows(file)
-        prompts = (prompt_of(rows.row(index), file.prompt_key, f"row {index}") for index in range(len(rows)))
-        lengths += (len(whole_text(read_prompt(prompt))) for prompt in prompts)
+        for index in range(len(rows)):
+            entry = rows.row(index)
+            prompt = read_prompt(prompt_of(entry, file.prompt_key, f"row {index + 1}"))
+            lengths.append(len(whole_text(prompt)) + len(str(entry.get(TOOLS, ""))))
     return lengths
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import xxhash
 
-from rljob_api.row_files.conversations import Message, read_prompt, spoken_text
+from rljob_api.row_files.conversations import Message, Tool, read_prompt, read_tools, spoken_text
 
 if TYPE_CHECKING:
     from rljob_api.spec.data import DataSpec
@@ -72,8 +72,8 @@ class DrawnPrompts(Protocol):
 class EncodePrompt(Protocol):
     """Tokenises a text, or chat messages in the tokenizer's template with the generation prompt."""
 
-    def __call__(self, prompt: str | Sequence[Message], /) -> Sequence[int]:
-        """ValueError where the tokenizer cannot."""
+    def __call__(self, prompt: str | Sequence[Message], tools: Sequence[Tool] | None, /) -> Sequence[int]:
+        """`tools` None: those of the job. ValueError where the tokenizer cannot."""
         ...
 
 
@@ -95,8 +95,8 @@ class PromptEncoder:
         self._system = spec.system_prompt
         self._encode_prompt = encode_prompt
 
-    def encode(self, prompt: Any, where: str) -> EncodedPrompt:  # noqa: ANN401 - judged here
-        """`where` is for errors."""
+    def encode(self, prompt: Any, where: str, tools: Any = None) -> EncodedPrompt:  # noqa: ANN401 - judged here
+        """`where` is for errors; `tools` are the row's, which a conversation's template gets."""
         try:
             read = read_prompt(prompt)
         except ValueError as error:
@@ -105,8 +105,9 @@ class PromptEncoder:
         if isinstance(read, str):
             read = ({"role": "user", "content": read},) if self._wraps else ()
         messages = self._after_system(read, where)
+        own = _tools_of(tools, where) if messages else None
         try:
-            token_ids = tuple(self._encode_prompt(list(messages) or text))
+            token_ids = tuple(self._encode_prompt(list(messages) or text, own))
         except ValueError as error:
             raise ValueError(f"{error} ({where})") from error
         if not token_ids:
@@ -122,6 +123,13 @@ class PromptEncoder:
                 " something. Set data.applyChatTemplate, or remove systemPrompt."
             )
         return ({"role": "system", "content": self._system}, *messages)
+
+
+def _tools_of(given: Any, where: str) -> tuple[Tool, ...] | None:  # noqa: ANN401 - judged here
+    try:
+        return read_tools(given)
+    except ValueError as error:
+        raise ValueError(f"data: the tools of {where} {error}") from error
 
 
 _NUM_ROUNDS = 6

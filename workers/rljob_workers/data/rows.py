@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from rljob_api.row_files.conversations import TOOLS
 from rljob_api.row_files.tables import Table, is_table, open_table
 from rljob_api.spec.data import MAX_SOURCE_CHARACTERS
 from rljob_workers.data.jsonl import JsonlRows
@@ -34,7 +35,7 @@ class Rows(Protocol):
         ...
 
     def number(self, index: int) -> int:
-        """The number by which its user knows it."""
+        """Its number in messages, from 1."""
         ...
 
     def row(self, index: int) -> dict[str, Any]:
@@ -43,7 +44,7 @@ class Rows(Protocol):
 
 
 class TableRows:
-    """The rows of a file of columns, counted from 0."""
+    """The rows of a file of columns."""
 
     unit = "row"
 
@@ -54,8 +55,8 @@ class TableRows:
         return len(self._table)
 
     def number(self, index: int) -> int:
-        """Its place."""
-        return index
+        """See the protocol."""
+        return index + 1
 
     def row(self, index: int) -> dict[str, Any]:
         """See the protocol."""
@@ -91,7 +92,7 @@ class FilePrompts(RowSource):
         where = f"{self._file.path} {self._rows.unit} {self._rows.number(row)}"
         entry = self._rows.row(row)
         prompt = prompt_of(entry, self._file.prompt_key, where)
-        text, token_ids, messages = self._encoder.encode(prompt, where)
+        text, token_ids, messages = self._encoder.encode(prompt, where, entry.get(TOOLS))
         return Prompt(
             index,
             text,
@@ -147,7 +148,7 @@ def place_of_row(spec: DataSpec, row: int) -> str:
         if row < first + len(rows):
             return f"{rows.unit} {rows.number(row - first)} of {file.path}"
         first += len(rows)
-    return f"row {row} of the data"
+    return f"row {row + 1} of the data"
 
 
 def place_of_prompt(spec: DataSpec, index: int) -> str:

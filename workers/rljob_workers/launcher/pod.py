@@ -27,6 +27,7 @@ from rljob_api.spec import RLJob  # noqa: E402 -- see above
 from rljob_api.wire.identity import PodKey  # noqa: E402 -- see above
 from rljob_api.wire.processes import Preloads, preloads_of  # noqa: E402 -- see above
 from rljob_workers.launcher.coordinator_calls import ReplicaQuestion  # noqa: E402 -- see above
+from rljob_workers.launcher.end_note import EndNote  # noqa: E402 -- see above
 from rljob_workers.launcher.environment import (  # noqa: E402 -- see above
     LauncherEnvironment,
     LauncherState,
@@ -77,12 +78,14 @@ class Pod:
         load(preloads_of(self._job.spec, [self._role]))
         signals = SignalPipe()
         probes = self._probes(restart_count)
+        note = EndNote(signals, self._environment.folder(cluster.TERMINATION_FILE))
         pod = self._await_replica(signals, probes)
+        note.turn(LauncherState())
         if pod is None:
             return EXIT_TERMINATED
         identity = PodIdentity(pod, self._pod_uid, restart_count)
         tails = LogTails(logs, self._endpoints, f"{self._pod_uid}/{restart_count}")
-        plugins = (probes, LogEcho(logs, sys.stdout.fileno()), tails)
+        plugins = (probes, note, LogEcho(logs, sys.stdout.fileno()), tails)
         environment = LauncherEnvironment(
             self._environment.endpoints, logs, WhenDone.STAYS, plugins, self._container_devices
         )
@@ -99,7 +102,8 @@ class Pod:
             return exposition(self._environment.job_name, self._role.value, restart_count, state)
 
         host = self._options.probe_host or ("::" if ":" in self._environment.address else "0.0.0.0")  # noqa: S104
-        return ProbeServer(open_listener(host, self._options.probe_port), metrics)
+        ports = (self._options.probe_port, self._options.metrics_port)
+        return ProbeServer([open_listener(host, port) for port in ports], metrics)
 
     def _await_replica(self, signals: SignalPipe, probes: ProbeServer) -> PodKey | None:
         """None at SIGTERM. There is no deadline: what this pod is for, others decide."""
@@ -138,6 +142,7 @@ def main(arguments: Sequence[str], bodies: Bodies, load: Callable[[Preloads], No
     parser = argparse.ArgumentParser(prog="python -m rljob_workers.launcher.pod")
     parser.add_argument("--probe-host", default="", help="address for probes and metrics (default: all)")
     parser.add_argument("--probe-port", type=int, default=cluster.PROBE_PORT)
+    parser.add_argument("--metrics-port", type=int, default=cluster.METRICS_PORT)
     try:
         return Pod(parser.parse_args(arguments), bodies).run(restart_count, load)
     except ValueError as error:

@@ -5,7 +5,8 @@
     /readyz     200 while every rank of the pod is Ready in the present order, and when the job is done
     /metrics    the pod's gauges
 
-A client that is slow, broken or one too many is dropped. One request a connection.
+Probes have a port of their own, which no NetworkPolicy opens, and scrapers another; each has bounds of its own for
+clients that are slow, broken or one too many. One request a connection.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ import select
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from rljob_api.serving.connections import Bounds, Connections, Waits
+from rljob_api.serving.pages import NO_QUESTION, PageRequest, Reply, not_found
 from rljob_api.wire.epochs import PodPhase
 from rljob_api.wire.launchers import EngineState
 from rljob_workers.launcher.environment import EngineFacts, LauncherState
@@ -70,45 +73,35 @@ def _of_engines(pod: Labels, engines: Sequence[EngineFacts]) -> Iterator[Sample]
             yield "rljob_pod_engine_starts_total", labels, engine.starts
 
 
-CLIENT_SECONDS = 5.0
-"""A client may be connected for so long."""
+BOUNDS = Bounds(most=128, request_seconds=5.0, reader_seconds=5.0)
+"""Of each port."""
 
 
-MAX_CLIENTS = 32
+MAX_ACCEPTED = 64
+"""New connections of a port in a turn: a client that connects all the time takes no more of the launcher's loop."""
 
 
-MAX_REQUEST_BYTES = 8192
-
-
-_REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 503: "Service Unavailable"}
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """Status and body of an answer."""
-
-    status: int
-    body: str
+PATHS = ("/livez", "/readyz", "/startupz", "/metrics")
 
 
 def reply_to(path: str, state: LauncherState, metrics: Callable[[LauncherState], str]) -> Reply:
     """The answer to `GET path`. Pure."""
-    match path.partition("?")[0]:
+    match path:
         case "/livez":
             return Reply(200, "the launcher's loop turns\n")
         case "/startupz":
-            return Reply(200, "an order was heard\n") if state.order else Reply(503, "no order was heard yet\n")
+            return Reply(200, "an order was received\n") if state.order else Reply(503, "no order was received yet\n")
         case "/readyz":
             return _readiness(state)
         case "/metrics":
             return Reply(200, metrics(state))
         case _:
-            return Reply(404, "there are /livez, /readyz, /startupz and /metrics\n")
+            return not_found(PATHS)
 
 
 def _readiness(state: LauncherState) -> Reply:
     if state.order is None:
-        return Reply(503, "no order was heard yet\n")
+        return Reply(503, "no order was received yet\n")
     match state.order.phase:
         case PodPhase.DONE:
             return Reply(200, "the job is done\n")  # nothing lacks here, and an eviction must not wait for it
@@ -119,88 +112,96 @@ def _readiness(state: LauncherState) -> Reply:
             return Reply(200 if state.ranks_ready == state.num_ranks else 503, text)
 
 
+@dataclass(eq=False, slots=True)
 class _Client:
-    """One connection: read a request's head, then write the answer."""
+    """One connection: the request's head is read, then the answer written."""
 
-    def __init__(self, connection: socket.socket, expires: float) -> None:
-        self.connection = connection
-        self.expires = expires
-        self.received = bytearray()
-        self.answer: bytes | None = None
+    connection: socket.socket
+    request: PageRequest = field(default_factory=PageRequest)
+    answer: bytes | None = None
 
 
 class ProbeServer:
-    """Listens as long as the launcher lives."""
+    """Listens as long as the launcher lives, at one port or several."""
 
     def __init__(
         self,
-        listener: socket.socket,
+        listeners: Sequence[socket.socket],
         metrics: Callable[[LauncherState], str],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        listener.setblocking(False)
-        self._listener = listener
+        self._ports = [_Port(listener, clock) for listener in listeners]
         self._metrics = metrics
-        self._clock = clock
-        self._clients: list[_Client] = []
 
     def turn(self, state: LauncherState) -> None:
         """See the base."""
-        self._accept()
-        for client in list(self._clients):
-            try:
-                is_done = self._serve(client, state)
-            except BlockingIOError:
-                is_done = self._clock() >= client.expires
-            except OSError:
-                is_done = True
-            if is_done:
-                client.connection.close()
-                self._clients.remove(client)
+        for port in self._ports:
+            port.accept()
+            for client in port.connections.open():
+                self._serve(port, client, state)
+            for client in port.connections.overdue():
+                port.close(client)
 
     def watch(self, poller: select.poll) -> None:
         """See the base."""
-        if len(self._clients) < MAX_CLIENTS:
-            poller.register(self._listener, select.POLLIN)
-        for client in self._clients:
-            poller.register(client.connection, select.POLLIN if client.answer is None else select.POLLOUT)
+        for port in self._ports:
+            port.watch(poller)
 
     def close(self) -> None:
         """See the base."""
-        for client in self._clients:
-            client.connection.close()
-        self._clients.clear()
-        self._listener.close()
+        for port in self._ports:
+            for client in port.connections.open():
+                port.close(client)
+            port.listener.close()
 
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while len(self._clients) < MAX_CLIENTS:
-                connection, _ = self._listener.accept()
-                connection.setblocking(False)
-                self._clients.append(_Client(connection, self._clock() + CLIENT_SECONDS))
+    def _serve(self, port: _Port, client: _Client, state: LauncherState) -> None:
+        try:
+            self._bring_on(port, client, state)
+        except BlockingIOError:
+            return
+        except OSError:
+            pass
+        port.close(client)
 
-    def _serve(self, client: _Client, state: LauncherState) -> bool:
-        """Whether the client is done with. Raises BlockingIOError where it must be waited for."""
+    def _bring_on(self, port: _Port, client: _Client, state: LauncherState) -> None:
+        """Until the client is done with. Raises BlockingIOError where it must be waited for."""
         while client.answer is None:
             data = client.connection.recv(4096)
             if not data:
-                return True
-            client.received += data
-            if b"\r\n\r\n" in client.received or len(client.received) > MAX_REQUEST_BYTES:
-                client.answer = self._answer(bytes(client.received), state)
+                return
+            if client.request.take(data):
+                client.answer = self._answer(client.request, state)
+                port.connections.waits(client, Waits.READER)
         while client.answer:
             client.answer = client.answer[client.connection.send(client.answer) :]
-        return True
 
-    def _answer(self, request: bytes, state: LauncherState) -> bytes:
-        parts = request.split(b"\r\n", 1)[0].split(b" ")
-        if len(parts) == 3 and parts[0] in (b"GET", b"HEAD"):
-            reply = reply_to(parts[1].decode(errors="replace"), state, self._metrics)
-        else:
-            reply = Reply(400, "this is not a GET request\n")
-        body = reply.body.encode()
-        head = (
-            f"HTTP/1.1 {reply.status} {_REASONS[reply.status]}\r\nContent-Type: text/plain; version=0.0.4;"
-            f" charset=utf-8\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-        )
-        return head.encode() + (b"" if parts[0] == b"HEAD" else body)
+    def _answer(self, request: PageRequest, state: LauncherState) -> bytes:
+        path = request.path
+        return request.answer(NO_QUESTION if path is None else reply_to(path, state, self._metrics))
+
+
+class _Port:
+    """A listening socket and its connections."""
+
+    def __init__(self, listener: socket.socket, clock: Callable[[], float]) -> None:
+        listener.setblocking(False)
+        self.listener = listener
+        self.connections: Connections[_Client] = Connections(BOUNDS, clock)
+
+    def accept(self) -> None:
+        with contextlib.suppress(OSError):
+            for _ in range(MAX_ACCEPTED):
+                connection, peer = self.listener.accept()
+                connection.setblocking(False)
+                gives_way = self.connections.opened(_Client(connection), peer[0])
+                if gives_way is not None:
+                    self.close(gives_way)
+
+    def watch(self, poller: select.poll) -> None:
+        poller.register(self.listener, select.POLLIN)
+        for client in self.connections.open():
+            poller.register(client.connection, select.POLLIN if client.answer is None else select.POLLOUT)
+
+    def close(self, client: _Client) -> None:
+        self.connections.closed(client)
+        client.connection.close()

@@ -17,6 +17,7 @@ from jinja2 import meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 
+from rljob_api.row_files.conversations import Tool
 from rljob_api.text_encoding import decoded
 from rljob_workers.models.template_forms import Messages, TemplateForms, forms_of
 
@@ -44,16 +45,21 @@ class ChatTemplate:
     text: str | None = None
     """Jinja; None: the tokenizer's own."""
     kwargs: Mapping[str, Any] = field(default_factory=dict)
-    tools: Sequence[Mapping[str, Any]] = ()
+    tools: Sequence[Tool] = ()
 
-    def render(self, tokenizer: PreTrainedTokenizerBase, messages: Messages) -> str:
-        """With the generation prompt. ValueError where there is no template, and where it refuses the messages."""
+    def render(
+        self, tokenizer: PreTrainedTokenizerBase, messages: Messages, own_tools: Sequence[Tool] | None = None
+    ) -> str:
+        """With the generation prompt, and with tools of the conversation's own where they are given.
+
+        ValueError where there is no template, and where it refuses the messages.
+        """
         if self.text is None and tokenizer.chat_template is None:
             raise ValueError(
                 "data.promptKey: the prompt is a list of chat messages, but the tokenizer has no chat template."
                 " Use string prompts, a tokenizer with a chat template, or data.chatTemplate.file."
             )
-        tools = [dict(tool) for tool in self.tools] or None
+        tools = [dict(tool) for tool in (self.tools if own_tools is None else own_tools)] or None
         text = tokenizer.get_chat_template(self.text, tools=tools)
         fitting = forms_in(tokenizer, text).fitting(messages)
         return _rendered(tokenizer, text, fitting, {**self.kwargs, "tools": tools})

@@ -16,6 +16,7 @@ from tokenizers.models import BPE, WordLevel
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from rljob_api.model_files.tokens import symbols_of_bytes
+from rljob_api.row_files.conversations import Tool
 from rljob_api.spec.model import SPECIAL_TOKENS, ModelSpec, TokenizerConfig, TokenizerKind, alphabet_of
 from rljob_workers.models.chat_templates import OWN_TEMPLATE, ChatTemplate
 from rljob_workers.models.first_tokens import FirstTokens, first_tokens
@@ -58,13 +59,17 @@ def make_tokenizer(config: TokenizerConfig) -> PreTrainedTokenizerFast:
 
 
 def encode_prompt(
-    tokenizer: PreTrainedTokenizerBase, prompt: str | Messages, template: ChatTemplate = OWN_TEMPLATE
+    tokenizer: PreTrainedTokenizerBase,
+    prompt: str | Messages,
+    tools: Sequence[Tool] | None = None,
+    template: ChatTemplate = OWN_TEMPLATE,
 ) -> list[int]:
     """Token ids of a text, or of chat messages in the template with the generation prompt.
 
+    `tools` describe functions to the model in the place of the template's.
     ValueError names the first character that a Character tokenizer does not know, the prompt and the alphabet.
     """
-    text = prompt if isinstance(prompt, str) else template.render(tokenizer, prompt)
+    text = prompt if isinstance(prompt, str) else template.render(tokenizer, prompt, tools)
     known = _known_characters(tokenizer)
     unknown = (
         next((char for char in _without_special_tokens(tokenizer, text) if char not in known), None) if known else None

@@ -13,8 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rljob_api.wire.ranks import NoticeKind
+from rljob_workers.dcs.membership.news import News
 from rljob_workers.rewards.base import Answer, Outcome, RewardAround, RewardError
-from rljob_workers.rewards.scoring import AskedAgain, FailurePolicy, ScoringCounts
+from rljob_workers.rewards.scoring import FailurePolicy, ScoringCounts
 
 if TYPE_CHECKING:
     from rljob_workers.rewards.custom import CustomReward
@@ -97,7 +99,7 @@ class Retried(RewardAround):
             f" failure of the first try: {failures[-1]}"
         )
         _LOG.warning(sentence)
-        counts.news.put(AskedAgain(f"{where} ({counts.retries_name})", sentence))
+        counts.news.put(News(NoticeKind.REWARD_RETRIED, sentence, subject=f"{where} ({counts.retries_name})"))
 
 
 def _num_failed(group: Sequence[Outcome]) -> int:

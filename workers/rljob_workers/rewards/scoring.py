@@ -6,7 +6,6 @@ For the rollout role; threads may share one. The window of failed samples is a p
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 from collections import deque
 from collections.abc import MutableMapping, Sequence
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 
 from rljob_api.spec.rollout import FailedReward, RewardSpec
 from rljob_workers.dcs.membership.counters import REWARD_RETRIES, UNREAD, UNSCORED
+from rljob_workers.dcs.membership.news import NewsQueue
 from rljob_workers.rewards.base import Answer, Outcome, Reward, RewardError, RewardRefused, Score, SettledScore
 from rljob_workers.rewards.metrics import PREFIX
 from rljob_workers.user_functions import FailureLog, final
@@ -81,31 +81,21 @@ class FailurePolicy:
         return cls(policy.retries, policy.backoff_seconds, default)
 
 
-@dataclass(frozen=True, slots=True)
-class AskedAgain:
-    """A reward that had to be asked again, for its owner."""
-
-    subject: str
-    """Field and function, or URL, and the counter of further calls: another event than that of another of them."""
-    sentence: str
-
-
 class ScoringCounts:
-    """Counts of a rank's rewards that it reports: retries, samples and judges' replies without a score, and news.
+    """Counts of a rank's rewards that it reports: retries, samples and judges' replies without a score.
 
     Rewards and their threads may share one.
     """
 
-    def __init__(self, counters: MutableMapping[str, float], prefix: str = "") -> None:
-        """`prefix` begins the counters' names."""
+    def __init__(self, counters: MutableMapping[str, float], prefix: str = "", news: NewsQueue | None = None) -> None:
+        """`prefix` begins the counters' names. `news` gets each reward that had to be asked again, once."""
         self._counters = counters
         self.retries_name = f"{prefix}{REWARD_RETRIES}"
         """The counter of retries."""
         self._unscored, self._unread = f"{prefix}{UNSCORED}", f"{prefix}{UNREAD}"
         self._lock = threading.Lock()
         counters.update(dict.fromkeys((self.retries_name, self._unscored, self._unread), 0.0))
-        self.news: queue.SimpleQueue[AskedAgain] = queue.SimpleQueue()
-        """Once for each reward that had to be asked again."""
+        self.news = NewsQueue() if news is None else news
 
     @property
     def retries(self) -> int:

@@ -37,7 +37,7 @@ MOST_ANSWERS = 4
 @dataclass(frozen=True, slots=True)
 class _Row:
     number: int
-    """Of the line in its file, from 1; of a task from 0."""
+    """Of the line or row in its file, from 1; of a task its index, from 0."""
     text: str
     label: Any
     messages: tuple[Message, ...] = ()
@@ -78,7 +78,7 @@ class _FileRows(PromptSource):
 
     def __init__(self, spec: RLJobSpec) -> None:
         self._data = spec.data
-        self._encoder = PromptEncoder(spec.data, lambda _: (0,))
+        self._encoder = PromptEncoder(spec.data, lambda *_: (0,))
 
     def __len__(self) -> int:
         return 0

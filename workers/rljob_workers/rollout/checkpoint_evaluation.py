@@ -18,6 +18,7 @@ from rljob_api.spec.restart import engine_stall_seconds
 from rljob_api.wire.checkpoint_evaluation import CheckpointEvaluation, EvaluationQuestion, ScoredSamples
 from rljob_api.wire.identity import WeightId
 from rljob_workers.dcs.checkpoints.evaluated import EvaluatedWeights, find_weights, require_model, verify_weights
+from rljob_workers.dcs.membership.news import NewsQueue
 from rljob_workers.dcs.membership.rank_context import RankContext
 from rljob_workers.dcs.weights.transport import StagedWeights, WeightReceiver
 from rljob_workers.evaluation import SampleResult, metrics_of
@@ -237,6 +238,7 @@ class CheckpointEvaluator:
             engine,
             Timeline(Path(context.endpoints.run_dir) / "timeline" / f"{key}.jsonl", key),
             proof,
+            NewsQueue(),  # of one version, which `proof` judges: the log has it, too
             interruption=spec.weight_sync.interruption,
             on_change=self._wake.set,
             timeout_seconds=float(spec.weight_sync.timeout_seconds),

@@ -23,7 +23,6 @@ from rljob_workers.rollout.admission import PromptedTicket
 from rljob_workers.rollout.carried import sampling_digest
 from rljob_workers.rollout.engine_calls import EngineCalls, require_ended
 from rljob_workers.rollout.group_rows import GeneratedGroup
-from rljob_workers.rollout.groups import News
 from rljob_workers.rollout.sampling import GenerateConfig
 from rljob_workers.rollout.trajectory import Trajectory
 from rljob_workers.transfer_queue.types import Ticket
@@ -94,10 +93,6 @@ class ContinuingStage:
             )
             for place, (each, group) in enumerate(zip(tickets, groups, strict=True))
         ]
-
-    def take_news(self) -> list[News]:
-        """None: it runs no code of the user's."""
-        return []
 
     def close(self) -> None:
         """Nothing: the engine is its rank's."""

@@ -7,20 +7,25 @@ outlives its ranks, and would do the same to the next one.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
-from queue import SimpleQueue
 
 from rljob_api.names import Stream
 from rljob_api.spec.weights import Interruption
 from rljob_api.wire.identity import WeightId
+from rljob_api.wire.ranks import NoticeKind
+from rljob_workers.dcs.membership.news import News, NewsQueue
 from rljob_workers.dcs.weights.transport import StagedWeights, WeightReceiver
 from rljob_workers.engines.base import EngineError, EngineTimeout
 from rljob_workers.models.weight_source import Folder
 from rljob_workers.rollout.engine_access import RankEngine, watched
 from rljob_workers.rollout.verification import Answer, EngineMismatch, Refutation, WeightProof, WrongWeights
 from rljob_workers.telemetry.timeline import Timeline
+
+_log = logging.getLogger(__name__)
+
 
 LONGEST_DRAIN_SECONDS = 7 * 86400.0
 """No sample takes that long; one that makes no token ends a drain long before."""
@@ -39,17 +44,22 @@ class WeightFollower:
         engine: RankEngine,
         timeline: Timeline,
         proof: WeightProof,
+        news: NewsQueue,
         *,
         interruption: Interruption,
         on_change: Callable[[], None],
         timeout_seconds: float,
     ) -> None:
-        """`on_change` is called from the follower's thread after every change of `held` and at its end."""
+        """`on_change` is called from the follower's thread after every change of `held` and at its end.
+
+        `news` gets what was found wrong.
+        """
         self._receiver = receiver
         self._engine = engine
         self._interruption = interruption
         self._timeline = timeline
         self._proof = proof
+        self._news = news
         self._on_change = on_change
         self._timeout = timeout_seconds
         self._staged: StagedWeights | None = None
@@ -57,8 +67,6 @@ class WeightFollower:
         self._empty_since: float | None = None
         self._restarted_for: Refutation | None = None
         """Becomes news once the next incarnation of the engine is known to have the weights."""
-        self.news: SimpleQueue[str] = SimpleQueue()
-        """What was found wrong, a sentence each."""
         self.held: WeightId | None = None
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="weight-follower", daemon=True)
@@ -113,9 +121,13 @@ class WeightFollower:
             self._replace_weights(refuted)
             return
         if self._restarted_for is not None:
-            self.news.put(f"{self._restarted_for} It was ended, and its next life has them.")
+            self._report(f"{self._restarted_for} It was ended, and its next life has them.")
             self._restarted_for = None
         self._on_change()
+
+    def _report(self, sentence: str) -> None:
+        _log.warning(sentence)
+        self._news.put(News(NoticeKind.WRONG_WEIGHTS, sentence))
 
     async def _update(self, staged: StagedWeights) -> None:
         deadline = time.monotonic() + self._timeout
@@ -149,7 +161,7 @@ class WeightFollower:
         self._change(None)
         match refuted.answer:
             case Answer.RELOAD:
-                self.news.put(f"{refuted} It is loaded anew, and what it made meanwhile is drawn again.")
+                self._report(f"{refuted} It is loaded anew, and what it made meanwhile is drawn again.")
                 self._on_change()
                 self._empty_engine()
             case Answer.RESTART:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Coroutine, Mapping, MutableMapping, Sequen
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
-from queue import SimpleQueue
 from typing import Any, NoReturn
 
 import xxhash
@@ -22,6 +21,7 @@ from rljob_api.spec import RLJobSpec
 from rljob_api.wire.ranks import NoticeKind
 from rljob_workers.data.prompts import Prompt
 from rljob_workers.dcs.membership.counters import FUNCTION_RETRIES, SAMPLES_LOST
+from rljob_workers.dcs.membership.news import News, NewsQueue
 from rljob_workers.engines.base import (
     Engine,
     EngineEmptied,
@@ -39,7 +39,6 @@ from rljob_workers.rollout.engine_calls import CHECK_SECONDS, EngineCalls
 from rljob_workers.rollout.function import FIELD, RolloutFunction
 from rljob_workers.rollout.function_loops import BLOCKED_SECONDS, FunctionLoops
 from rljob_workers.rollout.group_rows import GeneratedGroup
-from rljob_workers.rollout.groups import News
 from rljob_workers.rollout.sampling import GenerateConfig
 from rljob_workers.rollout.trajectory import (
     LostSample,
@@ -298,6 +297,7 @@ class FunctionStage:
         text: TokenizerText,
         share: FailedShare,
         counters: MutableMapping[str, float],
+        news: NewsQueue,
     ) -> None:
         """`begin` runs a coroutine in the engine's event loop. `share`: how many samples may be lost."""
         self._config = config
@@ -310,7 +310,7 @@ class FunctionStage:
         self._limits = TokenLimits(config.max_new_tokens, config.max_tokens, text.vocab_size)
         self._loops = FunctionLoops()
         self._encoders = ThreadPoolExecutor(ENCODING_THREADS, thread_name_prefix="encode")
-        self._news = SimpleQueue[News]()
+        self._news = news
         self._reported: set[NoticeKind] = set()
         self._failures = FailureLog(_LOG, "the rollout function")
         counters.update(dict.fromkeys((FUNCTION_RETRIES, SAMPLES_LOST), 0.0))
@@ -330,10 +330,6 @@ class FunctionStage:
         """No sample begins any more."""
         self._loops.close()
         self._encoders.shutdown(wait=False, cancel_futures=True)
-
-    def take_news(self) -> list[News]:
-        """See `GroupMaker`."""
-        return [self._news.get() for _ in range(self._news.qsize())]
 
     async def _sample(self, each: PromptedTicket, index: int, calls: EngineCalls) -> Trajectory | LostSample:
         params = self._config.params_of(each)

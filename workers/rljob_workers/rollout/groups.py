@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import NamedTuple, Protocol
 
-from rljob_api.wire.ranks import NoticeKind
 from rljob_workers.engines.base import (
     Engine,
     Generation,
@@ -33,23 +32,11 @@ from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.transfer_queue.types import Ticket
 
 
-@dataclass(frozen=True, slots=True)
-class News:
-    """Something that the job's owner should know, for the rank's main loop to report."""
-
-    kind: NoticeKind
-    sentence: str
-
-
 class GroupMaker(Protocol):
     """Generates the groups of tickets: `GenerateStage`, or a user's function (`function_stage`)."""
 
     async def run(self, tickets: Sequence[PromptedTicket], calls: EngineCalls) -> list[GeneratedGroup]:
         """All samples of all tickets. Raises EngineError (nothing of it counts)."""
-        ...
-
-    def take_news(self) -> list[News]:
-        """News since the last call."""
         ...
 
     def close(self) -> None:
@@ -91,10 +78,6 @@ class GenerateStage:
             GeneratedGroup(each.ticket, each.prompt, samples, *of_greedy)
             for each, samples, of_greedy in zip(tickets, made[:count], greedy, strict=True)
         ]
-
-    def take_news(self) -> list[News]:
-        """None: it runs no code of the user's."""
-        return []
 
     def close(self) -> None:
         """Nothing: the engine is its rank's."""
@@ -197,10 +180,6 @@ class GroupsInWork:
         """What has ended since the last call."""
         done = [future for future in self._running if future.done()]
         return [Ended([each.ticket for each in self._running.pop(future).tickets], future) for future in done]
-
-    def take_news(self) -> list[News]:
-        """News of groups that are generated, since the last call."""
-        return self._generate.take_news()
 
     def close(self) -> None:
         """Gives up all work. Scores that are waited for are not: their threads end with the process."""

@@ -1,6 +1,6 @@
 """The rollout loop: tickets in, finished groups out, never idle while the gate lets it work.
 
-Run by the assembly. The loop claims, beats and puts; groups are generated and scored beside it; `engine_sync` keeps the
+Run by `assembly`. The loop claims, beats and puts; groups are generated and scored beside it; `engine_sync` keeps the
 engine current. The loop calls no engine itself; its assembly aborts what is left at the end.
 """
 
@@ -10,57 +10,34 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
-from rljob_api.spec import RLJobSpec
-from rljob_api.spec.restart import engine_stall_seconds
 from rljob_api.wire.failures import Hopeless
 from rljob_api.wire.ranks import NoticeKind
-from rljob_workers.data import build_prompt_source
-from rljob_workers.data.curriculum import Curriculum, CurriculumPrompts
-from rljob_workers.data.prompts import DrawnPrompts
-from rljob_workers.dcs.membership.counters import OF_EVALUATIONS, WITHHELD_SECONDS
+from rljob_workers.dcs.membership.counters import WITHHELD_SECONDS
+from rljob_workers.dcs.membership.news import NewsQueue
 from rljob_workers.dcs.membership.session import RankSession
-from rljob_workers.dcs.weights import build_receiver
 from rljob_workers.engines.base import EngineError, EngineGone, EngineStalled
-from rljob_workers.estimators import estimator_of
-from rljob_workers.models.building import described_config
-from rljob_workers.models.tokenizers import TokenizerText, build_tokenizer, text_decoder
-from rljob_workers.pipeline import rollout_estimates
-from rljob_workers.rank_loop import TURN_SECONDS, LostTime, RankParts
-from rljob_workers.rewards import Reward, build_reward
-from rljob_workers.rewards.length import shaped_by_length
-from rljob_workers.rewards.retries import Retries
-from rljob_workers.rewards.scoring import FailedShare, FailurePolicy, Scoring, ScoringCounts
+from rljob_workers.rank_loop import TURN_SECONDS, LostTime
 from rljob_workers.rollout.admission import (
     FittingPrompts,
     PromptedTicket,
-    PromptLimit,
     RolloutShape,
     limits_of,
-    prompts_per_request,
     tickets_to_claim,
 )
-from rljob_workers.rollout.continuing import ContinuingStage
-from rljob_workers.rollout.dynamic_sampling import DynamicSampling
-from rljob_workers.rollout.engine_access import EngineProgress, IdleEngine, RankEngine, build_engine
+from rljob_workers.rollout.engine_access import RankEngine
 from rljob_workers.rollout.engine_sync import WeightFollower
 from rljob_workers.rollout.evaluating import Evaluator
-from rljob_workers.rollout.evaluation_plan import build_plan
-from rljob_workers.rollout.function import load_rollout_function
-from rljob_workers.rollout.function_stage import CalledFunction, FunctionsOwnReward, FunctionStage
-from rljob_workers.rollout.groups import GenerateStage, GroupMaker, GroupsInWork, Outcomes
-from rljob_workers.rollout.partials import PartialConfig, Partials
-from rljob_workers.rollout.sampling import GenerateConfig
-from rljob_workers.rollout.scoring_stage import Refused, ScoreStage, Unscored
-from rljob_workers.rollout.verification import EngineMismatch, WeightProof, bound_of
-from rljob_workers.run_inputs import report_inputs
+from rljob_workers.rollout.groups import GroupsInWork, Outcomes
+from rljob_workers.rollout.partials import Partials
+from rljob_workers.rollout.scoring_stage import Refused, Unscored
+from rljob_workers.rollout.verification import EngineMismatch, WeightProof
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.errors import AttemptsExhausted, TicketLost
 from rljob_workers.transfer_queue.types import GroupRows, Ticket, Withheld
-from rljob_workers.user_processes import begin_from_a_server
 
 _log = logging.getLogger(__name__)
 
@@ -98,12 +75,12 @@ class RolloutLoop:
         proof: WeightProof,
         evaluator: Evaluator | None,
         partials: Partials | None,
-        scoring_counts: Sequence[ScoringCounts],
+        news: NewsQueue,
     ) -> None:
-        """`wake` is set by the groups in work and by the follower when they have news for the loop.
+        """`wake` is set by the groups in work and by the follower when something has changed for the loop.
 
-        `evaluator` None: the job evaluates nothing. `partials` None: groups that are interrupted are begun again. News
-        in `scoring_counts` become events.
+        `evaluator` None: the job evaluates nothing. `partials` None: groups that are interrupted are begun again.
+        `news` becomes events.
         """
         self._shape = shape
         self._limits = limits_of(shape, session.role_ranks)
@@ -117,7 +94,7 @@ class RolloutLoop:
         self._proof = proof
         self._evaluator = evaluator
         self._partials = partials
-        self._scoring_counts = scoring_counts
+        self._news = news
         self._begun: dict[int, int] = {}
         """Ticket -> what `proof.num_voided` was when its work began."""
         self._unproven: list[Finished] = []
@@ -137,13 +114,9 @@ class RolloutLoop:
         """Works until the pod shall drain, then hands back what was not finished."""
         while not self._session.draining:
             self._wake.clear()
-            while not follower.news.empty():
-                sentence = follower.news.get()
-                _log.warning(sentence)
-                self._session.notify(NoticeKind.WRONG_WEIGHTS, sentence)
-            self._report_retries()
-            for news in self._work.take_news():
-                self._session.notify(news.kind, news.sentence)
+            while not self._news.empty():
+                news = self._news.get()
+                self._session.notify(news.kind, news.sentence, subject=news.subject)
             if follower.error is not None:
                 self._give_up(follower.error)
             self._withheld_time.count(self._idle_share)
@@ -156,12 +129,6 @@ class RolloutLoop:
                 self._wake.wait(TURN_SECONDS)
         follower.stop()
         self._hand_back()
-
-    def _report_retries(self) -> None:
-        for counts in self._scoring_counts:
-            while not counts.news.empty():
-                again = counts.news.get()
-                self._session.notify(NoticeKind.REWARD_RETRIED, again.sentence, subject=again.subject)
 
     def _give_up(self, error: BaseException) -> NoReturn:
         if isinstance(error, EngineMismatch):
@@ -343,160 +310,3 @@ def requests_of(tickets: list[PromptedTicket], tickets_per_request: int) -> list
     """The tickets, in order, by the requests that they are generated in."""
     starts = range(0, len(tickets), tickets_per_request)
     return [tickets[start : start + tickets_per_request] for start in starts]
-
-
-def run_rollout(rank: RankParts) -> None:
-    """Builds the parts of a rank that drives an engine, and runs the loop until the pod drains."""
-    rollout = rank.spec.rollout
-    progress = EngineProgress(time.monotonic, rank.spec.samples_per_ticket * rollout.sampling.max_new_tokens)
-    with closing(RankEngine(build_engine(rank.context), progress, rank.context, rank.session)) as engine:
-        if (found := engine.find_idle()) is not None:
-            _serve_tickets(rank, engine, found)
-
-
-def _serve_tickets(rank: RankParts, engine: RankEngine, found: IdleEngine) -> None:
-    spec = rank.spec
-    begin_from_a_server()
-    with rank.loading("opening data and reward", *(file.path for file in spec.data.files)):
-        tokenizer = build_tokenizer(spec.model)
-        source = build_prompt_source(spec.data, tokenizer)
-        prompts: DrawnPrompts = source
-        if (curriculum := spec.rollout.curriculum) is not None:
-            prompts = CurriculumPrompts(
-                source, rank.queue.curriculum, Curriculum.load(curriculum), spec.rollout.batch_size
-            )
-        counts = ScoringCounts(rank.session.counters)
-        of_sets = ScoringCounts(rank.session.counters, OF_EVALUATIONS)
-        policy = FailurePolicy.of(spec.rollout.reward)
-        reward: Reward = FunctionsOwnReward()
-        if _scores_answers(spec):
-            built = build_reward(spec.rollout.reward, spec.data, source, Retries(policy, counts))
-            reward = shaped_by_length(built, spec.rollout)
-        share = FailedShare.over(
-            spec.rollout.batch_size * spec.rollout.samples_per_prompt, spec.rollout.reward.max_failed_share
-        )
-        estimator = estimator_of(spec.algorithm) if rollout_estimates(spec) else None
-        decode = text_decoder(tokenizer, skip_special_tokens=True)
-        sampling = DynamicSampling.of(spec.rollout.dynamic_sampling, decode)
-        plan = build_plan(spec, tokenizer, found.max_tokens, of_sets)
-    wake = threading.Event()
-    maker = _group_maker(rank, engine, found)
-    with rank.loading("noting what it reads", *(file.path for file in spec.data.files)):
-        report_inputs(rank)  # after all of the users' modules are imported
-    work = GroupsInWork(
-        engine,
-        maker,
-        ScoreStage(
-            Scoring(reward, policy, share, counts),
-            decode,
-            estimator,
-            sampling,
-            spec.rollout.order,
-            None if curriculum is None else curriculum.pass_reward,
-        ),
-        rank.timeline,
-        wake=wake.set,
-        stall_seconds=engine_stall_seconds(spec.restart_policy),
-    )
-    shape = RolloutShape(
-        batch_size=spec.rollout.batch_size,
-        samples_per_ticket=spec.samples_per_ticket,
-        max_new_tokens=spec.rollout.sampling.max_new_tokens,
-        capacity=spec.rollout.capacity,
-        most_ranks=rank.topology.num_ranks,
-        concurrency=spec.rollout.concurrency or found.capacity,
-        prompts_per_request=prompts_per_request(spec.rollout, engine.client.prompts_per_request),
-    )
-    limit = PromptLimit.of(spec.rollout.max_prompt_tokens, found.max_tokens, spec.rollout.long_prompts)
-    fitting = FittingPrompts(rank.queue, prompts, limit, rank.session.counters)
-    with closing(build_receiver(rank.context, rank.session)) as receiver:
-        proof = WeightProof(
-            engine, bound_of(spec, engine.client.capabilities), first=rank.session.welcome.restore.version
-        )
-        follower = WeightFollower(
-            receiver,
-            engine,
-            rank.timeline,
-            proof,
-            interruption=spec.weight_sync.interruption,
-            on_change=wake.set,
-            timeout_seconds=float(spec.weight_sync.timeout_seconds),
-        )
-        evaluator = None
-        if plan is not None:
-            evaluator = Evaluator(
-                plan,
-                rank.queue.evaluation,
-                engine,
-                decode,
-                proof,
-                max_tokens=found.max_tokens,
-                stall_seconds=engine_stall_seconds(spec.restart_policy),
-                wake=wake.set,
-                advance=rank.session.advance,
-            )
-        follower.start()
-        RolloutLoop(
-            shape,
-            rank.session,
-            rank.queue,
-            engine,
-            work,
-            fitting,
-            rank.timeline,
-            wake,
-            proof,
-            evaluator,
-            _partials(rank, engine, found, maker, proof),
-            (counts, of_sets),
-        ).run(follower)
-    with suppress(EngineError):  # what is dead or hangs generates nothing for us either
-        engine.call(engine.client.abort_all())
-
-
-def _group_maker(rank: RankParts, engine: RankEngine, found: IdleEngine) -> GroupMaker:
-    """Generates in a single turn, or by the user's function."""
-    rollout, config = rank.spec.rollout, GenerateConfig.of(rank.spec, found.max_tokens)
-    if rollout.function is None:
-        if rollout.partial is not None:
-            return ContinuingStage(config, engine.client)
-        return GenerateStage(config, engine.client)
-    with rank.loading("opening the rollout function", rank.spec.model.path):
-        function = load_rollout_function(rollout.function)
-        tokenizer = build_tokenizer(rank.spec.model)  # its own: another thread encodes with it
-        vocab_size = int(described_config(rank.spec.model, tokenizer)["vocab_size"])
-    return FunctionStage(
-        config,
-        engine.client,
-        engine.begin,
-        CalledFunction.of(rank.spec, function),
-        TokenizerText(tokenizer, vocab_size),
-        FailedShare.over(rollout.batch_size * rollout.samples_per_prompt, rollout.reward.max_failed_share),
-        rank.session.counters,
-    )
-
-
-def _partials(
-    rank: RankParts, engine: RankEngine, found: IdleEngine, maker: GroupMaker, proof: WeightProof
-) -> Partials | None:
-    partial = rank.spec.rollout.partial
-    if partial is None:
-        return None
-    assert isinstance(maker, ContinuingStage), "a job with partial rollouts has no rollout function"
-    most = rank.spec.rollout.sampling.max_new_tokens
-    return Partials(
-        PartialConfig(float(partial.save_seconds), most if partial.max_tokens is None else partial.max_tokens),
-        GenerateConfig.of(rank.spec, found.max_tokens),
-        maker,
-        rank.queue.partials,
-        engine,
-        proof,
-        rank.session.counters,
-        time.monotonic,
-    )
-
-
-def _scores_answers(spec: RLJobSpec) -> bool:
-    """Whether there is a reward beside that which a rollout function may give: it may do without labels."""
-    has_answers = spec.data.label_key is not None or spec.data.reasoning_gym is not None
-    return spec.rollout.function is None or has_answers or not spec.rollout.reward.compares_with_labels

@@ -68,7 +68,10 @@ def test_a_pod_that_is_too_small_is_refused_with_figures_and_cure(tmp_path: Path
     """The model is one that no file system has room for."""
     sizes = {"vocabSize": 1 << 20, "hiddenSize": 1 << 16, "intermediateSize": 1 << 18, "numLayers": 256}
     huge = make_job({f"spec.model.config.{name}": value for name, value in sizes.items()})
-    with pytest.raises(ValueError, match=r"pod of the role rollout, and /.* is smaller\. Give it more: docker run"):
+    with pytest.raises(
+        ValueError,
+        match=r"pod of the role rollout, and /.* is smaller\. Give it more: docker.*sizeLimit of a volume shm",
+    ):
         require_room_of_pod(huge.spec, Role.ROLLOUT, tmp_path)
     require_room_of_pod(huge.spec, Role.ADVANTAGES, tmp_path)
     require_room_of_pod(make_job({}).spec, Role.ROLLOUT, tmp_path)

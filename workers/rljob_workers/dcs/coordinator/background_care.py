@@ -264,7 +264,7 @@ class Evaluations:
         event = self._context.event(EventKind.EVALUATED, epoch, message)
         report = EvaluationReport(version=state.version, samples=len(results), metrics=metrics)
         changes = self._measures.after_evaluation(state.version, metrics)
-        examined = after_evaluation(job, self._context.store.value(HEALTH) or Health(), metrics)
+        examined = after_evaluation(job, self._context.store.value(HEALTH) or Health(), report)
         self._context.emit_once(
             "evaluation",
             f"{state.lineage}/{state.version}/{state.digest}",

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from rljob_api.metric_names import OF_REPORTS, OF_STEPS, is_of_evaluations
 from rljob_api.spec.algorithm import NoVariance, Truncated
-from rljob_api.spec.measured import measured_metrics
 from rljob_api.wire.checkpoints import Health, StepRow
 from rljob_api.wire.observation import EventKind
+from rljob_workers.dcs.coordinator.missed_metrics import Missed, missed_in_evaluation, missed_in_step
 
 if TYPE_CHECKING:
     from rljob_api.spec import RLJobSpec
     from rljob_api.wire.checkpoints import CheckpointRecord
+    from rljob_api.wire.observation import EvaluationReport
     from rljob_api.wire.ranks import StepReport
 
 Metrics = Mapping[str, float]
@@ -55,14 +55,6 @@ MISMATCH_GROWTH = 10.0
 
 FIRST_STEPS = 10
 """Steps by which later ones are measured."""
-
-
-SHOWN_NAMES = 5
-"""Metrics that a sentence lists in place of one that is missing."""
-
-
-COUNTED_ONLY = frozenset({"optimizer/skipped_steps", "critic/skipped_steps"})
-"""Reported by steps that have some: their absence is 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,26 +115,25 @@ def after_step(spec: RLJobSpec, known: Health, report: StepReport) -> Examined:
         if not sign.shows(seen):
             continue
         name = sign.kind.value
-        row = rows[name] = _continued(known.rows.get(name), report.step)
-        if row.last - row.first + 1 >= sign.after and name not in reported:
+        row = rows[name] = StepRow.continued(known.rows.get(name), report.step)
+        if row.num_steps >= sign.after and name not in reported:
             reported[name] = report.step
             troubles.append(Trouble(sign.kind, f"{_steps_of(row)}: {sign.sentence(seen)}"))
-    missing = _missing(seen, reported, _given_by(report), evaluates=False)
+    missed = missed_in_step(spec, known, report, trains_policy=seen.trains_policy)
     health = Health(
-        rows=rows | missing.rows,
-        reported=reported | missing.reported,
-        came=missing.came,
+        rows=rows | missed.rows,
+        reported=reported | dict.fromkeys(missed.sentences, report.step),
+        came=missed.came,
         first_mismatches=_first_mismatches(known, report),
     )
-    return Examined(health, (*troubles, *missing.troubles))
+    return Examined(health, (*troubles, *_troubles_of(missed)))
 
 
-def after_evaluation(spec: RLJobSpec, known: Health, metrics: Metrics) -> Examined:
+def after_evaluation(spec: RLJobSpec, known: Health, report: EvaluationReport) -> Examined:
     """A version was evaluated."""
-    seen = Seen(spec, metrics, known, -1)
-    missing = _missing(seen, known.reported, metrics, evaluates=True)
-    health = known.model_copy(update={"reported": known.reported | missing.reported, "came": missing.came})
-    return Examined(health, missing.troubles)
+    missed = missed_in_evaluation(spec, known, report)
+    reported = known.reported | dict.fromkeys(missed.sentences, report.version)
+    return Examined(known.model_copy(update={"reported": reported, "came": missed.came}), _troubles_of(missed))
 
 
 def restored(known: Health | None, record: CheckpointRecord | None, version: int) -> Health | None:
@@ -168,17 +159,12 @@ def restored(known: Health | None, record: CheckpointRecord | None, version: int
     )
 
 
-def _continued(row: StepRow | None, step: int) -> StepRow:
-    is_next = row is not None and row.first <= step <= row.last + 1
-    return StepRow(first=row.first if row is not None and is_next else step, last=step)
-
-
 def _steps_of(row: StepRow) -> str:
     return f"step {row.last}" if row.first == row.last else f"steps {row.first} to {row.last}"
 
 
-def _given_by(report: StepReport) -> Metrics:
-    return {**report.metrics, **dict.fromkeys(OF_REPORTS, 0.0)}
+def _troubles_of(missed: Missed) -> tuple[Trouble, ...]:
+    return tuple(Trouble(EventKind.METRIC_MISSING, sentence) for sentence in missed.sentences.values())
 
 
 def _first_mismatches(known: Health, report: StepReport) -> dict[int, float]:
@@ -186,64 +172,6 @@ def _first_mismatches(known: Health, report: StepReport) -> dict[int, float]:
     if value is None or (len(first) >= FIRST_STEPS and report.step not in first):
         return first
     return first | {report.step: value}
-
-
-# --- metrics that never came ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Missing:
-    rows: dict[str, StepRow]
-    reported: dict[str, int]
-    came: list[str]
-    troubles: tuple[Trouble, ...]
-
-
-def _missing(seen: Seen, reported: Mapping[str, int], given: Metrics, *, evaluates: bool) -> _Missing:
-    """Metrics that the job goes by, of steps or of evaluations, that were never reported.
-
-    A name of a user's function comes with the first step that has such figures, or is another one. Ours may be of what
-    the first steps do not have, such as stale tokens.
-    """
-    came, rows, news, troubles = set(seen.known.came), {}, {}, []
-    for where, metric in measured_metrics(seen.spec):
-        if is_of_evaluations(metric) is not evaluates or metric in COUNTED_ONLY:
-            continue
-        key = f"{EventKind.METRIC_MISSING}/{where}/{metric}"
-        if metric in given:
-            came.add(metric)
-        if metric in came or key in reported or not (evaluates or _may_be_reported(seen, metric)):
-            continue
-        row = rows[key] = _continued(seen.known.rows.get(key), seen.step)
-        if evaluates or row.last - row.first + 1 >= (SURE_STEPS if metric in OF_STEPS else 1):
-            news[key] = seen.step
-            troubles.append(Trouble(EventKind.METRIC_MISSING, _sentence_of_missing(seen, where, metric, given)))
-    return _Missing(rows, news, sorted(came), tuple(troubles))
-
-
-def _may_be_reported(seen: Seen, metric: str) -> bool:
-    """The step has figures of that kind: of the policy while it is trained, of rewards where a sample has one."""
-    if metric.startswith("reward/"):
-        return seen.metrics.get("samples/invalid_share", 0.0) < 1.0
-    if metric.startswith("loss/") and seen.metrics.get("optimizer/skipped_steps", 0.0) > 0.0:
-        return False
-    return seen.trains_policy or not metric.startswith(("policy/", "optimizer/", "correction/", "mismatch/", "loss/"))
-
-
-def _sentence_of_missing(seen: Seen, where: str, metric: str, given: Metrics) -> str:
-    beginning = metric.rpartition("/")[0]
-    alike = sorted(name for name in given if name.rpartition("/")[0] == beginning)
-    shown = ", ".join(alike[:SHOWN_NAMES]) + (" ..." if len(alike) > SHOWN_NAMES else "")
-    by = "the evaluation" if is_of_evaluations(metric) else f"step {seen.step}"
-    known = f"; it has {shown}" if alike else ""
-    effect = "the job ends with its last rollout" if where.startswith("stopWhen") else "no checkpoint is kept by it"
-    return (
-        f"{by} reports no {metric}, which spec.{where} names{known}. As long as it does not come {effect}. Correct the "
-        "name, or have it reported."
-    )
-
-
-# --- signs ------------------------------------------------------------------------------------------------------------
 
 
 def _learns_nothing(seen: Seen) -> bool:
@@ -261,7 +189,11 @@ def _why_nothing(seen: Seen) -> str:
     causes = [
         (filtered, f"algorithm.sampleFilter left out {filtered:.0%} of them: have it return True for some"),
         (cut_off, f"algorithm.truncated: Mask left out {cut_off:.0%}, which were cut off: raise sampling.maxNewTokens"),
-        (alike, f"algorithm.noVariance: LeaveOut left out {alike:.0%} of the groups, whose rewards were all equal"),
+        (
+            alike,
+            f"algorithm.noVariance: LeaveOut left out {alike:.0%} of the groups, whose rewards were all equal: correct "
+            "a reward that is the same for every answer, or give prompts of which some answers are right",
+        ),
         (invalid, f"{invalid:.0%} have no score: look at the reward"),
         (old, f"{old:.0%} of the tokens are older than rollout.maxStaleness: raise it"),
     ]
@@ -284,7 +216,8 @@ def _no_variance(seen: Seen) -> str:
     return (
         "all samples of a prompt have one reward, whichever prompt: every advantage is 0, and rewards teach nothing "
         f"(reward {seen.metrics.get('reward/mean', 0.0):.4g}{_entropy_as_text(seen)}). If that is the best reward "
-        "there is, let spec.stopWhen end the job. If the policy has collapsed, go back to a checkpoint and lower "
+        "there is, let spec.stopWhen end the job. If the reward is the same for every answer, correct its function: "
+        "`rljob reward` shows what it gives. If the policy has collapsed, go back to a checkpoint and lower "
         "training.optimizer.learningRate; if no answer is ever right, begin with easier prompts."
     )
 

@@ -28,11 +28,8 @@ def change_of(known: InputNote, found: InputNote) -> str | None:
     """The difference in content, as part of a sentence; None: there is none, or it is not known."""
     if known.path != found.path or known.files is None or found.files is None:
         return None
-    changed = [
-        f"{name}: {_difference(before, found.files[name])}"
-        for name, before in sorted(known.files.items())
-        if name in found.files and before != found.files[name]
-    ]
+    both = [(name, before, found.files[name]) for name, before in sorted(known.files.items()) if name in found.files]
+    changed = [f"{name}: {text}" for name, before, now in both if (text := _difference(before, now))]
     changed += [f"{name} is gone" for name in sorted(known.files.keys() - found.files.keys())]
     changed += [f"{name} is new" for name in sorted(found.files.keys() - known.files.keys())]
     if not changed:
@@ -42,12 +39,13 @@ def change_of(known: InputNote, found: InputNote) -> str | None:
 
 
 def _difference(before: FileContent, now: FileContent) -> str:
+    """Empty where there is none."""
     parts = []
     if before.num_bytes != now.num_bytes:
         parts.append(f"{before.num_bytes} -> {now.num_bytes} bytes")
     if before.rows != now.rows and None not in (before.rows, now.rows):
         parts.append(f"{before.rows} -> {now.rows} rows")
-    if before.digest != now.digest:
+    if not before.has_bytes_of(now):
         parts.append("other content")
     return ", ".join(parts)
 

@@ -10,20 +10,21 @@ import logging
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import redis
 import redis.asyncio
-import uvicorn
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+from starlette.types import ASGIApp
 
 from rljob_api.spec import RLJob
 from rljob_api.wire.identity import Endpoints
 from rljob_api.wire.observation import ServerState
+from rljob_workers.bounded_http import BoundedServer
 from rljob_workers.dcs.coordinator.app import build_app
 from rljob_workers.dcs.coordinator.context import CoordinatorContext, Notifier, Refused, Topic
 from rljob_workers.dcs.coordinator.coordinator import Coordinator
@@ -63,7 +64,7 @@ def serve(listener: socket.socket, endpoints_file: Path, manifest: Path) -> None
     """Serves until the process is ended."""
     endpoints = Endpoints.model_validate_json(endpoints_file.read_bytes())
     job = RLJob.model_validate_json(manifest.read_bytes())
-    serve_job(listener, lambda _: endpoints, job, ON_ONE_MACHINE, lambda *_: None)
+    serve_job([listener], lambda _: endpoints, job, ON_ONE_MACHINE, lambda *_: None)
 
 
 RecordOf = Callable[[RLJob, Endpoints], WrittenRecord | None]
@@ -71,13 +72,13 @@ RecordOf = Callable[[RLJob, Endpoints], WrittenRecord | None]
 
 
 def serve_job(
-    listener: socket.socket,
+    listeners: Sequence[socket.socket],
     endpoints_of: Callable[[RLJob], Endpoints],
     job: RLJob,
     opening: OpeningPatience,
     record_of: RecordOf,
 ) -> None:
-    """Serves until SIGTERM or SIGINT. An epoch with another job makes everything again, on the same socket."""
+    """Serves until SIGTERM or SIGINT. An epoch with another job makes everything again, on the same sockets."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _ended)  # uvicorn raises the signal again once it has shut down
@@ -85,7 +86,7 @@ def serve_job(
     while following is not None:
         endpoints = endpoints_of(following)
         record = record_of(following, endpoints)
-        following = asyncio.run(_serve(listener, endpoints, following, opening, record))
+        following = asyncio.run(_serve(listeners, endpoints, following, opening, record))
 
 
 def _ended(*_: object) -> None:
@@ -93,7 +94,7 @@ def _ended(*_: object) -> None:
 
 
 async def _serve(
-    listener: socket.socket,
+    listeners: Sequence[socket.socket],
     endpoints: Endpoints,
     job: RLJob,
     opening: OpeningPatience,
@@ -112,16 +113,7 @@ async def _serve(
         notify=notifier.notify,
     )
     executor = SerialExecutor(Coordinator(context, checkpoint_dir(job, endpoints), opening), notifier)
-    config = uvicorn.Config(
-        build_app(executor, endpoints.token, RetainedLogs(Path(endpoints.run_dir))),
-        log_level="warning",
-        access_log=False,
-        lifespan="off",
-        proxy_headers=False,
-        timeout_keep_alive=75,
-        timeout_graceful_shutdown=1,
-    )
-    server = _Server(config, executor)
+    server = _Server(build_app(executor, endpoints.token, RetainedLogs(Path(endpoints.run_dir))), executor)
     work = [_tick(executor), _watch(executor), _tend_units(executor), _sweep(executor)]
     if job.spec.evaluation is not None:
         work.append(_end_evaluations(executor, url))
@@ -129,8 +121,8 @@ async def _serve(
         work.append(_write_record(executor, record))
     duties = [asyncio.create_task(duty) for duty in work]
     try:
-        # A copy, since the server closes its socket: callers wait in the backlog of ours meanwhile.
-        await server.serve(sockets=[listener.dup()])
+        # Copies, since the server closes its sockets: callers wait in the backlog of ours meanwhile.
+        await server.serve(sockets=[listener.dup() for listener in listeners])
     finally:
         for duty in duties:
             duty.cancel()
@@ -142,11 +134,11 @@ async def _serve(
     return successor
 
 
-class _Server(uvicorn.Server):
+class _Server(BoundedServer):
     """Answers requests that still wait before it closes: what uvicorn cancels after a second would be an error 500."""
 
-    def __init__(self, config: uvicorn.Config, executor: SerialExecutor) -> None:
-        super().__init__(config)
+    def __init__(self, app: ASGIApp, executor: SerialExecutor) -> None:
+        super().__init__(app, log_level="warning", timeout_keep_alive=75, timeout_graceful_shutdown=1)
         self._executor = executor
 
     async def on_tick(self, counter: int) -> bool:

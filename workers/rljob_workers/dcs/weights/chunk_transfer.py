@@ -1,6 +1,6 @@
 """Transfer of the parts of a weight over TCP: a server of chunks and the pull that verifies each of them.
 
-Publishers and receivers serve (a thread per connection, sendfile); receivers pull, in their own thread, and resume at
+Publishers and receivers serve (a thread per request, sendfile); receivers pull, in their own thread, and resume at
 another source when one fails. A request is a length (4 bytes, big-endian) and JSON `ChunkRequest`; the answer is a
 length and JSON `ChunkAnswer`, the checksums of all chunks of the part, the requested bytes. A file gets its name only
 after every chunk is verified.
@@ -12,7 +12,6 @@ import contextlib
 import hmac
 import os
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -27,16 +26,11 @@ from rljob_api.wire.identity import WeightId
 from rljob_api.wire.weights import OfferedPart
 from rljob_workers.dcs.errors import CorruptWeights, WeightTimeout
 from rljob_workers.dcs.tensor_bytes import CHECKSUM_BYTES, StagedPart, checksum, digest_of, write_whole
+from rljob_workers.dcs.weights.chunk_requests import LENGTH, AwaitedRequests, checked_length
 from rljob_workers.sockets import is_readable, is_writable
-
-MAX_REQUEST_BYTES = 4096
-
 
 IDLE_SECONDS = 60.0
 """A receiver that neither asks nor reads for so long is gone."""
-
-
-_LENGTH = struct.Struct(">I")
 
 
 class ChunkRequest(WireModel):
@@ -92,20 +86,22 @@ class ChunkServer:
             _close(weight)
 
     def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return  # closed
-            threading.Thread(target=self._converse, args=(connection,), name="weight-stream", daemon=True).start()
+        awaited = AwaitedRequests(self._listener)
+        with contextlib.suppress(OSError, ValueError):  # the listener is closed, and has no number any more
+            while True:
+                for whole in awaited.turn():
+                    arguments = (whole.connection, whole.body)
+                    threading.Thread(target=self._converse, args=arguments, name="weight-stream", daemon=True).start()
+        awaited.close()
 
-    def _converse(self, connection: socket.socket) -> None:
+    def _converse(self, connection: socket.socket, body: bytes) -> None:
         """Answers requests until the receiver is done or gone; whatever it did concerns no one else."""
         with connection, contextlib.suppress(OSError, ValueError, EOFError):
             connection.settimeout(IDLE_SECONDS)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             while True:
-                self._answer(connection, ChunkRequest.model_validate_json(receive_message(connection)))
+                self._answer(connection, ChunkRequest.model_validate_json(body))
+                body = receive_message(connection)
 
     def _answer(self, connection: socket.socket, request: ChunkRequest) -> None:
         if not hmac.compare_digest(request.token.encode(), self._token):
@@ -145,15 +141,12 @@ def _family_of(host: str) -> socket.AddressFamily:
 def send_message(connection: socket.socket, message: WireModel) -> None:
     """A length and JSON."""
     body = message.model_dump_json().encode()
-    connection.sendall(_LENGTH.pack(len(body)) + body)
+    connection.sendall(LENGTH.pack(len(body)) + body)
 
 
 def receive_message(connection: socket.socket) -> bytes:
     """The JSON of one message; EOFError at the end, ValueError for one that is too long."""
-    (length,) = _LENGTH.unpack(receive_exactly(connection, _LENGTH.size))
-    if length > MAX_REQUEST_BYTES:
-        raise ValueError(f"a message of {length} bytes is longer than {MAX_REQUEST_BYTES}")
-    return receive_exactly(connection, length)
+    return receive_exactly(connection, checked_length(receive_exactly(connection, LENGTH.size)))
 
 
 def receive_exactly(connection: socket.socket, length: int) -> bytes:

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import orjson
 import torch
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from rljob_workers.bounded_http import BoundedServer
 from rljob_workers.devices import own_device
 from rljob_workers.engines.torch_engine import INCARNATION_HEADER
 from rljob_workers.engines.torch_engine.continuous_batching import ContinuousBatching
@@ -456,17 +456,12 @@ def serve_scheduler(
     loop = ModelLoop(scheduler)
     loop.start()
     app = HttpApi(loop, served, incarnation).app()
-    settings = uvicorn.Config(
-        app,
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=_GRACE_SECONDS,
+    server = BoundedServer(
+        app, log_config=None, timeout_keep_alive=_KEEP_ALIVE_SECONDS, timeout_graceful_shutdown=_GRACE_SECONDS
     )
     _log.info("engine %s serves on %s", incarnation, listener.getsockname())
     try:
-        uvicorn.Server(settings).run(sockets=[_naming_its_protocol(listener)])
+        server.run(sockets=[_naming_its_protocol(listener)])
     finally:
         loop.stop()
 

@@ -1,0 +1,135 @@
+"""The HTTP server of coordinator and engine: clients that keep it waiting are closed, those that it answers are not."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from rljob_api.serving.connections import Bounds
+from rljob_workers.bounded_http import BoundedServer
+
+PATIENCE_SECONDS = 60.0
+"""Never measured."""
+MOST = 8
+WHOLE = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
+MUCH = 64 << 20
+LONG = b"GET /long HTTP/1.1\r\nHost: here\r\n\r\n"
+
+
+class Server:
+    """In a thread of its own. `/long` is answered once `release` is set, `/much` with more than any buffer holds."""
+
+    def __init__(self) -> None:
+        self.release = threading.Event()
+        self.waiting = threading.Semaphore(0)
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        bounds = Bounds(most=MOST, request_seconds=0.3, reader_seconds=0.3)
+        self._server = BoundedServer(self._app, bounds, log_config=None, timeout_keep_alive=3600)
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self.listener]})
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self.release.set()
+        self._server.should_exit = True
+        self._server.force_exit = True
+        self._thread.join()
+
+    def connect(self, sent: bytes = b"") -> socket.socket:
+        client = socket.create_connection(self.listener.getsockname(), PATIENCE_SECONDS)
+        client.sendall(sent)
+        return client
+
+    def wait_for_connections(self, count: int) -> None:
+        (connections,) = self._server._ports._known.values()
+        while len(connections) != count:
+            threading.Event().wait(0.01)
+
+    async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive()).get("more_body", False):
+            pass
+        if scope["path"] == "/long":
+            self.waiting.release()
+            await asyncio.to_thread(self.release.wait)
+        body = b"x" * MUCH if scope["path"] == "/much" else b"answered"
+        headers = [(b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    made.start()
+    yield made
+    made.stop()
+
+
+def answer(client: socket.socket) -> bytes:
+    """What comes until the whole answer is there, or the server has closed the connection."""
+    received = bytearray()
+    with contextlib.suppress(ConnectionResetError):
+        while not received.endswith(b"answered") and (data := client.recv(65536)):
+            received += data
+    return bytes(received)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param(b"", id="connects only"),
+        pytest.param(b"GET /", id="half a request line"),
+        pytest.param(b"GET / HTTP/1.1\r\nX: ", id="headers that never end"),
+        pytest.param(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nhalf", id="a body that never comes"),
+        pytest.param(b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nha", id="half a chunk"),
+    ],
+)
+def test_who_does_not_end_a_request_is_closed(server: Server, sent: bytes) -> None:
+    with server.connect(sent) as client:
+        assert answer(client) == b""
+    with server.connect(WHOLE) as client:
+        assert answer(client).endswith(b"answered")
+
+
+def test_half_of_a_second_request_is_closed_too(server: Server) -> None:
+    with server.connect(WHOLE) as client:
+        assert answer(client).endswith(b"answered")
+        client.sendall(b"GET / HT")
+        assert answer(client) == b""
+
+
+def test_who_reads_no_answer_is_closed(server: Server) -> None:
+    with server.connect(b"GET /much HTTP/1.1\r\nHost: here\r\n\r\n") as client, server.connect(LONG) as other:
+        server.waiting.acquire()
+        server.wait_for_connections(1)
+        server.release.set()
+        assert answer(other).endswith(b"answered")
+        assert len(answer(client)) < MUCH, "only what was on its way"
+
+
+def test_one_that_waits_for_its_answer_outlives_any_number_of_others(server: Server) -> None:
+    with server.connect(LONG) as polls:
+        server.waiting.acquire()
+        others = [server.connect(b"GET /") for _ in range(3 * MOST)]
+        closed = [other for other in others if answer(other) == b""]
+        assert len(closed) == len(others)
+        server.release.set()
+        assert answer(polls).endswith(b"answered")
+    for other in others:
+        other.close()
+
+
+def test_one_that_is_quiet_between_two_requests_is_left(server: Server) -> None:
+    """Ranks keep their connections; a closed one would look like a dead server."""
+    with server.connect(WHOLE) as client, server.connect(b"GET /") as half:
+        assert answer(client).endswith(b"answered")
+        assert answer(half) == b"", "its time is over, which the quiet one had, too"
+        client.sendall(WHOLE)
+        assert answer(client).endswith(b"answered")

@@ -1,0 +1,92 @@
+"""Jobs that cost too much are named and left out, while others are served; jobs at rest keep nothing that was built."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from rljob_api.status import Condition, RestartStatus, RLJobStatus
+from rljob_api.times import timestamp
+from rljob_operator.cluster.job import JobMemory
+from rljob_operator.kube.stored_spec import StoredSpec
+from rljob_operator.options import OperatorOptions
+from tests.unit.build.jobs import quickstart
+from tests.unit.test_reconcile import JOB, KEY, Server, Turns, accepted_of
+
+OLDER: dict[str, Any] = {
+    "metadata": {"name": "older", "namespace": KEY.namespace, "uid": "u0", "resourceVersion": "1"},
+    "spec": {},
+    "status": {},
+}
+"""Of the same second, which its name decides."""
+
+
+def suspended() -> RLJobStatus:
+    condition = Condition(
+        type="Suspended", status="True", reason="Suspended", message="", last_transition_time=timestamp(time.time())
+    )
+    return RLJobStatus(conditions=[condition], restart=RestartStatus.model_validate({"epoch": 1, "opened": 1}))
+
+
+def memory_of(turns: Turns) -> JobMemory:
+    return turns._reconciler._memories[KEY]
+
+
+def test_a_job_beyond_its_namespaces_number_waits_and_begins_when_there_is_room() -> None:
+    server = Server()
+    options = OperatorOptions.model_validate({"jobsPerNamespace": 1})
+    turns = Turns(server, RLJobStatus(), has_objects=False, options=options)
+    cache = turns._reconciler._world.cache
+    cache.put_job(OLDER)
+    for _ in range(2):
+        observe = turns.turn()
+    assert observe is not None
+    assert observe.at <= time.time() + 10.0
+    assert accepted_of(server)[:2] == ("False", "TooManyJobs")
+    assert [each["reason"] for each in server.events] == ["TooManyJobs"], "once"
+    assert {path for verb, path in server.written if verb != "create"} == {JOB}, "nothing is made of it"
+
+    cache.drop_job(OLDER)
+    turns.turn()
+    assert any(verb == "apply" for verb, _ in server.written)
+
+
+def test_a_job_that_is_too_large_is_named_and_nothing_is_built_for_it() -> None:
+    server = Server()
+    turns = Turns(server, RLJobStatus(), has_objects=False)
+    raw = turns._reconciler._world.cache.job(KEY)
+    assert raw is not None
+    spec = quickstart().spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+    raw["spec"] = StoredSpec.of({**spec, "image": "x" * 200_000})
+    turns.turn()
+    assert accepted_of(server)[:2] == ("False", "InvalidSpec")
+    assert "of which image is 196 KiB, and a cluster takes 128 KiB" in accepted_of(server)[2]
+    assert [each["reason"] for each in server.events] == ["InvalidSpec"]
+    assert memory_of(turns).manifests._known is None
+
+
+def test_a_job_that_became_too_large_goes_on_by_its_last_spec() -> None:
+    server = Server()
+    turns = Turns(server, RLJobStatus(), has_objects=False)
+    turns.turn()
+    cache = turns._reconciler._world.cache
+    raw = cache.job(KEY)
+    assert raw is not None
+    raw["metadata"]["generation"] = 2
+    spec = quickstart().spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+    raw["spec"] = StoredSpec.of({**spec, "image": "x" * 200_000})
+    turns.turn()
+    assert accepted_of(server)[:2] == ("False", "InvalidSpec")
+    assert memory_of(turns).manifests._known is not None, "its objects are still brought to what they are to be"
+
+
+def test_a_suspended_job_keeps_nothing_and_one_that_runs_keeps_what_was_built() -> None:
+    running = Turns(Server(), RLJobStatus(), has_objects=False)
+    running.turn()
+    assert memory_of(running).manifests._known is not None
+    resting = Turns(Server(), suspended(), has_objects=True, suspend=True)
+    resting.turn()
+    memory = memory_of(resting)
+    assert memory.manifests._known is memory.manifests._judged is None
+    accepted = memory.accepted
+    assert (accepted._job, accepted._revision, accepted._accepted) == (None, None, None)
