@@ -52,7 +52,8 @@ def make_claiming_job(gpus: int, device_class: str = CLASS) -> Object:
     template = pretended()
     template["spec"]["volumes"] = [{"name": "run", "persistentVolumeClaim": None, "emptyDir": {}}]
     actor: dict[str, Any] = {"gpus": gpus, "deviceClass": device_class, "template": template}
-    return leaves_nothing(make_small_job(roles={"actor": actor, "rollout": {"gpus": 0}}, training={"microBatchSize": 4}))
+    roles: dict[str, Any] = {"actor": actor, "rollout": {"gpus": 0}}
+    return leaves_nothing(make_small_job(roles=roles, training={"microBatchSize": 4}))
 
 
 def claims(kubectl: Kubectl) -> list[Object]:

@@ -42,8 +42,8 @@ ROLE: tuple[Rule, ...] = (
     Rule(
         field="deviceClass",
         holds=lambda role: role.device_class is None or 1 <= role.gpus <= DEVICES_OF_CLAIM,
-        sentence=f"{{deviceClass}} is for 1 to {DEVICES_OF_CLAIM} devices of each pod, and gpus is {{gpus}}. Give gpus, "
-        "or remove deviceClass.",
+        sentence=f"{{deviceClass}} is for 1 to {DEVICES_OF_CLAIM} devices of each pod, and gpus is {{gpus}}. Give "
+        "gpus, or remove deviceClass.",
         cel=f"!has(self.deviceClass) || ({GPUS} >= 1 && {GPUS} <= {DEVICES_OF_CLAIM})",
     ),
     Rule(
