@@ -186,8 +186,12 @@ def _of_resource(rule: Rule, unless: str) -> dict[str, str]:
     return {**entry, "rule": f"{unless}{cel}", "fieldPath": f".spec{entry['fieldPath']}"}
 
 
+OF_PODS = ("gpuResource", "deviceClass", "resources", "template")
+"""Of each role."""
+
+
 CLUSTER_ONLY: tuple[str, ...] = (
-    *(f"roles.{field_name(role)}.{field}" for role in Role for field in ("gpuResource", "resources", "template")),
+    *(f"roles.{field_name(role)}.{field}" for role in Role for field in OF_PODS),
     "transferQueue.redis",
     "telemetry.keysFrom",
     "checkpoint.volume",

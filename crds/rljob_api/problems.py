@@ -46,6 +46,7 @@ _FORMS = {
     "schedulerName": "Give the name of a scheduler, such as scheduler-plugins-scheduler.",
     "priorityClassName": "Give the name of a PriorityClass.",
     "key": "Give a label of nodes, such as topology.kubernetes.io/zone.",
+    "deviceClass": "Give the name of a DeviceClass, such as gpu.nvidia.com.",
     "gpuResource": "Give a resource of Kubernetes with its domain, such as nvidia.com/gpu or amd.com/gpu.",
 }
 

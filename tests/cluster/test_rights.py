@@ -42,6 +42,7 @@ SPARED: dict[Right, str] = (
         for group, resource, why in (
             ("monitoring.coreos.com", "podmonitors", "there is no Prometheus operator here"),
             ("scheduling.x-k8s.io", "podgroups", "when a job has a gang"),
+            ("resource.k8s.io", "resourceclaimtemplates", "when a role claims devices of a class"),
         )
         for verb in ("get", "list", "watch", "create", "patch", "delete")
     }

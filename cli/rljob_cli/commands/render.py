@@ -53,7 +53,7 @@ def kubernetes_objects(job: RLJob, options: OperatorOptions) -> str:
     from rljob_operator.build import Owner, Platform, manifests, overridden, warnings
 
     owner = Owner(namespace=job.metadata.namespace or _NAMESPACE, uid="")
-    objects = manifests(job, owner, RLJobStatus(), options, Platform(pod_groups=True))
+    objects = manifests(job, owner, RLJobStatus(), options, Platform(pod_groups=True, device_claims=True))
     for found in objects:
         found["metadata"].pop("ownerReferences", None)
     comments = [*warnings(job), *overridden(options, objects)]

@@ -23,6 +23,14 @@ from rljob_api.spec.infrastructure import ResourcesSpec
 from rljob_api.spec.parallelism import GPUS, OF_FORWARD, OF_GANG, RANKS_OF_POD, ParallelismSpec
 from rljob_api.spec.training import OptimizerSpec
 
+GPU_RESOURCE = "nvidia.com/gpu"
+"""Unless a job says something else."""
+
+
+DEVICES_OF_CLAIM = 32
+"""As many may one claim ask for."""
+
+
 ROLE: tuple[Rule, ...] = (
     Rule(
         field="ranksPerPod",
@@ -30,6 +38,20 @@ ROLE: tuple[Rule, ...] = (
         sentence="{ranksPerPod} is not the number of its GPUs, {gpus}, and each GPU has one rank. Leave ranksPerPod "
         "out, or set gpus to 0.",
         cel="!has(self.gpus) || self.gpus == 0 || !has(self.ranksPerPod) || self.ranksPerPod == self.gpus",
+    ),
+    Rule(
+        field="deviceClass",
+        holds=lambda role: role.device_class is None or 1 <= role.gpus <= DEVICES_OF_CLAIM,
+        sentence=f"{{deviceClass}} is for 1 to {DEVICES_OF_CLAIM} devices of each pod, and gpus is {{gpus}}. Give "
+        "gpus, or remove deviceClass.",
+        cel=f"!has(self.deviceClass) || ({GPUS} >= 1 && {GPUS} <= {DEVICES_OF_CLAIM})",
+    ),
+    Rule(
+        field="deviceClass",
+        holds=lambda role: role.device_class is None or role.gpu_resource == GPU_RESOURCE,
+        sentence="{deviceClass} asks for devices by a claim, and gpuResource {gpuResource} by a device plugin. Remove "
+        "one of the two.",
+        cel=f"!has(self.deviceClass) || !has(self.gpuResource) || self.gpuResource == '{GPU_RESOURCE}'",
     ),
 )
 
@@ -236,6 +258,12 @@ ResourceName = Annotated[
 """An extended resource of Kubernetes: a domain, `/` and a name."""
 
 
+DeviceClassName = Annotated[
+    str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", min_length=1, max_length=253)
+]
+"""A name of Kubernetes: lower-case letters, digits, `-` and `.`."""
+
+
 class DeviceOwner(StrEnum):
     """Whose devices a role may use too."""
 
@@ -258,8 +286,11 @@ class RoleSpec(RuledModel):
     CPU. `rljob run` deals this machine's, in a fixed order of roles. Not given: 0 where no role that computes a model
     has any. Else actorFwd and reference share all of the actor's on one machine; all others, and on a cluster all, have
     to say it."""
-    gpu_resource: ResourceName = "nvidia.com/gpu"
+    gpu_resource: ResourceName = GPU_RESOURCE
     """The resource that `gpus` counts, e.g. amd.com/gpu or nvidia.com/mig-1g.10gb. On a cluster only."""
+    device_class: DeviceClassName | None = None
+    """A DeviceClass of the cluster, e.g. gpu.nvidia.com or mig.nvidia.com: `gpus` are claimed from it (Dynamic Resource
+    Allocation) instead of counted by gpuResource. On a cluster only."""
     share_devices_with: DeviceOwner | None = None
     """actor: the pods of this role use the actor's devices and need none of their own. For rollout, critic, actorFwd
     and reference, on one machine only; each must leave the others memory."""

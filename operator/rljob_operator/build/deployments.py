@@ -30,6 +30,7 @@ from rljob_operator.build.containers import (
     role_given,
     worker_probes,
 )
+from rljob_operator.build.device_claims import container_claims, pod_claims
 from rljob_operator.build.parts import (
     COORDINATOR_CONTAINER,
     COORDINATOR_PART,
@@ -79,13 +80,14 @@ def _role_pod(site: Site, role: Role, spec: RoleSpec) -> dict[str, Any]:
     return {
         # No preStop hook: SIGTERM goes to the launcher, which drains, and no Service has to forget the pod before.
         "terminationGracePeriodSeconds": site.workloads.termination_grace_seconds,
-        "containers": [_role_container(site, role)],
+        "containers": [_role_container(site, role, spec)],
         "volumes": [run, *common_volumes(site), memory_volume(site, role, spec)],
+        **pod_claims(site, role, spec),
         **role_placement(site, role_part(role)),
     }
 
 
-def _role_container(site: Site, role: Role) -> dict[str, Any]:
+def _role_container(site: Site, role: Role, spec: RoleSpec) -> dict[str, Any]:
     return {
         "name": WORKER_CONTAINER,
         "image": site.workloads.worker_image,
@@ -93,7 +95,7 @@ def _role_container(site: Site, role: Role) -> dict[str, Any]:
         "command": [site.workloads.python, "-m", "rljob_workers.launcher.pod"],
         "env": [*pod_identity(site), {"name": "RLJOB_ROLE", "value": role.value}],
         "ports": [_METRICS, _PROBES],
-        "resources": ROLE_RESOURCES,
+        "resources": {**ROLE_RESOURCES, **container_claims(spec)},
         "volumeMounts": [*common_mounts(), {"name": MEMORY, "mountPath": MEMORY_DIR}],
         "terminationMessagePolicy": TERMINATION_MESSAGE,
         **worker_probes(site.job.spec.roles.rollout.engine.startup_seconds),

@@ -10,6 +10,7 @@ from rljob_api.spec import RLJob
 from rljob_api.status import RLJobStatus
 from rljob_operator.build.containers import METRICS_PORT_NAME
 from rljob_operator.build.deployments import coordinator, role_deployment
+from rljob_operator.build.device_claims import claim_templates, without_api
 from rljob_operator.build.foreign_objects import foreign_objects
 from rljob_operator.build.mounted_objects import Found, claim, config
 from rljob_operator.build.network import network_policies, services
@@ -72,6 +73,8 @@ def manifests(
     if job.spec.scheduling.gang is not None and not platform.pod_groups:
         raise MissingApi(MISSING_API)
     site = Site.of(job, owner, options)
+    if not platform.device_claims and (sentence := without_api(site)) is not None:
+        raise MissingApi(sentence)
     with_pods = _with_pods(site, status)
     made = [
         config(site),
@@ -80,6 +83,7 @@ def manifests(
         *services(site),
         disruption_budget(site),
         *pod_group(site, status, with_pods),
+        *claim_templates(site),
         *with_pods,
         *([pod_monitor(site)] if platform.pod_monitors else []),
     ]

@@ -44,6 +44,7 @@ class Kind(StrEnum):
     SERVICE = "Service"
     SCHEDULER = "scheduler"
     EXTENDED_RESOURCE = "extended resource"
+    DEVICE_CLASS = "DeviceClass"
     CONTROLLER = "controller"
 
 
@@ -94,6 +95,7 @@ SPEC_PLACES = (
     _place("checkpoint.volume.storageClassName", Kind.STORAGE_CLASS, Access.CLUSTER),
     _place("transferQueue.redis.persistence.storageClassName", Kind.STORAGE_CLASS, Access.CLUSTER),
     _place("roles[].gpuResource", Kind.EXTENDED_RESOURCE, Access.CLUSTER),
+    _place("roles[].deviceClass", Kind.DEVICE_CLASS, Access.CLUSTER),
     _place("managedBy", Kind.CONTROLLER, Access.CLUSTER),
 )
 """Fields of a job's spec outside of its templates."""

@@ -36,6 +36,8 @@ class Platform:
     """The CRD PodMonitor of the Prometheus operator is there."""
     pod_groups: bool = False
     """The CRD PodGroup of scheduler-plugins is there."""
+    device_claims: bool = False
+    """Dynamic Resource Allocation is served."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from rljob_operator.core.conditions import terminal
 from rljob_operator.kube.api import Api, Json
 from rljob_operator.kube.apply import Refusal
 from rljob_operator.kube.errors import ApiRefused, ApiUnreachable
-from rljob_operator.kube.kinds import OWNED, POD_GROUPS, POD_MONITORS, RLJOBS, Resource, resource_of
+from rljob_operator.kube.kinds import CLAIM_TEMPLATES, OWNED, POD_GROUPS, POD_MONITORS, RLJOBS, Resource, resource_of
 from rljob_operator.kube.views import JobKey
 from rljob_operator.options import OperatorOptions, OptionsRefused
 from rljob_operator.rate_limit import backoff_seconds
@@ -63,12 +63,20 @@ async def until_another(api: Api, known: Platform, missed: asyncio.Event) -> Non
 
 def owned_kinds(platform: Platform) -> Iterator[Resource]:
     """What a job may be made of on this cluster."""
-    missing = {POD_MONITORS: not platform.pod_monitors, POD_GROUPS: not platform.pod_groups}
+    missing = {
+        POD_MONITORS: not platform.pod_monitors,
+        POD_GROUPS: not platform.pod_groups,
+        CLAIM_TEMPLATES: not platform.device_claims,
+    }
     return (owned for owned in OWNED if not missing.get(owned, False))
 
 
 async def _served_platform(api: Api) -> Platform:
-    return Platform(pod_monitors=await api.serves(POD_MONITORS), pod_groups=await api.serves(POD_GROUPS))
+    return Platform(
+        pod_monitors=await api.serves(POD_MONITORS),
+        pod_groups=await api.serves(POD_GROUPS),
+        device_claims=await api.serves(CLAIM_TEMPLATES),
+    )
 
 
 REHEARSAL_RETRY_SECONDS = 1.0

@@ -65,6 +65,9 @@ POD_MONITORS = Resource("monitoring.coreos.com/v1", "PodMonitor", "podmonitors")
 POD_GROUPS = Resource("scheduling.x-k8s.io/v1alpha1", "PodGroup", "podgroups")
 
 
+CLAIM_TEMPLATES = Resource("resource.k8s.io/v1", "ResourceClaimTemplate", "resourceclaimtemplates")
+
+
 EVENTS = Resource("v1", "Event", "events")
 
 
@@ -82,6 +85,7 @@ OWNED = (
     NETWORK_POLICIES,
     POD_MONITORS,
     POD_GROUPS,
+    CLAIM_TEMPLATES,
 )
 """What a job may be made of; objects that are no longer wanted are searched among these."""
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from rljob_api.status import RestartStatus, RLJobStatus
+from rljob_operator.build import MissingApi, Platform
 from rljob_operator.build.containers import times
 from tests.unit.build.jobs import build, changed, container, quickstart
 
@@ -73,3 +74,41 @@ def test_pretended_devices_may_be_set_by_a_template() -> None:
     template = {"spec": {"containers": [{"name": "worker", "env": env}]}}
     job = changed(quickstart(), roles={"actor": {"template": template}})
     assert env[0] in container(build(job)[_ACTOR], "worker")["env"]
+
+
+_WITH_CLAIMS = Platform(device_claims=True)
+_CLAIMING = {"actor": {"gpus": 2, "deviceClass": "gpu.example"}, "rollout": {"gpus": 1, "gpuResource": "amd.com/gpu"}}
+
+
+def test_devices_of_a_class_are_claimed_by_each_pod_one_for_each_rank() -> None:
+    objects = build(changed(quickstart(), **_SMALL, roles=_CLAIMING), platform=_WITH_CLAIMS)
+    (name,) = [name for name in objects if name.startswith("ResourceClaimTemplate/quickstart-actor-gpus-")]
+    requests = objects[name]["spec"]["spec"]["devices"]["requests"]
+    asked = {"deviceClassName": "gpu.example", "allocationMode": "ExactCount", "count": 1}
+    assert requests == [{"name": "gpu-0", "exactly": asked}, {"name": "gpu-1", "exactly": asked}]
+
+    pod, worker = objects[_ACTOR]["spec"]["template"]["spec"], container(objects[_ACTOR], "worker")
+    template = name.removeprefix("ResourceClaimTemplate/")
+    assert pod["resourceClaims"] == [{"name": "gpus", "resourceClaimTemplateName": template}]
+    assert worker["resources"]["claims"] == [{"name": "gpus"}]
+    assert not any("gpu" in resource for resource in worker["resources"].get("limits", {}))
+
+    counted = container(objects["Deployment/quickstart-rollout"], "worker")["resources"]
+    assert counted["limits"]["amd.com/gpu"] == "1"
+    assert "claims" not in counted
+
+
+def test_another_number_of_devices_is_another_template_since_its_spec_cannot_change() -> None:
+    def template(**fields: object) -> str:
+        roles = {"actor": {"gpus": 2, "deviceClass": "gpu.example", **fields}}
+        objects = build(changed(quickstart(), **_SMALL, roles=roles), platform=_WITH_CLAIMS)
+        pod = objects[_ACTOR]["spec"]["template"]["spec"]
+        return str(pod["resourceClaims"][0]["resourceClaimTemplateName"])
+
+    assert template() == template(threads=2)
+    assert len({template(), template(gpus=4), template(deviceClass="mig.example")}) == 3
+
+
+def test_a_cluster_without_the_api_is_named_with_its_cure() -> None:
+    with pytest.raises(MissingApi, match=r"spec\.roles\.actor\.deviceClass: gpu\.example needs the API resource"):
+        build(changed(quickstart(), **_SMALL, roles=_CLAIMING))
