@@ -88,7 +88,7 @@ def test_each_rank_has_a_device_of_its_own_and_a_change_claims_anew(
         kubectl.wait("four devices", lambda: len(devices(kubectl)) == 4)
         kubectl.wait("one template", lambda: len(kubectl.all("resourceclaimtemplates")) == 1)
 
-        kubectl.apply(make_claiming_job(5))
+        kubectl.apply(make_claiming_job(8))
         job.wait("the scheduler's reason", lambda: "allocate" in job.condition("Ready")["message"])
 
         kubectl.delete("rljob", "job")
