@@ -44,4 +44,5 @@ def test_models_and_crd_accept_the_same_names(name: str) -> None:
 
 
 def test_a_job_of_an_earlier_release_can_still_be_written_once_it_has_a_status() -> None:
-    assert accepted_by_cel("7b-math", status={"conditions": []})
+    assert accepted_by_cel("7b-math", status={"phase": "Pending", "conditions": []})
+    assert not accepted_by_cel("7b-math", status={"observedGeneration": 0}), "the API server has filled it in"

@@ -244,7 +244,7 @@ def test_the_quickstart_is_shown_too() -> None:
     done = CliRunner().invoke(cli, ["run", str(file), "--dry-run"], env={"RLJOB_DEVICES": "fake:0"})
     assert done.exit_code == 0, done.output
     assert done.output.startswith("quickstart: 6 processes in 5 pods; 0 of 0 devices by RLJOB_DEVICES=fake:0\n")
-    assert "4 of a prompt (the longest prompt) and 3 of a response" in done.output
+    assert "3 of a prompt (the longest prompt) and 3 of a response" in done.output
 
 
 def test_a_job_on_the_cpu_needs_no_device(folder: Path) -> None:
