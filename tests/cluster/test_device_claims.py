@@ -70,7 +70,7 @@ def devices(kubectl: Kubectl) -> list[tuple[str, str]]:
 
 
 @pytest.mark.usefixtures("four_devices")
-def test_each_rank_has_a_device_of_its_own_and_a_change_claims_anew(
+def test_each_rank_has_a_device_of_its_own_and_a_change_claims_again(
     cluster: Cluster, kubectl: Kubectl, tmp_path: Path
 ) -> None:
     job = ClusterJob(kubectl, make_claiming_job(2))

@@ -43,7 +43,7 @@ namePrefix: team-
 
 
 @pytest.mark.long
-def test_kstatus_and_argo_cd_read_each_state_as_the_table_says() -> None:
+def test_kstatus_and_argo_cd_read_each_state_as_the_table_states() -> None:
     lines = "".join(json.dumps(state.job()) + "\n" for state in STATES.values())
     command = [str(NODE / "gitops.sh"), str(HEALTH)]
     done = subprocess.run(command, input=lines, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False)

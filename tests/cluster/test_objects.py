@@ -49,9 +49,9 @@ def wait_restored(job: ClusterJob, part: str) -> None:
 def test_what_other_clients_edit_or_delete_is_restored_and_named(kubectl: Kubectl, operator: OperatorProcess) -> None:
     job = begun(kubectl, "edited")
     config, service, secret = config_name(job.name), coordinator_name(job.name), secret_name(job.name)
-    wanted, kept = kubectl.get("configmap", config), kubectl.get("secret", secret)
+    wanted, retained = kubectl.get("configmap", config), kubectl.get("secret", secret)
     assert wanted is not None
-    assert kept is not None
+    assert retained is not None
 
     def is_whole(found: Object) -> bool:
         return bool(found["data"] == wanted["data"]) and not found.get("immutable")
@@ -79,7 +79,7 @@ def test_what_other_clients_edit_or_delete_is_restored_and_named(kubectl: Kubect
     kubectl.wait_for("configmap", config, "to be restored", is_whole)
     wait_restored(job, "data.job.json, immutable")
     again = kubectl.wait_for("secret", secret, "to be there again", lambda found: found)
-    assert again["data"] == kept["data"]
+    assert again["data"] == retained["data"]
     job.wait_event("SecretRestored")
 
     kubectl.delete("secret", secret)

@@ -50,7 +50,7 @@ def events(kubectl: Kubectl, reason: str) -> list[dict[str, Any]]:
     return [event for event in kubectl.all("events") if event["reason"] == reason]
 
 
-def test_the_second_release_leaves_the_jobs_of_the_first_alone_and_says_so(
+def test_the_second_release_leaves_the_jobs_of_the_first_alone_and_states_it(
     cluster: Cluster, kubectl: Kubectl, namespace: str, tmp_path: Path
 ) -> None:
     first, second = (release(cluster, namespace, tmp_path, name) for name in ("first", "second"))

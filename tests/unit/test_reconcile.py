@@ -152,8 +152,8 @@ class Turns:
         found = self.server.objects[path_of(kind, name)]
         theirs = entry(fields_of(changes), "kubectl-edit", "Update")
         own = found["metadata"]["managedFields"][0]["fieldsV1"]
-        kept = entry({name: below for name, below in own.items() if name.removeprefix("f:") not in changes})
-        metadata = {**found["metadata"], "managedFields": [kept, theirs]}
+        retained = entry({name: below for name, below in own.items() if name.removeprefix("f:") not in changes})
+        metadata = {**found["metadata"], "managedFields": [retained, theirs]}
         self.cache.put_owned(
             KEY, view_owned(kind, self.server.put(path_of(kind, name), {**found, **changes, "metadata": metadata}))
         )

@@ -42,15 +42,15 @@ def cost_of(num_bytes: int) -> int:
     return (256 << 10) + 50 * num_bytes
 
 
-KEPT_BYTES = 384 << 20
+RETAINED_BYTES = 384 << 20
 """What all jobs together may keep. The chart's limit is 1Gi, of which the process takes a sixth without jobs."""
 
 
-class KeptBuilds:
+class RetainedBuilds:
     """Which jobs keep what was built for them, until they are used least recently of all."""
 
-    def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
-        self._kept_bytes = kept_bytes
+    def __init__(self, retained_bytes: int = RETAINED_BYTES) -> None:
+        self._retained_bytes = retained_bytes
         self._sizes: OrderedDict[JobKey, int] = OrderedDict()
         self._total = 0
 
@@ -60,7 +60,7 @@ class KeptBuilds:
         self._sizes[key] = num_bytes
         self._total += num_bytes
         gone = []
-        while self._total > self._kept_bytes:
+        while self._total > self._retained_bytes:
             oldest = next(iter(self._sizes))
             self.forgotten(oldest)
             gone.append(oldest)

@@ -15,7 +15,7 @@ from rljob_api.spec import RLJob
 from rljob_api.status import ConditionType, RLJobStatus
 from rljob_operator.build import MissingApi, Owner
 from rljob_operator.cluster.actions import ActionContext
-from rljob_operator.cluster.builds import KeptBuilds, cost_of
+from rljob_operator.cluster.builds import RetainedBuilds, cost_of
 from rljob_operator.cluster.coordinators import JobCoordinator, num_processes
 from rljob_operator.cluster.deletion import delete_with_pods, finalizers_of
 from rljob_operator.cluster.job import JobMemory, OperatorContext, TurnContext, templates
@@ -74,7 +74,7 @@ class Reconciler:
         self._world = world
         self._events = Events(world.api, world.identity)
         self._memories: dict[JobKey, JobMemory] = {}
-        self._kept = KeptBuilds()
+        self._retained = RetainedBuilds()
 
     async def turn(self, key: JobKey) -> NextTurn | None:
         """Brings one job on; answers when the next turn is due unasked."""
@@ -110,11 +110,11 @@ class Reconciler:
         """A job at rest keeps nothing of what its turn has built; of the others those that had a turn last do."""
         status = memory.accepted.status(raw)
         if isinstance(status, Unreadable) or _rests(status):
-            self._kept.forgotten(key)
+            self._retained.forgotten(key)
             memory.forget_builds()
             return
         is_built = isinstance(memory.accepted.known(raw), RLJob)
-        for other in self._kept.used(key, cost_of(raw["spec"].num_bytes) if is_built else 0):
+        for other in self._retained.used(key, cost_of(raw["spec"].num_bytes) if is_built else 0):
             if other in self._memories:
                 self._memories[other].forget_builds()
 
@@ -129,7 +129,7 @@ class Reconciler:
     async def forget(self, key: JobKey) -> None:
         """The job is gone, or another operator takes care of it."""
         self._memories.pop(key, None)
-        self._kept.forgotten(key)
+        self._retained.forgotten(key)
         await self._world.coordinators.close(key)
 
     async def _turn_of(self, key: JobKey, raw: Json, memory: JobMemory, status: RLJobStatus) -> TurnContext | None:

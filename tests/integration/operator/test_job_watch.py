@@ -255,7 +255,7 @@ def test_a_watch_that_is_refused_opens_when_it_is_no_longer(
     asyncio.run(scenario())
 
 
-def test_a_version_that_is_too_old_is_listed_anew_and_what_has_gone_is_counted(
+def test_a_version_that_is_too_old_is_listed_again_and_what_has_gone_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:

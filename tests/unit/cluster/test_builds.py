@@ -9,7 +9,7 @@ from functools import partial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_operator.cluster.builds import LARGE_BYTES, BuildThreads, KeptBuilds
+from rljob_operator.cluster.builds import LARGE_BYTES, BuildThreads, RetainedBuilds
 from rljob_operator.kube.views import JobKey
 
 PATIENCE_SECONDS = 60.0
@@ -70,18 +70,18 @@ def test_an_error_of_a_build_is_its_callers() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 12))))
-def test_what_is_kept_is_bounded_and_is_of_the_jobs_that_had_a_turn_last(turns: list[tuple[str, int]]) -> None:
-    kept = KeptBuilds(10)
+def test_what_is_retained_is_bounded_and_is_of_the_jobs_that_had_a_turn_last(turns: list[tuple[str, int]]) -> None:
+    retained = RetainedBuilds(10)
     there: dict[JobKey, int] = {}
     for name, size in turns:
         key = JobKey("ns", name)
         there.pop(key, None)
         there[key] = size
-        gone = kept.used(key, size)
+        gone = retained.used(key, size)
         assert gone == list(there)[: len(gone)]
         for each in gone:
             del there[each]
         assert sum(there.values()) <= 10
     for key in list(there):
-        kept.forgotten(key)
-    assert kept.used(JobKey("ns", "last"), 10) == []
+        retained.forgotten(key)
+    assert retained.used(JobKey("ns", "last"), 10) == []

@@ -39,7 +39,7 @@ def test_pods_of_roles_end_first_then_those_that_they_save_by() -> None:
     assert scaled(server) == set()
 
 
-def test_the_status_says_deleting_and_one_event_names_the_finalizer() -> None:
+def test_the_status_states_deleting_and_one_event_names_the_finalizer() -> None:
     server = Server()
     turns = deleting(server, "example.com/audit")
     for _ in range(3):

@@ -73,7 +73,7 @@ def test_a_watch_that_is_refused_makes_the_leader_unready_and_is_no_reason_to_re
         pytest.param(TimeoutError(), id="no answer"),
     ],
 )
-def test_a_watch_without_an_answer_that_a_restart_may_cure_is_no_sign_of_life(error: Exception) -> None:
+def test_a_watch_without_an_answer_that_a_restart_may_cure_is_unhealthy(error: Exception) -> None:
     checks = Checks(watches=[make_closed_watch("a", error, WATCH_LIMIT_SECONDS + 1)])
     assert checks.problems() == [f"a has had no answer for 151 s: {str(error) or 'TimeoutError'}"]
 

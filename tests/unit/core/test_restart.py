@@ -308,13 +308,13 @@ def test_backoff_delays_the_epoch_and_grows_until_a_checkpoint_is_recorded() -> 
     assert decision.status.restart.backoff_until == NOW + 502
 
 
-def delays_of(policy: RestartPolicySpec, count: int, *, lives: float = 0.0, counts: bool = True) -> list[float]:
+def delays_of(policy: RestartPolicySpec, count: int, *, ran_for: float = 0.0, counts: bool = True) -> list[float]:
     """Before each of so many restarts in a row of a job that is Ready for `lives` seconds in each epoch."""
     observed, now, delays = settle(make_running(policy), NOW), NOW, []
     # The first restart would follow the checkpoint that the job begins with.
     assert observed.coordinator is not None
     for _ in range(count):
-        now += lives + 1
+        now += ran_for + 1
         pod = key(Role.ACTOR)
         if counts:
             failed = with_failures(observed, make_failure(observed.status, pod))
@@ -333,8 +333,8 @@ def test_a_job_that_dies_again_and_again_backs_off_from_the_third_time_on_by_its
 
 
 def test_a_job_whose_epochs_live_is_restarted_at_once_however_often() -> None:
-    assert delays_of(make_policy(), 10, lives=LIVED_SECONDS) == [0] * 10
-    assert delays_of(make_policy(backoff={"initialSeconds": 2}), 3, lives=LIVED_SECONDS) == [2, 2, 2]
+    assert delays_of(make_policy(), 10, ran_for=LIVED_SECONDS) == [0] * 10
+    assert delays_of(make_policy(backoff={"initialSeconds": 2}), 3, ran_for=LIVED_SECONDS) == [2, 2, 2]
 
 
 def test_none_that_is_not_counted_is_delayed() -> None:

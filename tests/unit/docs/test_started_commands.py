@@ -79,7 +79,7 @@ STARTED_BY = {
     "tests/cluster/node/build.sh": "Makefile::cluster-build",
     "tests/cluster/node/gang.sh": "tests/cluster/harness/gangs.py::add_scheduler",
     "tests/cluster/node/gitops.sh": (
-        "tests/cluster/test_gitops.py::test_kstatus_and_argo_cd_read_each_state_as_the_table_says"
+        "tests/cluster/test_gitops.py::test_kstatus_and_argo_cd_read_each_state_as_the_table_states"
     ),
     "tests/cluster/node/kwok.sh": "tests/cluster/harness/gangs.py::add_pretended_nodes",
     "tests/cluster/node/up.sh": "tests/cluster/harness/machine.py::bring_up",

@@ -233,7 +233,7 @@ def test_what_was_refused_is_reported_until_it_is_taken() -> None:
         param("denied by a webhook", False, id="a webhook"),
     ],
 )
-def test_a_refusal_by_a_limit_range_says_what_it_is_of(message: str, is_named: bool) -> None:
+def test_a_refusal_by_a_limit_range_states_what_it_is_of(message: str, is_named: bool) -> None:
     named = f"{message.rstrip('.')}. This is a LimitRange of the namespace: kubectl get limitrange"
     assert with_limit_range(message) == (named if is_named else message)
 

@@ -35,8 +35,8 @@ def test_what_lies_beside_the_deep_is_whole(levels: int, kind: str) -> None:
 def test_a_job_that_was_cut_is_refused() -> None:
     spec = changed({"spec.roles": {"rollout": {"template": {"spec": {}}}}})["spec"]
     text = orjson.dumps(spec).replace(b'"template":{"spec":{}', b'"template":{"spec":' + nested(2000))
-    spec_kept = StoredSpec.of(decoded(text))
-    raw: dict[str, Any] = {"metadata": {"generation": 1, "resourceVersion": "1"}, "spec": spec_kept, "status": {}}
+    spec_retained = StoredSpec.of(decoded(text))
+    raw: dict[str, Any] = {"metadata": {"generation": 1, "resourceVersion": "1"}, "spec": spec_retained, "status": {}}
     assert isinstance(AcceptedSpec(cast(Api, None), JobKey("ns", "job")).job(raw), InvalidManifest)
 
 

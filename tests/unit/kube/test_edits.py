@@ -304,7 +304,7 @@ def test_labels_of_others_stay_and_are_no_edit() -> None:
     assert setting.server.found["metadata"]["labels"]["team"] == "blue"
 
 
-def test_one_that_was_made_immutable_is_made_anew() -> None:
+def test_one_that_was_made_immutable_is_made_again() -> None:
     setting = Setting()
     setting.turn()
     setting.server.edit(data={"job.json": "mine"}, immutable=True)

@@ -297,7 +297,7 @@ OF_SIDECAR = "LimitRanger plugin set: memory limit for container worker-proxy"
         param({"state": running(), "last": terminated(137, reason="OOMKilled"), "restarts": 1}, id="it runs again"),
     ],
 )
-def test_a_container_out_of_memory_says_whose_limit_it_was(note: str, memory: str, expected: str, pod: Any) -> None:
+def test_a_container_out_of_memory_states_whose_limit_it_was(note: str, memory: str, expected: str, pod: Any) -> None:
     annotations = {"kubernetes.io/limit-ranger": note} if note else {}
     fact = fact_of(KEY, view_pod(make_pod(**pod, memory=memory, annotations=annotations)), "t1")
 
@@ -305,7 +305,7 @@ def test_a_container_out_of_memory_says_whose_limit_it_was(note: str, memory: st
     assert bool(fact.memory_note) is bool(expected)
 
 
-def test_one_that_ended_for_another_reason_says_nothing_of_memory() -> None:
+def test_one_that_ended_for_another_reason_states_nothing_of_memory() -> None:
     assert fact_of(KEY, view_pod(make_pod(terminated(1), memory="64Mi")), "t1").memory_note == ""
 
 

@@ -35,11 +35,11 @@ json_values = st.recursive(
 
 
 @given(st.dictionaries(st.text(st.characters(exclude_categories=["Cs"]), max_size=5), json_values, max_size=4))
-def test_a_spec_is_kept_as_it_was(spec: dict[str, Any]) -> None:
+def test_a_spec_is_retained_as_it_was(spec: dict[str, Any]) -> None:
     assert orjson.loads(StoredSpec.of(spec).text()) == json.loads(json.dumps(spec))
 
 
-def test_a_large_spec_is_named_and_not_kept() -> None:
+def test_a_large_spec_is_named_and_not_retained() -> None:
     stored = StoredSpec.of(with_environment(40_000, **{"spec.managedBy": "rljob.dev/operator"}))
     assert stored.packed == b""
     assert stored.num_bytes > 1_000_000
