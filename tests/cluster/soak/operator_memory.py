@@ -6,9 +6,10 @@ from pathlib import Path
 from statistics import median
 
 KIB_PER_JOB = 8.0
-"""Growth that is borne, for each job that came and went. One kept RLJob, as the operator's cache has it, is larger."""
+"""Growth that is borne, for each job that came and went. An RLJob of the soak has 39 in the operator's cache."""
 SLACK_KIB = 1024.0
-"""What the allocator keeps, whatever the number of jobs."""
+"""What the allocator keeps, whatever the number of jobs. Beside it one object per job is seen from 33 jobs on, as the
+third of an hour's calm has."""
 
 
 @dataclass(frozen=True)
