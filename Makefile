@@ -13,7 +13,7 @@ PYTEST := $(BIN)/python -m pytest
 # Tests of one file stay together, since some go on with what others began; files that take long begin first (tests/conftest.py).
 # Most of a test's time is waiting for processes, so that four share two cores.
 SIDE_BY_SIDE := -n 4 --dist loadfile --no-loadscope-reorder
-LONG := a lost node, gangs, devices, the critic, autoscaling, SGLang, an operator that dies after each write and the upgrade from the release before on a cluster, worlds of four ranks, random faults, more moments and shapes of each kind that make test has one of, 1200 random schedules of the queue, the smallest benchmarks, the tests of its peer
+LONG := an hour's soak, a lost node, a drained one, gangs, devices, the critic, autoscaling, SGLang, an operator that dies after each write and the upgrade from the release before on a cluster, worlds of four ranks, random faults, more moments and shapes of each kind that make test has one of, 1200 random schedules of the queue, the smallest benchmarks, the tests of its peer
 ADAPTER := tests/compat
 CRD := crds/rljob.dev_rljobs.yaml
 # The same for Helm, which packs nothing from outside a chart's folder.
@@ -27,7 +27,7 @@ UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-
 UV_COMPILE_IMAGE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	--no-annotate --no-emit-index-url --no-emit-find-links --constraint requirements.lock
 
-.PHONY: help install demo test test-local test-long test-long-local test-long-bench test-long-cluster test-unit test-integration test-schedule test-images test-gpu gpu-wheels test-peer lint format crd dashboards policy-table docs lock images release \
+.PHONY: help install demo test test-local test-long test-long-local test-long-bench test-long-cluster test-soak test-unit test-integration test-schedule test-images test-gpu gpu-wheels test-peer lint format crd dashboards policy-table docs lock images release \
 	cluster cluster-build cluster-build-long cluster-down test-cluster bench-quickstart bench-queue bench-restart \
 	bench-cluster-restart bench-operator bench-coordinator bench-fsdp bench-layouts bench-tail bench-tail-learning clean
 
@@ -62,6 +62,10 @@ test-long-bench: install
 test-long-cluster: install
 	@[ -n "$${KUBECONFIG:-}" ] || $(MAKE) --no-print-directory cluster-build-long
 	$(PYTEST) -m long tests/cluster # one after the other: pods of other tests would be lost with a node
+
+test-soak: install ## Of test-long, an hour of jobs in three namespaces while the operator is killed each minute; SECONDS=600 for less
+	@[ -n "$${KUBECONFIG:-}" ] || $(MAKE) --no-print-directory cluster-build
+	RLJOB_SOAK_SECONDS=$(or $(SECONDS),3600) $(PYTEST) -s -m long tests/cluster/test_soak.py
 
 test-unit: install ## Tests of pure code
 	$(PYTEST) $(SIDE_BY_SIDE) -n 2 tests/unit # they wait for nothing

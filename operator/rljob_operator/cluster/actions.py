@@ -8,8 +8,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rljob_api.cluster import COMPONENT_CONTROL
+from rljob_api.cluster import COMPONENT_CONTROL, COMPONENT_COORDINATOR
 from rljob_api.failpoints import failpoint
+from rljob_api.roles import SAVING_ROLES
 from rljob_api.spec import RLJob
 from rljob_api.status import RLJobStatus
 from rljob_api.wire.epochs import EpochRequest
@@ -121,12 +122,37 @@ class Actions:
         await self._delete(pod, grace)
 
     async def release_lost(self, pods: Sequence[PodView]) -> None:
-        """Deletes by force pods whose node can no longer end them: a StatefulSet makes no other one before."""
+        """Deletes by force pods whose node can no longer end them: a StatefulSet makes no other one before.
+
+        Beside them, pods that keep others from leaving a node that is drained.
+        """
         lost = [pod for pod in stranded(pods, time.time()) if await self._is_abandoned(pod)]
+        held = await self._held_from_drain(pods)
         for pod in lost:
             await self._delete(pod, 0)
-        for pod in self._waiting_beside(pods, frozenset(pod.uid for pod in lost)):
+        for pod in held:
             await self._delete(pod, AT_ONCE_SECONDS)
+        for pod in self._waiting_beside(pods, frozenset(pod.uid for pod in (*lost, *held))):
+            await self._delete(pod, AT_ONCE_SECONDS)
+
+    async def _held_from_drain(self, pods: Sequence[PodView]) -> list[PodView]:
+        """What trains, or its coordinator, where the other waits for it on a node that takes no pods any more.
+
+        They share a volume of one node. A drain takes one of them; then the job's budget keeps the other, beside which
+        alone the first could be placed. A pod that still saves is waited for.
+        """
+        tied = [pod for pod in pods if pod.component == COMPONENT_COORDINATOR or pod.role in SAVING_ROLES]
+        if any(pod.deleting for pod in tied) or not any(pod.unscheduled for pod in tied):
+            return []
+        return [pod for pod in tied if pod.node and await self._is_cordoned(pod.node)]
+
+    async def _is_cordoned(self, name: str) -> bool:
+        try:
+            node = await self._api.get(NODES, None, name)
+        except ApiRefused as error:  # an operator of single namespaces may not ask
+            _log.debug("node %s: %s", name, error)
+            return False
+        return bool(node.get("spec", {}).get("unschedulable"))
 
     def _waiting_beside(self, pods: Sequence[PodView], lost: frozenset[str]) -> list[PodView]:
         """Pods that had to be near a lost one: the scheduler does not notice for minutes that they need not be now.

@@ -269,7 +269,8 @@ class _Writes:
 
     async def carry_out(self, delta: Delta) -> None:
         for kind, name, write in self._of(delta):
-            if any(each.error.retry_after > 0 for each in self._refusals):
+            # A StatefulSet that the garbage collector takes at once can leave a claim, which its controller makes then.
+            if self._cache.is_gone(self._owner_uid) or any(each.error.retry_after > 0 for each in self._refusals):
                 break
             try:
                 await write()

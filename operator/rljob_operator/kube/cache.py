@@ -176,6 +176,10 @@ class Cache:
         while len(self._gone) > REMEMBERED_GONE:
             self._gone.popitem(last=False)
 
+    def is_gone(self, uid: str) -> bool:
+        """Whether a watch has reported the end of this object, a while ago at most."""
+        return uid in self._gone
+
     def _known(self, kind: str) -> set[tuple[JobKey, str, str]]:
         """Every object of a kind by job, name and uid."""
         if kind == PODS.kind:

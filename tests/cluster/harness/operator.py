@@ -96,6 +96,11 @@ class OperatorProcess:
         """None while it runs."""
         return self._running().poll()
 
+    @property
+    def pid(self) -> int:
+        """On this machine."""
+        return self._running().pid
+
     def tail(self, num_lines: int = 30) -> str:
         """The end of its log, for an error."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-num_lines:])

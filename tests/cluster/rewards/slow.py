@@ -29,5 +29,10 @@ def gated(answers: Sequence[Answer], /) -> list[float]:
     return _shares(answers)
 
 
+def raising(answers: Sequence[Answer], /) -> list[float]:
+    """No score for any answer."""
+    raise ValueError(f"no score for {len(answers)} answers")
+
+
 def _shares(answers: Sequence[Answer]) -> list[float]:
     return [sum(a == b for a, b in zip(answer.response, answer.label, strict=False)) / 3 for answer in answers]

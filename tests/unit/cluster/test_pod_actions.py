@@ -56,6 +56,46 @@ def test_what_is_let_go_of(pods: list[dict[str, Any]], node: dict[str, Any] | in
     assert [path for path in api.asked if path.startswith("DELETE")] == deleted
 
 
+CORDONED = {**READY, "spec": {"unschedulable": True}}
+COORDINATOR = make_pod(running(), name="lost", component="coordinator", role="")
+ACTOR = make_pod(running(), name="lost")
+ACTOR_WAITS = {**WAITS, "spec": {**WAITS["spec"], "nodeName": ""}}
+COORDINATOR_WAITS = make_pod(
+    name="waits",
+    uid="u2",
+    component="coordinator",
+    role="",
+    phase="Pending",
+    node="",
+    conditions={"PodScheduled": ("False", "Unschedulable", "no node")},
+)
+ACTOR_SAVES = make_pod(running(), name="saves", uid="u3", node="node1", deleting=True)
+ROLLOUT = make_pod(running(), name="lost", role="rollout")
+
+
+@pytest.mark.parametrize(
+    ("pods", "node", "deleted"),
+    [
+        pytest.param([COORDINATOR, ACTOR_WAITS], CORDONED, True, id="the actor waits for its coordinator"),
+        pytest.param([ACTOR, COORDINATOR_WAITS], CORDONED, True, id="the coordinator waits for its actor"),
+        pytest.param([COORDINATOR, ACTOR_WAITS, ACTOR_SAVES], CORDONED, False, id="the actor before it still saves"),
+        pytest.param([COORDINATOR, ACTOR_WAITS], READY, False, id="the node takes pods: the actor waits for a GPU"),
+        pytest.param([COORDINATOR, ACTOR_WAITS], 403, False, id="the operator may not ask for nodes"),
+        pytest.param([COORDINATOR, ACTOR_WAITS], 404, False, id="the node is gone, and its pods with it"),
+        pytest.param([COORDINATOR, ACTOR], CORDONED, False, id="the drain has taken neither"),
+        pytest.param([ROLLOUT, ACTOR_WAITS], CORDONED, False, id="a rollout is the drain's own to take"),
+    ],
+)
+def test_what_follows_a_drain(pods: list[dict[str, Any]], node: dict[str, Any] | int, deleted: bool) -> None:
+    api = ApiOfAnswers({NODE: node, "/api/v1/nodes/node1": READY, f"DELETE 1 {POD}": {}, f"DELETE 1 {OTHER}": {}})
+
+    asyncio.run(Actions(cast(Api, api), KEY, "uid").release_lost([view_pod(pod) for pod in pods]))
+
+    # The one that waits is made anew: the scheduler does not look at it again for minutes.
+    both = [f"DELETE 1 {POD}", f"DELETE 1 {OTHER}"]
+    assert [path for path in api.asked if path.startswith("DELETE")] == (both if deleted else [])
+
+
 @pytest.mark.parametrize(
     ("pod", "node", "grace"),
     [

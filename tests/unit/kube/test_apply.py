@@ -228,6 +228,21 @@ def test_what_is_deleted_is_the_object_that_was_seen_and_not_another_one_of_its_
     assert server.asked == [f"delete Service a {there('Service').uid}"]
 
 
+def test_nothing_more_is_made_for_a_job_that_is_gone() -> None:
+    cache = Cache(lambda key, cause: None)
+
+    class Deletes(Server):
+        """The user deletes the job while its first object is made."""
+
+        async def apply_new(self, resource: Resource, namespace: str, name: str, body: Json) -> Json:
+            cache.mark_gone(ME.uid)
+            return await super().apply_new(resource, namespace, name, body)
+
+    server, delta = Deletes(), Delta(apply=(manifest("Service"), manifest("StatefulSet")))
+    asyncio.run(JobObjects(cast(Api, server), cache, KEY, ME.uid).carry_out(delta))
+    assert server.asked == ["create Service a"]
+
+
 class Turns:
     """In which a job asks for the same again."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -17,6 +18,7 @@ from pydantic.alias_generators import to_camel
 
 from rljob_api.base import without_middle
 from rljob_api.generations import FILE, MAX_CHARACTERS, OLDER_FILE
+from rljob_api.machine.room import named_room
 
 
 def open_log(path: Path) -> BinaryIO:
@@ -103,21 +105,28 @@ class SampleLog:
 
     def __init__(self, path: Path) -> None:
         """Opens `path` for appending, without the half line that a dead writer may have left."""
-        self._file = open_log(path)
+        self._path = path
+        with self._room():
+            self._file = open_log(path)
 
     def append(self, samples: Sequence[TrainedSample]) -> None:
         """Writes the lines; they are durable after `sync`."""
-        self._file.write(b"".join(sample.line() for sample in samples))
+        with self._room():
+            self._file.write(b"".join(sample.line() for sample in samples))
 
     def sync(self) -> None:
         """Blocks until every line is on the disk."""
-        self._file.flush()
-        os.fdatasync(self._file.fileno())
+        with self._room():
+            self._file.flush()
+            os.fdatasync(self._file.fileno())
 
     def close(self) -> None:
         """Makes everything durable and closes."""
         self.sync()
         self._file.close()
+
+    def _room(self) -> AbstractContextManager[None]:
+        return named_room(self._path.parent, f"{self._path.name} (telemetry.sampleLog)")
 
 
 MAX_BYTES = 64 << 20
@@ -214,8 +223,9 @@ class GenerationLog:
 
     def append(self, samples: Sequence[LoggedGeneration]) -> None:
         """Readers see the lines when this returns."""
-        self._file.write(b"".join(sample.line() for sample in samples))
-        self._file.flush()
+        with named_room(self._path.parent, self._path.name):
+            self._file.write(b"".join(sample.line() for sample in samples))
+            self._file.flush()
         if self._file.tell() >= self._max_bytes:
             self._file.close()
             self._path.replace(self._older)

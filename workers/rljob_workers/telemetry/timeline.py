@@ -13,6 +13,8 @@ from pathlib import Path
 
 import orjson
 
+from rljob_api.machine.room import named_room
+
 LIMIT_BYTES = 64 << 20
 """A month of a long job must not fill the disk: spans beyond this much per process are dropped."""
 
@@ -25,6 +27,7 @@ class Timeline:
     def __init__(self, path: Path, name: str) -> None:
         """`name` is the row of the picture, e.g. `actor-0.0`."""
         path.parent.mkdir(parents=True, exist_ok=True)
+        self._folder = path.parent
         self._file = path.open("ab")
         self._pid = os.getpid()
         self._pending: list[bytes] = []
@@ -60,8 +63,9 @@ class Timeline:
         pending, self._pending = self._pending, []
         self._flushed = time.monotonic()
         if self._file.tell() < LIMIT_BYTES:
-            self._file.write(b"".join(pending))
-            self._file.flush()
+            with named_room(self._folder, "the timeline"):
+                self._file.write(b"".join(pending))
+                self._file.flush()
 
     def close(self) -> None:
         """Flushes and closes."""
