@@ -100,6 +100,13 @@ class LeaseOptions(ApiModel):
         )
 
 
+class KueueOptions(ApiModel):
+    """Queues of Kueue."""
+
+    enabled: bool = False
+    """Whether jobs may name one: the operator then makes and follows Workloads, for which it needs rights."""
+
+
 class OperatorOptions(ApiModel):
     """The whole file."""
 
@@ -111,6 +118,8 @@ class OperatorOptions(ApiModel):
     """Null: there is no other replica."""
     coordinator_access: CoordinatorAccess = CoordinatorAccess.SERVICE
     """Service: from inside the cluster. Proxy: through the API server, for an operator outside."""
+    kueue: KueueOptions = KueueOptions()
+    """Whether Kueue admits jobs that have a queue."""
     concurrency: int = Field(default=16, ge=1, le=256)
     """Jobs that are looked at at the same time."""
     health_port: int = Field(default=8080, ge=0, le=65535)

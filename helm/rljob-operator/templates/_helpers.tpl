@@ -88,6 +88,8 @@ lease:
   namespace: {{ .Release.Namespace }}
   {{- toYaml .Values.lease | nindent 2 }}
 coordinatorAccess: {{ .Values.coordinatorAccess }}
+kueue:
+  enabled: {{ .Values.kueue.enabled }}
 concurrency: {{ .Values.concurrency }}
 healthPort: {{ .Values.ports.health }}
 metricsPort: {{ .Values.ports.metrics }}

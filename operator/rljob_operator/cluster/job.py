@@ -15,6 +15,7 @@ from rljob_api.status import AcceptedStatus, ConditionType, RLJobStatus
 from rljob_operator.build import Found, Owner, Platform, manifests, overridden
 from rljob_operator.cluster.actions import Actions
 from rljob_operator.cluster.coordinators import CoordinatorContact, JobCoordinators
+from rljob_operator.cluster.queued import QueuedJob
 from rljob_operator.cluster.report import JobReport
 from rljob_operator.core import Event, Reason, RefusedSpec
 from rljob_operator.kube.accepted_spec import AcceptedSpec
@@ -26,6 +27,7 @@ from rljob_operator.kube.capabilities import SpecRehearsal
 from rljob_operator.kube.checkpoint_claim import CheckpointClaim
 from rljob_operator.kube.events import Events
 from rljob_operator.kube.job_secrets import JobSecret
+from rljob_operator.kube.job_workload import JobWorkload
 from rljob_operator.kube.operator_metrics import Metrics
 from rljob_operator.kube.ownership import OrphanedPods
 from rljob_operator.kube.pod_facts import Ends, Startups
@@ -52,7 +54,8 @@ class ManifestsMemo:
         """All objects but the Secret. ValueError with sentences where the pod template cannot be used."""
         scale = tuple((role.name, len(role.pods)) for role in status.roles)
         conditions = frozenset(c.type for c in status.conditions if c.status == "True" and c.type in _SCALING)
-        made_of = (owner, scale, conditions, status.restart.epoch > 0, status.restart.releasing, found)
+        begun = (status.restart.epoch > 0, status.restart.releasing, status.queue)
+        made_of = (owner, scale, conditions, *begun, found)
         if self._known is None or self._known[0] is not job or self._known[1] != made_of:
             self._known = (job, made_of, manifests(job, owner, status, self._options, self._platform, found))
         return self._known[2]
@@ -157,6 +160,7 @@ class JobMemory:
     rehearsal: SpecRehearsal
     report: JobReport
     tracker_news: TrackerNews
+    queue: QueuedJob
 
     @classmethod
     def of_new(cls, key: JobKey, uid: str, world: OperatorContext, events: Events) -> "JobMemory":
@@ -181,6 +185,7 @@ class JobMemory:
             rehearsal=SpecRehearsal(world.api, key),
             report=JobReport(key, events, world.metrics, status),
             tracker_news=TrackerNews(),
+            queue=QueuedJob(JobWorkload(world.api, world.cache, key, uid), world.options, world.platform),
         )
 
 

@@ -65,6 +65,18 @@ POD_MONITORS = Resource("monitoring.coreos.com/v1", "PodMonitor", "podmonitors")
 POD_GROUPS = Resource("scheduling.x-k8s.io/v1alpha1", "PodGroup", "podgroups")
 
 
+WORKLOADS = Resource("kueue.x-k8s.io/v1beta2", "Workload", "workloads")
+
+
+RESOURCE_FLAVORS = Resource("kueue.x-k8s.io/v1beta2", "ResourceFlavor", "resourceflavors")
+
+
+WORKLOAD_PRIORITY_CLASSES = Resource("kueue.x-k8s.io/v1beta2", "WorkloadPriorityClass", "workloadpriorityclasses")
+
+
+PRIORITY_CLASSES = Resource("scheduling.k8s.io/v1", "PriorityClass", "priorityclasses")
+
+
 EVENTS = Resource("v1", "Event", "events")
 
 
@@ -82,6 +94,7 @@ OWNED = (
     NETWORK_POLICIES,
     POD_MONITORS,
     POD_GROUPS,
+    WORKLOADS,
 )
 """What a job may be made of; objects that are no longer wanted are searched among these."""
 

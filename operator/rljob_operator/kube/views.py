@@ -19,6 +19,7 @@ from rljob_api.cluster import (
     LABEL_ROLE,
 )
 from rljob_api.times import seconds
+from rljob_operator.kube.workload_view import WorkloadView, view_workload
 
 Raw = Mapping[str, Any]
 
@@ -151,6 +152,8 @@ class OwnedView:
     """Why the pods of a Deployment cannot be made, as the API server reports it: a quota, an admission webhook."""
     claim: ClaimView | None = None
     """Of a PersistentVolumeClaim."""
+    workload: WorkloadView | None = None
+    """Of a Workload."""
     version: int = field(default=0, compare=False)
     """Of two views of one object (uid) the one with the greater number is the later; it alone is no change."""
 
@@ -225,6 +228,7 @@ def view_owned(kind: str, raw: Raw) -> OwnedView:
         replicas=spec.get("replicas"),
         refused=_refused(raw),
         claim=_claim(raw) if kind == "PersistentVolumeClaim" else None,
+        workload=view_workload(raw) if kind == "Workload" else None,
         version=int(metadata["resourceVersion"]),
     )
 

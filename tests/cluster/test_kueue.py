@@ -1,0 +1,150 @@
+"""Queues with the real Kueue: quota for one job and a half, flavors, preemption; the operator is killed in between."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from rljob_api.cluster import LABEL_JOB, LABEL_PRIORITY, LABEL_QUEUE
+from tests.cluster.harness.definition import install_definition
+from tests.cluster.harness.kubectl import Kubectl, Object
+from tests.cluster.harness.kueue import Queue, add_kueue, says
+from tests.cluster.harness.machine import Cluster
+from tests.cluster.harness.operator import OperatorProcess
+from tests.cluster.harness.rljob import ClusterJob, leaves_nothing, make_small_job, slowed
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
+PODS = 5
+"""Of each job, with 100m of CPU each."""
+
+
+@pytest.fixture(scope="module")
+def queue(cluster: Cluster, module_kubectl: Kubectl) -> Iterator[Queue]:
+    if cluster.node is None:
+        pytest.skip("the cluster of KUBECONFIG is not this machine's: Kueue is not added to it")
+    install_definition(cluster.kubeconfig)
+    add_kueue()
+    queue = Queue(module_kubectl)
+    yield queue
+    queue.gone()
+
+
+@pytest.fixture
+def operator(cluster: Cluster, queue: Queue, tmp_path: object) -> Iterator[OperatorProcess]:
+    options = {"lease": None, "kueue": {"enabled": True}}
+    with OperatorProcess(cluster, queue.kubectl.namespace, tmp_path, **options) as operator:  # type: ignore[arg-type]
+        yield operator
+
+
+def make_queued(name: str, rollouts: int, *, priority: str = "", by_label: bool = False) -> Object:
+    """A job of five pods that trains a step or two a second."""
+    job = slowed(make_small_job(name, rollout={"numRollouts": rollouts}, restartPolicy={"heartbeatTimeoutSeconds": 60}))
+    job = leaves_nothing(job)
+    labels = {LABEL_PRIORITY: priority} if priority else {}
+    if by_label:
+        labels[LABEL_QUEUE] = "team"
+    else:
+        job["spec"]["scheduling"] = {"queueName": "team"}
+    return {**job, "metadata": {**job["metadata"], "labels": labels}}
+
+
+def why(job: ClusterJob) -> tuple[str, str]:
+    """Reason and message of its suspension."""
+    condition = job.condition("Suspended")
+    return condition.get("reason", ""), condition.get("message", "")
+
+
+def pods_of(job: ClusterJob) -> list[Object]:
+    return job.kubectl.all("pods", f"{LABEL_JOB}={job.name}")
+
+
+def killed(operator: OperatorProcess) -> None:
+    """Another one goes on."""
+    operator.kill()
+    operator.start()
+
+
+def test_a_second_job_waits_for_quota_and_gets_another_flavor(queue: Queue, operator: OperatorProcess) -> None:
+    queue.apply(a="750m")  # of 500m that each asks for
+    first = ClusterJob(queue.kubectl, make_queued("first", 1_000_000)).apply()
+    first.wait_true("Ready")
+    workload = queue.workload("first")
+    sets = {each["name"]: each["count"] for each in workload["spec"]["podSets"]}
+    assert sets == {"rollout": 1, "actor": 1, "infrastructure": 3}
+    queue.wait_workload("first", "to be ready", lambda found: says(found, "PodsReady"))
+    assert all(queue.flavor("a").items() <= pod["spec"]["nodeSelector"].items() for pod in pods_of(first))
+    assert len(pods_of(first)) == PODS
+
+    second = ClusterJob(queue.kubectl, make_queued("second", 20, by_label=True)).apply()
+    second.wait("it to wait for quota", lambda: why(second)[0] == "Queued" and "insufficient" in why(second)[1])
+    killed(operator)
+    assert second.status()["phase"] == "Suspended"
+    assert pods_of(second) == []
+    assert second.condition("Admitted")["status"] == "False"
+
+    queue.apply(a="750m", b="600m")
+    second.assert_succeeded()
+    queue.wait_workload("second", "to be finished", lambda found: says(found, "Finished"))
+    assert second.status()["queue"]["clusterQueue"] == queue.name
+    selectors = [each["nodeSelector"] for each in second.status()["queue"]["podSets"]]
+    assert selectors == [queue.flavor("b")] * 3
+    assert first.is_true("Ready"), "it was left alone"
+    assert first.epoch() == 1
+    queue.kubectl.delete("rljob", "first")
+    queue.kubectl.wait_gone("workloads", "first")
+
+
+def test_a_preempted_job_saves_first_and_trains_each_sample_once(queue: Queue, operator: OperatorProcess) -> None:
+    queue.apply(a="750m")
+    low, high = queue.priority("low", 1), queue.priority("high", 1000)
+    first = ClusterJob(queue.kubectl, make_queued("low", 1_000_000, priority=low)).apply()
+    first.wait_true("Ready")
+    first.wait_step(3)
+
+    second = ClusterJob(queue.kubectl, make_queued("high", 15, priority=high)).apply()
+    queue.wait_workload("low", "to be evicted", lambda found: says(found, "Evicted"))
+    killed(operator)  # while it drains, or before
+    first.wait("its quota to be taken", lambda: first.status()["phase"] == "Suspended")
+    assert why(first)[0] == "QuotaTaken"
+    assert "Preempted" in why(first)[1]
+    training = first.status()["training"]
+    assert training["checkpoint"] == training["step"] + 1, "what was trained last is saved"
+    assert first.status()["restart"]["countedTowardsMax"] == 0
+    killed(operator)  # before the quota is given back, or after
+    second.wait_true("Ready")
+    assert pods_of(first) == []
+    second.assert_succeeded()
+
+    first.wait_true("Ready")
+    assert first.epoch() == 2
+    saved = training["checkpoint"]
+    first.wait_step(saved + 2)
+    first.change({"rollout": {"numRollouts": first.step() + 8}})
+    assert first.assert_succeeded().problems == []
+    queue.wait_workload("low", "to be finished", lambda found: says(found, "Finished"))
+
+
+def test_a_stopped_queue_a_deleted_workload_and_the_user_each_suspend_a_job(
+    queue: Queue, operator: OperatorProcess
+) -> None:
+    queue.apply(a="750m")
+    job = ClusterJob(queue.kubectl, make_queued("job", 1_000_000)).apply()
+    job.wait_true("Ready")
+
+    queue.change(stopPolicy="HoldAndDrain")
+    job.wait("the quota to be taken", lambda: why(job)[0] == "QuotaTaken" and not pods_of(job))
+    queue.change(stopPolicy="None")
+    job.wait_epoch_ready(2)
+
+    uid = queue.workload("job")["metadata"]["uid"]
+    queue.kubectl.delete("workloads", "job")
+    queue.wait_workload("job", "to be another one", lambda found: found["metadata"]["uid"] != uid)
+    job.wait_epoch_ready(3)
+
+    job.change({"suspend": True})
+    queue.kubectl.wait_gone("workloads", "job")
+    assert why(job)[0] == "Suspended"
+    job.change({"scheduling": {"queueName": "nowhere"}, "suspend": False})
+    job.wait("the queue to be missed", lambda: "LocalQueue nowhere doesn't exist" in why(job)[1])
+    job.change({"scheduling": {"queueName": "team"}, "rollout": {"numRollouts": job.step() + 10}})
+    assert job.assert_succeeded().problems == []
+    assert job.status()["restart"]["countedTowardsMax"] == 0
