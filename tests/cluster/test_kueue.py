@@ -13,8 +13,13 @@ from tests.cluster.harness.operator import OperatorProcess
 from tests.cluster.harness.rljob import ClusterJob, leaves_nothing, make_small_job, slowed
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
+SETS = (
+    ("rollout", "deployment", "rollout"),
+    ("actor", "deployment", "actor"),
+    ("infrastructure", "statefulset", "storage"),
+)
 PODS = 5
-"""Of each job, with 100m of CPU each."""
+"""Of each job, with 20m of CPU each."""
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +62,11 @@ def pods_of(job: ClusterJob) -> list[Object]:
     return job.kubectl.all("pods", f"{LABEL_JOB}={job.name}")
 
 
+def flavors_of(workload: Object) -> dict[str, str]:
+    """Set -> the flavor of its CPUs."""
+    return {each["name"]: each["flavors"]["cpu"] for each in workload["status"]["admission"]["podSetAssignments"]}
+
+
 def killed(operator: OperatorProcess) -> None:
     """Another one goes on."""
     operator.kill()
@@ -64,7 +74,7 @@ def killed(operator: OperatorProcess) -> None:
 
 
 def test_a_second_job_waits_for_quota_and_gets_another_flavor(queue: Queue, operator: OperatorProcess) -> None:
-    queue.apply(a="750m")  # of 500m that each asks for
+    queue.apply(a="150m")  # of 100m that each asks for
     first = ClusterJob(queue.kubectl, make_queued("first", 1_000_000)).apply()
     first.wait_true("Ready")
     workload = queue.workload("first")
@@ -81,12 +91,18 @@ def test_a_second_job_waits_for_quota_and_gets_another_flavor(queue: Queue, oper
     assert pods_of(second) == []
     assert second.condition("Admitted")["status"] == "False"
 
-    queue.apply(a="750m", b="600m")
+    queue.apply(a="150m", b="120m")
     second.assert_succeeded()
     queue.wait_workload("second", "to be finished", lambda found: says(found, "Finished"))
     assert second.status()["queue"]["clusterQueue"] == queue.name
-    selectors = [each["nodeSelector"] for each in second.status()["queue"]["podSets"]]
-    assert selectors == [queue.flavor("b")] * 3
+    flavors = flavors_of(queue.workload("second"))
+    assert flavors["infrastructure"] == f"{queue.name}-b", "there was room for two pods alone in the first flavor"
+    selectors = {each["name"]: each["nodeSelector"] for each in second.status()["queue"]["podSets"]}
+    assert selectors == {name: queue.flavor(flavor[-1]) for name, flavor in flavors.items()}
+    for name, kind, part in SETS:
+        made = queue.kubectl.get(kind, f"second-{part}")
+        assert made is not None
+        assert selectors[name].items() <= made["spec"]["template"]["spec"]["nodeSelector"].items()
     assert first.is_true("Ready"), "it was left alone"
     assert first.epoch() == 1
     queue.kubectl.delete("rljob", "first")
@@ -94,7 +110,7 @@ def test_a_second_job_waits_for_quota_and_gets_another_flavor(queue: Queue, oper
 
 
 def test_a_preempted_job_saves_first_and_trains_each_sample_once(queue: Queue, operator: OperatorProcess) -> None:
-    queue.apply(a="750m")
+    queue.apply(a="150m")
     low, high = queue.priority("low", 1), queue.priority("high", 1000)
     first = ClusterJob(queue.kubectl, make_queued("low", 1_000_000, priority=low)).apply()
     first.wait_true("Ready")
@@ -126,7 +142,7 @@ def test_a_preempted_job_saves_first_and_trains_each_sample_once(queue: Queue, o
 def test_a_stopped_queue_a_deleted_workload_and_the_user_each_suspend_a_job(
     queue: Queue, operator: OperatorProcess
 ) -> None:
-    queue.apply(a="750m")
+    queue.apply(a="150m")
     job = ClusterJob(queue.kubectl, make_queued("job", 1_000_000)).apply()
     job.wait_true("Ready")
 
