@@ -164,3 +164,26 @@ def test_a_stopped_queue_a_deleted_workload_and_the_user_each_suspend_a_job(
     job.change({"scheduling": {"queueName": "team"}, "rollout": {"numRollouts": job.step() + 10}})
     assert job.assert_succeeded().problems == []
     assert job.status()["restart"]["countedTowardsMax"] == 0
+
+
+def test_pods_that_find_no_node_give_their_quota_back_and_the_mended_job_is_admitted_anew(
+    queue: Queue, operator: OperatorProcess
+) -> None:
+    """Kueue here waits three minutes for pods to be ready."""
+    queue.apply(a="150m")
+    manifest = make_queued("astray", 20)
+    template = manifest["spec"]["roles"]["rollout"]["template"]["spec"]
+    template["nodeSelector"] = {"rljob.test/nowhere": "yes"}
+    job = ClusterJob(queue.kubectl, manifest).apply()
+    job.wait("a pod without a node", lambda: job.condition("Ready").get("reason") == "Unschedulable")
+    queue.wait_workload("astray", "to be not ready", lambda found: says(found, "PodsReady", "False"))
+    job.wait("the quota to be taken", lambda: job.epoch() == 2)
+    assert queue.workload("astray")["status"]["requeueState"]["count"] == 1
+    taken = [event["note"] for event in job.events("QuotaTaken")]
+    assert any("PodsReadyTimeout" in note for note in taken), taken
+
+    del template["nodeSelector"]
+    job.apply()
+    job.wait("its Workload to be made anew", lambda: job.epoch() == 3)
+    assert job.assert_succeeded().problems == []
+    assert job.status()["restart"]["countedTowardsMax"] == 0

@@ -185,7 +185,7 @@ class JobMemory:
             rehearsal=SpecRehearsal(world.api, key),
             report=JobReport(key, events, world.metrics, status),
             tracker_news=TrackerNews(),
-            queue=QueuedJob(JobWorkload(world.api, world.cache, key, uid), world.options, world.platform),
+            queue=QueuedJob(JobWorkload(world.api, world.cache, key, uid), world.options, world.platform, world.missed),
         )
 
 

@@ -3,6 +3,7 @@
 Called by the reconciler, once before a decision and once after it. Without a queue it does nothing.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 
 from rljob_api.cluster import LABEL_PRIORITY, LABEL_QUEUE
@@ -45,10 +46,13 @@ def missing(request: QueueRequest | None, options: OperatorOptions, platform: Pl
 class QueuedJob:
     """One job's queue."""
 
-    def __init__(self, writes: JobWorkload, options: OperatorOptions, platform: Platform) -> None:
+    def __init__(
+        self, writes: JobWorkload, options: OperatorOptions, platform: Platform, missed: asyncio.Event
+    ) -> None:
         self._writes = writes
         self._options = options
         self._platform = platform
+        self._missed = missed
         self._made: tuple[RLJob, QueueRequest, WantedWorkload] | None = None
 
     def check(self, job: RLJob, labels: Mapping[str, str]) -> None:
@@ -62,6 +66,7 @@ class QueuedJob:
         if request is None:
             return None
         if sentence := missing(request, self._options, self._platform):
+            self._missed.set()
             return QueueFact(Hold(Reason.QUEUED, sentence.rstrip(".")))
         return await self._writes.look(self._wanted(job, owner, request), status)
 

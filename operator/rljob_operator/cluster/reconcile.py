@@ -245,6 +245,8 @@ class Reconciler:
         outcome = replace(outcome, refusals=(*outcome.refusals, *brought.refusals))
         if brought.again:
             soonest.append(now + RETRY_SECONDS)
+        if brought.problem:
+            soonest.append(now + REFUSED_SECONDS)
         if outcome.refusals:
             await memory.report.refusals(turn.raw, outcome.refusals)
             soonest.append(now + REFUSED_SECONDS)

@@ -58,7 +58,9 @@ class Brought:
 
     refusals: tuple[Refusal, ...] = ()
     again: bool = False
-    """Another client wrote first, or an object is on its way out: the next turn knows more."""
+    """Another client wrote first, or the job's status does not say yet what came of it: the next turn knows more."""
+    problem: str = ""
+    """Why the Workload cannot be written. Nothing announces that it is over."""
 
 
 class JobWorkload:
@@ -94,11 +96,11 @@ class JobWorkload:
 
     async def bring(self, wanted: WantedWorkload, request: QueueRequest, standing: Standing) -> Brought:
         """Writes what is due, one thing after the other."""
+        before, self._problem = self._problem, ""
         for _ in range(MOST_WRITES):
             write = next_write(self.known, wanted, standing)
             if write is None:
-                self._problem = ""
-                return Brought()
+                return Brought(again=bool(before))
             try:
                 await self._carry_out(write, wanted, request)
             except (ApiConflict, ApiNotFound):
@@ -106,9 +108,12 @@ class JobWorkload:
             except ApiRefused as error:
                 refusal = Refusal(WORKLOADS.kind, workload_name(self._key.name), error)
                 self._problem = str(refusal)
-                return Brought(refusals=() if refusal.passes else (refusal,), again=refusal.passes)
-            if self._problem or isinstance(write, Delete):
-                return Brought(again=True)
+                again = refusal.passes or self._problem != before
+                return Brought(() if refusal.passes else (refusal,), again, self._problem)
+            if self._problem:
+                return Brought(again=self._problem != before, problem=self._problem)
+            if isinstance(write, Delete):
+                break
         return Brought(again=True)
 
     async def withdraw(self) -> None:
@@ -117,7 +122,6 @@ class JobWorkload:
             await self._delete(known)
 
     async def _carry_out(self, write: Write, wanted: WantedWorkload, request: QueueRequest) -> None:
-        self._problem = ""
         known = self.known
         match write:
             case Create():
