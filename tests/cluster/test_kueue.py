@@ -1,8 +1,11 @@
 """Queues with the real Kueue: quota for one job and a half, flavors, preemption; the operator is killed in between."""
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import yaml
 
 from rljob_api.cluster import LABEL_JOB, LABEL_PRIORITY, LABEL_QUEUE
 from tests.cluster.harness.definition import install_definition
@@ -18,6 +21,7 @@ SETS = (
     ("actor", "deployment", "actor"),
     ("infrastructure", "statefulset", "storage"),
 )
+ROOT = Path(__file__).parents[2]
 PODS = 5
 """Of each job, with 20m of CPU each."""
 
@@ -187,3 +191,21 @@ def test_pods_that_find_no_node_give_their_quota_back_and_the_mended_job_is_admi
     job.wait("its Workload to be made anew", lambda: job.epoch() == 3)
     assert job.assert_succeeded().problems == []
     assert job.status()["restart"]["countedTowardsMax"] == 0
+
+
+def test_the_queue_of_the_page_admits_the_example(queue: Queue, operator: OperatorProcess) -> None:
+    blocks = re.findall(r"^```yaml\n(.*?)^```$", (ROOT / "docs/kueue.md").read_text(), re.MULTILINE | re.DOTALL)
+    (page,) = [body for body in blocks if "kind: ClusterQueue" in body]
+    made = list(yaml.safe_load_all(page))
+    for each in made:  # by names of the test's own: two of the three have no namespace
+        text = yaml.safe_dump(each).replace("research", f"{queue.name}-page")
+        queue.kubectl("apply", "-f", "-", stdin=text)
+    manifest = yaml.safe_load((ROOT / "examples/kueue.yaml").read_text())
+    assert manifest["spec"]["scheduling"]["queueName"] == "research"
+    manifest["spec"]["scheduling"]["queueName"] = f"{queue.name}-page"
+    job = ClusterJob(queue.kubectl, leaves_nothing(manifest)).apply()
+    job.wait_true("Admitted")
+    job.wait("its pods", lambda: len(pods_of(job)) > PODS)
+    assert all(pod["spec"]["nodeSelector"]["kubernetes.io/os"] == "linux" for pod in pods_of(job))
+    queue.kubectl.delete("rljob", job.name)
+    queue.kubectl.wait("its pods to go", lambda: not pods_of(job))
