@@ -44,8 +44,8 @@ class Queue:
         for letter in cpus:
             ((label, value),) = self.flavor(letter).items()
             self.kubectl("label", "--overwrite", "nodes", *nodes, f"{label}={value}")
-            spec = {"nodeLabels": self.flavor(letter)}
-            self.kubectl.apply(_object("ResourceFlavor", f"{self.name}-{letter}", spec=spec))
+            nodes_of = {"nodeLabels": self.flavor(letter)}
+            self.kubectl.apply(_object("ResourceFlavor", f"{self.name}-{letter}", spec=nodes_of))
         flavors = [
             {
                 "name": f"{self.name}-{letter}",
@@ -56,7 +56,7 @@ class Queue:
         groups = [{"coveredResources": ["cpu", "memory"], "flavors": flavors}]
         selector = {"matchLabels": {"kubernetes.io/metadata.name": self.name}}
         preemption = {"withinClusterQueue": "LowerPriority"}
-        spec = {"namespaceSelector": selector, "preemption": preemption, "resourceGroups": groups}
+        spec: Object = {"namespaceSelector": selector, "preemption": preemption, "resourceGroups": groups}
         self.kubectl.apply(_object("ClusterQueue", self.name, spec=spec))
         self.kubectl.apply(_object("LocalQueue", "team", spec={"clusterQueue": self.name}))
         return self
@@ -87,6 +87,9 @@ class Queue:
             for found in self.kubectl.all(kind):
                 if found["metadata"]["name"].startswith(self.name):
                     self.kubectl.delete(kind, found["metadata"]["name"])
+        for node in self.kubectl.all("nodes"):
+            labels = [label for label in node["metadata"]["labels"] if label.startswith(f"rljob.test/{self.name}-")]
+            self.kubectl("label", "nodes", node["metadata"]["name"], *(f"{label}-" for label in labels))
 
 
 def says(workload: Object, kind: str, status: str = "True") -> bool:

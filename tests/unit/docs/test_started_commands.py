@@ -78,6 +78,7 @@ STARTED_BY = {
     "tests.peer.run": "Makefile::test-peer",
     "tests/cluster/node/build.sh": "Makefile::cluster-build",
     "tests/cluster/node/gang.sh": "tests/cluster/harness/gangs.py::add_scheduler",
+    "tests/cluster/node/kueue.sh": "tests/cluster/harness/kueue.py::add_kueue",
     "tests/cluster/node/kwok.sh": "tests/cluster/harness/gangs.py::add_pretended_nodes",
     "tests/cluster/node/up.sh": "tests/cluster/harness/machine.py::bring_up",
     "tests/cluster/node/down.sh": "Makefile::cluster-down",
