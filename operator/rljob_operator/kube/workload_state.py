@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rljob_api.cluster import ANNOTATION_BUILT_FOR, ANNOTATION_REQUESTS
-from rljob_api.names import Role
+from rljob_api.roles import SCALED_ROLE
 from rljob_api.status import ConditionType, PodSetStatus, QueueStatus, RLJobStatus, TolerationStatus
 from rljob_operator.build.flavors import pod_set_name
 from rljob_operator.build.parts import role_part
@@ -30,7 +30,7 @@ from rljob_operator.kube.workload_view import AssignmentView, WorkloadView
 Json = dict[str, Any]
 
 
-ROLLOUTS = pod_set_name(role_part(Role.ROLLOUT))
+ROLLOUTS = pod_set_name(role_part(SCALED_ROLE))
 """The set whose number may differ from what is wanted while the job runs: it has no more than that."""
 
 

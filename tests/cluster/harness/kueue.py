@@ -89,7 +89,8 @@ class Queue:
                     self.kubectl.delete(kind, found["metadata"]["name"])
         for node in self.kubectl.all("nodes"):
             labels = [label for label in node["metadata"]["labels"] if label.startswith(f"rljob.test/{self.name}-")]
-            self.kubectl("label", "nodes", node["metadata"]["name"], *(f"{label}-" for label in labels))
+            if labels:
+                self.kubectl("label", "nodes", node["metadata"]["name"], *(f"{label}-" for label in labels))
 
 
 def says(workload: Object, kind: str, status: str = "True") -> bool:
