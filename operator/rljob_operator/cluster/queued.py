@@ -15,7 +15,8 @@ from rljob_operator.core import Reason
 from rljob_operator.core.queue import Hold, QueueFact
 from rljob_operator.kube.job_workload import Brought, JobWorkload
 from rljob_operator.kube.views import PodView
-from rljob_operator.kube.workload_state import WantedWorkload, standing_of
+from rljob_operator.kube.workload_state import WantedWorkload
+from rljob_operator.kube.workload_writes import standing_of
 from rljob_operator.options import OperatorOptions
 
 

@@ -1,4 +1,4 @@
-"""The Workload of one job: reads what Kueue has decided, and writes what `workload_state` says is due.
+"""The Workload of one job: reads what Kueue has decided, and writes what `workload_writes` says is due.
 
 Called by the reconciler: `look` before a decision, `bring` after what was decided is persisted and carried out.
 """
@@ -28,21 +28,17 @@ from rljob_operator.kube.kinds import (
 )
 from rljob_operator.kube.ownership import ObjectHolder, foreign, holder
 from rljob_operator.kube.views import JobKey, OwnedView, view_owned
-from rljob_operator.kube.workload_state import (
+from rljob_operator.kube.workload_state import Flavor, WantedWorkload, admission_of, queue_fact
+from rljob_operator.kube.workload_writes import (
     Create,
     Delete,
-    Flavor,
     GiveBack,
-    Priority,
     Reprioritize,
     SetCondition,
     Standing,
     Update,
-    WantedWorkload,
     Write,
-    admission_of,
     next_write,
-    queue_fact,
 )
 
 _log = logging.getLogger(__name__)
@@ -50,6 +46,16 @@ _log = logging.getLogger(__name__)
 
 MOST_WRITES = 4
 """In a turn: after an eviction quota is given back and the spec brought up to date; nothing needs more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Priority:
+    """Of a Workload."""
+
+    group: str
+    kind: str
+    name: str
+    value: int
 
 
 @dataclass(frozen=True, slots=True)

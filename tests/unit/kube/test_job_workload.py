@@ -13,7 +13,8 @@ from rljob_operator.kube.errors import refusal
 from rljob_operator.kube.job_workload import Brought, JobWorkload
 from rljob_operator.kube.kinds import Resource
 from rljob_operator.kube.views import JobKey, view_owned
-from rljob_operator.kube.workload_state import Standing, WantedWorkload
+from rljob_operator.kube.workload_state import WantedWorkload
+from rljob_operator.kube.workload_writes import Standing
 from rljob_operator.options import OperatorOptions
 from tests.unit.build.jobs import OWNER, quickstart
 

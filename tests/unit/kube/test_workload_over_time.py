@@ -14,17 +14,15 @@ from rljob_api.status import ConditionType
 from rljob_operator.core.conditions import is_true
 from rljob_operator.kube.job_workload import with_conditions
 from rljob_operator.kube.views import OwnedView, view_owned
-from rljob_operator.kube.workload_state import (
+from rljob_operator.kube.workload_state import WantedWorkload, admission_of, queue_fact
+from rljob_operator.kube.workload_writes import (
     Create,
     Delete,
     GiveBack,
     SetCondition,
     Update,
-    WantedWorkload,
     Write,
-    admission_of,
     next_write,
-    queue_fact,
     standing_of,
 )
 from tests.unit.core.cluster import Cluster

@@ -9,20 +9,17 @@ from rljob_operator.build.workload import workload
 from rljob_operator.core import Reason
 from rljob_operator.kube.job_workload import with_conditions
 from rljob_operator.kube.views import OwnedView, view_owned
-from rljob_operator.kube.workload_state import (
+from rljob_operator.kube.workload_state import Flavor, WantedWorkload, admission_of, queue_fact
+from rljob_operator.kube.workload_writes import (
     Create,
     Delete,
-    Flavor,
     GiveBack,
     Reprioritize,
     SetCondition,
     Standing,
     Update,
-    WantedWorkload,
     Write,
-    admission_of,
     next_write,
-    queue_fact,
 )
 from rljob_operator.options import OperatorOptions
 from tests.unit.build.jobs import OWNER, changed, quickstart
