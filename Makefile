@@ -13,7 +13,7 @@ PYTEST := $(BIN)/python -m pytest
 # Tests of one file stay together, since some go on with what others began; files that take long begin first (tests/conftest.py).
 # Most of a test's time is waiting for processes, so that four share two cores.
 SIDE_BY_SIDE := -n 4 --dist loadfile --no-loadscope-reorder
-LONG := an hour's soak, a lost node, a drained one, gangs, devices, the critic, autoscaling, SGLang, an operator that dies after each write and the upgrade from the release before on a cluster, worlds of four ranks, random faults, more moments and shapes of each kind that make test has one of, 1200 random schedules of the queue, the smallest benchmarks, the tests of its peer
+LONG := an hour's soak, a lost node, a drained one, gangs, queues of Kueue, devices, the critic, autoscaling, SGLang, an operator that dies after each write and the upgrade from the release before on a cluster, worlds of four ranks, random faults, more moments and shapes of each kind that make test has one of, 1200 random schedules of the queue, the smallest benchmarks, the tests of its peer
 ADAPTER := tests/compat
 CRD := crds/rljob.dev_rljobs.yaml
 # The same for Helm, which packs nothing from outside a chart's folder.
@@ -152,8 +152,9 @@ cluster-build: ## Builds the programs of that Kubernetes: minutes at first, then
 	@scripts/cluster-packages
 	@tests/cluster/node/build.sh >/dev/null
 
-cluster-build-long: cluster-build ## Builds what the long tests add to it: a scheduler of gangs, and pretended nodes
+cluster-build-long: cluster-build ## Builds what the long tests add to it: a scheduler of gangs, Kueue, and pretended nodes
 	@tests/cluster/node/gang.sh build
+	@tests/cluster/node/kueue.sh build
 	@tests/cluster/node/kwok.sh build
 	@tests/cluster/node/gitops.sh build
 

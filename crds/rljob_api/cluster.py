@@ -18,6 +18,12 @@ LABEL_ROLE = "rljob.dev/role"
 """On the pods and Deployment of a role: the role's value, e.g. `actor_fwd`."""
 LABEL_POD_GROUP = "scheduling.x-k8s.io/pod-group"
 """On every pod of a gang: the name of its PodGroup, by which scheduler-plugins knows it."""
+LABEL_QUEUE = "kueue.x-k8s.io/queue-name"
+"""On an RLJob: the LocalQueue that admits it, as `spec.scheduling.queueName` says."""
+LABEL_PRIORITY = "kueue.x-k8s.io/priority-class"
+"""On an RLJob: its WorkloadPriorityClass, for Kueue alone."""
+ANNOTATION_REQUESTS = "rljob.dev/requests"
+"""On a Workload: digest of what its pods ask for, apart from their numbers."""
 ANNOTATION_TEMPLATE = "rljob.dev/template"
 """On a pod template: digest of the rest of the template, so that a pod of an older one is known. It holds nothing of
 the spec that does not already roll the pods."""
@@ -120,6 +126,11 @@ def storage_name(job: str) -> str:
 def storage_unit_name(job: str, unit: int) -> str:
     """Pod of storage unit `unit`, and the Service that keeps its address over restarts."""
     return f"{storage_name(job)}-{unit}"
+
+
+def workload_name(job: str) -> str:
+    """Kueue's Workload of a job with a queue: always the same, so that no job has two."""
+    return job
 
 
 def secret_name(job: str) -> str:

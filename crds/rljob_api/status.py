@@ -48,6 +48,8 @@ class ConditionType(StrEnum):
     PROGRESSING = "Progressing"
     """True from the start until the job has ended or is suspended."""
     SUSPENDED = "Suspended"
+    ADMITTED = "Admitted"
+    """Kueue has given the job its quota (of jobs with a queue). While False the job is suspended, or about to be."""
     VOLUME_EXPANDED = "VolumeExpanded"
     """The checkpoint claim has the size that the spec asks for; there only once that has become larger."""
     TRACKERS_FED = "TrackersFed"
@@ -295,6 +297,36 @@ class AcceptedStatus(StatusModel):
     """What fields that are not given mean for this job, as long as it exists; None: they are resolved again."""
 
 
+class TolerationStatus(StatusModel):
+    """As core/v1 has it."""
+
+    key: str | None = None
+    operator: str | None = None
+    value: str | None = None
+    effect: str | None = None
+    toleration_seconds: int | None = None
+
+
+class PodSetStatus(StatusModel):
+    """What Kueue has its flavors add to the pods of a set."""
+
+    name: str
+    node_selector: dict[str, str] = {}
+    tolerations: list[TolerationStatus] = []
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+
+
+class QueueStatus(StatusModel):
+    """The admission that the job was started with last."""
+
+    name: str
+    """The LocalQueue."""
+    cluster_queue: str
+    pod_sets: list[PodSetStatus] = []
+    """Those whose flavors add something."""
+
+
 class RLJobStatus(StatusModel):
     """`status` of the resource, and `status.json` of a run folder."""
 
@@ -311,6 +343,8 @@ class RLJobStatus(StatusModel):
     evaluation: EvaluationStatus | None = None
     """None before the first."""
     scaling: ScalingStatus = ScalingStatus()
+    queue: QueueStatus | None = None
+    """None for a job that was started without a queue, or not yet."""
     infrastructure: list[ProcessStatus] = []
     started_at: Time | None = None
     """When the job was accepted or resumed last."""

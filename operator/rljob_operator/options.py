@@ -174,6 +174,13 @@ class LeaseOptions(ApiModel):
         )
 
 
+class KueueOptions(ApiModel):
+    """Queues of Kueue."""
+
+    enabled: bool = False
+    """Whether jobs may name one: the operator then makes and follows Workloads, for which it needs rights."""
+
+
 class OperatorOptions(ApiModel):
     """The whole file."""
 
@@ -185,6 +192,8 @@ class OperatorOptions(ApiModel):
     """Null: there is no other replica."""
     coordinator_access: CoordinatorAccess = CoordinatorAccess.SERVICE
     """Service: from inside the cluster. Proxy: through the API server, for an operator outside."""
+    kueue: KueueOptions = KueueOptions()
+    """Whether Kueue admits jobs that have a queue."""
     concurrency: int = Field(default=16, ge=1, le=256)
     """Jobs that are looked at at the same time."""
     jobs_per_namespace: int | None = Field(default=None, ge=1, le=100000)

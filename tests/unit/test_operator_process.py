@@ -51,7 +51,7 @@ class Replica:
         async def rehearse(api: Api, options: OperatorOptions, platform: Platform, namespace: str) -> None:
             self.steps.append(f"rehearse in {namespace}; unready: {len(self.process._checks.unready())}")
 
-        async def platform_of(api: Api) -> Platform:
+        async def platform_of(api: Api, options: OperatorOptions) -> Platform:
             if not answers and self.cluster == GROUPS:
                 await asyncio.Event().wait()
             return self.cluster

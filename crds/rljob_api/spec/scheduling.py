@@ -74,6 +74,10 @@ class SchedulingSpec(RuledModel):
     scheduler_name: ObjectName | None = None
     """Scheduler of all pods of the job; null means the cluster's default. A gang needs one with the plugin
     Coscheduling of scheduler-plugins."""
+    queue_name: Annotated[ObjectName | None, LIVE] = None
+    """LocalQueue of Kueue that admits the job, as the RLJob's label kueue.x-k8s.io/queue-name does: all of its pods
+    wait for quota as a whole, and go, after a save, when Kueue takes it back. A job that runs and is given another
+    queue is saved, suspended and admitted there. Null: no queue, or that of the label."""
     priority_class_name: ObjectName | None = None
     """PriorityClass of all pods of the job; null means the cluster's default. A role's template may name another."""
     gang: GangKind | None = None

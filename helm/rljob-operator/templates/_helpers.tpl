@@ -88,6 +88,8 @@ lease:
   namespace: {{ .Release.Namespace }}
   {{- toYaml .Values.lease | nindent 2 }}
 coordinatorAccess: {{ .Values.coordinatorAccess }}
+kueue:
+  enabled: {{ .Values.kueue.enabled }}
 concurrency: {{ .Values.concurrency }}
 jobsPerNamespace: {{ .Values.jobsPerNamespace | toJson }}
 healthPort: {{ .Values.ports.health }}

@@ -72,7 +72,7 @@ def manifests(
         raise ValueError("\n".join(problems))
     if job.spec.scheduling.gang is not None and not platform.pod_groups:
         raise MissingApi(MISSING_API)
-    site = Site.of(job, owner, options)
+    site = Site.of(job, owner, options, status.queue)
     if not platform.device_claims and (sentence := without_api(site)) is not None:
         raise MissingApi(sentence)
     with_pods = _with_pods(site, status)

@@ -45,6 +45,7 @@ class Kind(StrEnum):
     SCHEDULER = "scheduler"
     EXTENDED_RESOURCE = "extended resource"
     DEVICE_CLASS = "DeviceClass"
+    LOCAL_QUEUE = "LocalQueue"
     CONTROLLER = "controller"
 
 
@@ -58,7 +59,7 @@ class Access(StrEnum):
     LISTED = "Listed"
     """A job names what `admissionPolicy` lists, where that is in force, and nowhere what is reserved."""
     CLUSTER = "Cluster"
-    """A job names any: they belong to the whole cluster, and hold nothing of anybody's."""
+    """A job names any: they belong to all, and hold nothing of anybody's."""
     REFUSED = "Refused"
     """No job names any where `admissionPolicy` is in force."""
     BY_KEY = "ByKey"
@@ -95,6 +96,7 @@ SPEC_PLACES = (
     _place("checkpoint.volume.storageClassName", Kind.STORAGE_CLASS, Access.CLUSTER),
     _place("transferQueue.redis.persistence.storageClassName", Kind.STORAGE_CLASS, Access.CLUSTER),
     _place("roles[].gpuResource", Kind.EXTENDED_RESOURCE, Access.CLUSTER),
+    _place("scheduling.queueName", Kind.LOCAL_QUEUE, Access.CLUSTER),
     _place("roles[].deviceClass", Kind.DEVICE_CLASS, Access.CLUSTER),
     _place("managedBy", Kind.CONTROLLER, Access.CLUSTER),
 )

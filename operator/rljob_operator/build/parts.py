@@ -13,7 +13,7 @@ from rljob_api.cluster_rules import required_replicas
 from rljob_api.names import Role
 from rljob_api.revision import revision
 from rljob_api.spec import CleanPodPolicy, RLJob, RLJobSpec, Tracker
-from rljob_api.status import ConditionType, RLJobStatus
+from rljob_api.status import ConditionType, QueueStatus, RLJobStatus
 from rljob_operator.options import OperatorOptions, WorkloadOptions
 
 Manifest = dict[str, Any]
@@ -38,6 +38,8 @@ class Platform:
     """The CRD PodGroup of scheduler-plugins is there."""
     device_claims: bool = False
     """Dynamic Resource Allocation is served."""
+    workloads: bool = False
+    """Kueue's Workloads are there, and the operator's options let it use them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +51,16 @@ class Site:
     options: OperatorOptions
     revision: str
     """What the objects are built for; every object carries it, and computing it takes longer than all the rest."""
+    queue: QueueStatus | None = None
+    """The admission that the job was started with."""
 
     @classmethod
-    def of(cls, job: RLJob, owner: Owner, options: OperatorOptions) -> "Site":
-        """With the revision of the job's spec."""
-        return cls(job, owner, options, revision(job.spec))
+    def of(cls, job: RLJob, owner: Owner, options: OperatorOptions, queue: QueueStatus | None = None) -> "Site":
+        """With the revision of the job's spec, and of what the admission adds to it."""
+        made_for = revision(job.spec)
+        if queue is not None and queue.pod_sets:
+            made_for += f"-{digest([each.model_dump() for each in queue.pod_sets])}"
+        return cls(job, owner, options, made_for, queue)
 
     @property
     def name(self) -> str:
@@ -169,7 +176,7 @@ def manifest(
             "name": name,
             "namespace": site.owner.namespace,
             "labels": {**(labels or {}), **own},
-            "ownerReferences": [_owner_reference(site)],
+            "ownerReferences": [owner_reference(site)],
         },
         **body,
     }
@@ -183,7 +190,8 @@ def manifest(
     return made
 
 
-def _owner_reference(site: Site) -> dict[str, Any]:
+def owner_reference(site: Site) -> dict[str, Any]:
+    """The reference of every object to the job that it belongs to."""
     # Without blockOwnerDeletion, which wants a right on the owner's finalizers and would let a deletion wait.
     return {
         "apiVersion": site.job.api_version,

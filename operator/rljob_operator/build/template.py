@@ -6,6 +6,7 @@ from rljob_api import cluster
 from rljob_api.roles import field_name
 from rljob_api.spec.infrastructure import ResourcesSpec
 from rljob_operator.build.containers import pod_security, with_given
+from rljob_operator.build.flavors import placed
 from rljob_operator.build.parts import CONTAINERS, Part, Site, digest, part_labels
 from rljob_operator.build.scheduling import (
     LABEL_RUN_VOLUME,
@@ -50,6 +51,7 @@ def pod_template(
     template = patched(_with_fields(site, part, before, resources, image), own or {})
     if found := protected_changes(admin, before, template, template_path(part)):
         raise ProtectedFieldChanged(found)
+    template = placed(site, part, template)
     template["spec"] = {**template["spec"], "tolerations": bounded(template["spec"].get("tolerations", []))}
     annotations = template["metadata"].get("annotations", {})
     named = {"annotations": {**annotations, cluster.ANNOTATION_TEMPLATE: digest(template)}}

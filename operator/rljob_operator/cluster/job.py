@@ -17,6 +17,7 @@ from rljob_operator.build import Found, Owner, Platform, manifests, overridden
 from rljob_operator.cluster.actions import Actions
 from rljob_operator.cluster.builds import BuildThreads
 from rljob_operator.cluster.coordinators import CoordinatorContact, JobCoordinators
+from rljob_operator.cluster.queued import QueuedJob
 from rljob_operator.cluster.report import JobReport
 from rljob_operator.core import Event, Reason, RefusedSpec
 from rljob_operator.kube.accepted_spec import AcceptedSpec
@@ -28,6 +29,7 @@ from rljob_operator.kube.capabilities import SpecRehearsal
 from rljob_operator.kube.checkpoint_claim import CheckpointClaim
 from rljob_operator.kube.events import Events
 from rljob_operator.kube.job_secrets import JobSecret
+from rljob_operator.kube.job_workload import JobWorkload
 from rljob_operator.kube.operator_metrics import Metrics
 from rljob_operator.kube.ownership import OrphanedPods
 from rljob_operator.kube.pod_facts import Ends, Startups
@@ -55,7 +57,8 @@ class ManifestsMemo:
         """All objects but the Secret, of a spec of so many bytes. ValueError, with sentences, if it cannot be built."""
         scale = tuple((role.name, len(role.pods)) for role in status.roles)
         conditions = frozenset(c.type for c in status.conditions if c.status == "True" and c.type in _SCALING)
-        made_of = (owner, scale, conditions, status.restart.epoch > 0, status.restart.releasing, found)
+        begun = (status.restart.epoch > 0, status.restart.releasing, status.queue)
+        made_of = (owner, scale, conditions, *begun, found)
         if self._known is not None and self._known[0] is job and self._known[1] == made_of:
             return self._known[2]
         build = partial(manifests, job, owner, status, self._options, self._platform, found)
@@ -168,6 +171,7 @@ class JobMemory:
     rehearsal: SpecRehearsal
     report: JobReport
     tracker_news: TrackerNews
+    queue: QueuedJob
 
     def forget_builds(self) -> None:
         """What was parsed and built is made again in the next turn."""
@@ -197,6 +201,7 @@ class JobMemory:
             rehearsal=SpecRehearsal(world.api, key),
             report=JobReport(key, events, world.metrics, status),
             tracker_news=TrackerNews(),
+            queue=QueuedJob(JobWorkload(world.api, world.cache, key, uid), world.options, world.platform, world.missed),
         )
 
 

@@ -7,6 +7,7 @@ from rljob_api.cluster import COMPONENT_WORKER, LABEL_JOB, LABEL_ROLE, config_na
 from rljob_api.cluster_rules import required_replicas
 from rljob_api.names import Role
 from rljob_api.roles import SCALED_ROLE
+from rljob_api.spec import RLJobSpec
 from rljob_api.status import ConditionType, RLJobStatus
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.observation import CoordinatorStatus
@@ -24,6 +25,7 @@ from rljob_operator.core import (
 from rljob_operator.core.conditions import is_true, terminal
 from rljob_operator.core.membership import Candidate, assign
 from rljob_operator.core.observed import Blocker
+from rljob_operator.core.queue import QueueFact
 from rljob_operator.kube.blockers import BlockerReports, pod_blocker, process_names, unmade_process, unmade_roles
 from rljob_operator.kube.kinds import CONFIG_MAPS
 from rljob_operator.kube.pod_facts import (
@@ -50,6 +52,7 @@ def observe(
     retained: RetainedRun | None,
     volume: VolumeFact | None,
     edited: Collection[tuple[str, str]],
+    queue: QueueFact | None = None,
 ) -> tuple[Observed, Mapping[PodKey, PodView]]:
     """What the core may know, and which pod each replica is.
 
@@ -69,7 +72,7 @@ def observe(
     spec, job_file = turn.job.spec, (CONFIG_MAPS.kind, config_name(turn.key.name))
     observed = Observed(
         policy=spec.restart_policy,
-        replicas=spec.roles.replicas(),
+        replicas=_with_quota(spec.roles.replicas(), queue),
         num_rollouts=spec.rollout.num_rollouts,
         status=turn.status,
         coordinator=coordinator,
@@ -81,8 +84,8 @@ def observe(
         blockers=blockers,
         request=_user_request(turn, outdated=outdated),
         secret_is_lost=secret_is_lost,
-        required={} if spec.scheduling.gang is None else required_replicas(spec),
-        autoscaling=Autoscaling.of(spec),
+        required={} if spec.scheduling.gang is None else _with_quota(required_replicas(spec), queue),
+        autoscaling=_autoscaling(spec, queue),
         topologies=spec.roles.topologies(),
         retained=retained,
         volume=volume,
@@ -91,8 +94,25 @@ def observe(
         num_worker_pods=len(workers),
         release_after_seconds=spec.scheduling.patience_seconds,
         scale_selector=f"{LABEL_JOB}={turn.key.name},{LABEL_ROLE}={SCALED_ROLE.value}",
+        queue=queue,
     )
     return observed, members
+
+
+def _with_quota(replicas: Mapping[Role, int], queue: QueueFact | None) -> Mapping[Role, int]:
+    """`replicas` with as many rollouts as there is quota for: a larger number waits for the next admission."""
+    if queue is None or queue.granted is None:
+        return replicas
+    return {role: min(count, queue.granted) if role is SCALED_ROLE else count for role, count in replicas.items()}
+
+
+def _autoscaling(spec: RLJobSpec, queue: QueueFact | None) -> Autoscaling | None:
+    """That of the job, up to the rollouts that there is quota for."""
+    given = Autoscaling.of(spec)
+    if given is None or queue is None or queue.granted is None:
+        return given
+    bounds = {name: min(getattr(given.spec, name), queue.granted) for name in ("min_replicas", "max_replicas")}
+    return replace(given, spec=given.spec.model_copy(update=bounds))
 
 
 def replicas_of(status: RLJobStatus, pods: Sequence[PodView]) -> Mapping[PodKey, PodView]:

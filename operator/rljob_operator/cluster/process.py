@@ -41,7 +41,7 @@ from rljob_operator.kube.errors import LeadershipLost
 from rljob_operator.kube.events import Events
 from rljob_operator.kube.informer import Census, Informer
 from rljob_operator.kube.job_secrets import SecretCensus
-from rljob_operator.kube.kinds import CLAIMS, DEPLOYMENTS, PODS, SECRETS, STATEFUL_SETS
+from rljob_operator.kube.kinds import CLAIMS, DEPLOYMENTS, PODS, SECRETS, STATEFUL_SETS, WORKLOADS
 from rljob_operator.kube.lease import Lease
 from rljob_operator.kube.namespace_claims import NamespaceClaims
 from rljob_operator.kube.operator_metrics import Metrics, phase_of
@@ -66,7 +66,7 @@ CANCEL_SECONDS = 2.0
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
-_WHOLE = (DEPLOYMENTS, STATEFUL_SETS, CLAIMS)
+_WHOLE = (DEPLOYMENTS, STATEFUL_SETS, CLAIMS, WORKLOADS)
 """Kinds of which more than the metadata is read."""
 
 
@@ -126,7 +126,7 @@ class OperatorProcess:
             stack.push_async_callback(_cancel, set(keeping))
         self._metrics.leader.set(1)
         # Asked only now: a replica may have waited for the lease for days, and the cluster may have got an API since.
-        known = asyncio.create_task(platform_of(api))
+        known = asyncio.create_task(platform_of(api, self._options))
         if not await _unless(stopping, known, *keeping):
             return self._verdict(set(), keeping, stopping)
         session = await stack.enter_async_context(_to_coordinators())
@@ -136,7 +136,7 @@ class OperatorProcess:
         """Whether the options can work on this cluster. Else OptionsRefused, before this replica is ready."""
         namespace = next(iter(self._options.namespaces), self._lease_namespace)
         if namespace:
-            await rehearse(api, self._options, await platform_of(api), namespace)
+            await rehearse(api, self._options, await platform_of(api, self._options), namespace)
         self._checks.rehearsed = True
 
     async def _work(
@@ -164,7 +164,7 @@ class OperatorProcess:
             *keeping,
             asyncio.create_task(workers.lease_lost.wait(), name="write without the lease"),
         ]
-        other = asyncio.create_task(until_another(api, platform, world.missed), name="platform")
+        other = asyncio.create_task(until_another(api, self._options, platform, world.missed), name="platform")
         ends = {*lost, other, asyncio.create_task(stopping.wait(), name="signal")}
         tasks = {
             asyncio.create_task(workers.run(), name="workers"),

@@ -20,7 +20,7 @@ from rljob_operator.cluster.coordinators import JobCoordinator, num_processes
 from rljob_operator.cluster.deletion import delete_with_pods, finalizers_of
 from rljob_operator.cluster.job import JobMemory, OperatorContext, TurnContext, templates
 from rljob_operator.cluster.observe import observe
-from rljob_operator.cluster.report import generation_of
+from rljob_operator.cluster.report import generation_of, labels_of
 from rljob_operator.cluster.surplus import surplus_sentence
 from rljob_operator.coordinator_client.link import CoordinatorError, CoordinatorRefused
 from rljob_operator.core import Decision, DeleteJob, Event, RaiseEpoch, Reason, RefusedSpec, SetDesired, Stop, decide
@@ -35,6 +35,7 @@ from rljob_operator.kube.blockers import BlockerReports, suspects
 from rljob_operator.kube.errors import ApiRefused
 from rljob_operator.kube.events import Events
 from rljob_operator.kube.job_secrets import Absent, Held
+from rljob_operator.kube.job_workload import Brought
 from rljob_operator.kube.kinds import CLAIMS
 from rljob_operator.kube.ownership import Foreign, earlier_pods_sentence, sentence
 from rljob_operator.kube.status_writer import Overtaken
@@ -159,6 +160,8 @@ class Reconciler:
         """What a cluster cannot do of it."""
         try:
             await self._wanted(key, job, raw, status)
+            if status.restart.epoch == 0:
+                self._memories[key].queue.check(job, labels_of(raw))
         except ValueError as error:
             if isinstance(error, MissingApi):
                 self._world.missed.set()
@@ -236,6 +239,7 @@ class Reconciler:
         # What may take long comes first: what is decided on is to be as new as it can be.
         reports = await self._reports(turn, cache.pods(key))
         volume = await memory.claim.grow(turn.owner.uid, current)
+        queue = await memory.queue.look(turn.job, turn.owner, labels_of(turn.raw), turn.status)
         coordinator = await self._coordinator(turn, held)
         seen = await coordinator.status() if coordinator is not None else None
         pods, digests = cache.pods(key), templates(current, cache.owned(key))
@@ -253,6 +257,7 @@ class Reconciler:
             retained=retained,
             volume=volume,
             edited=memory.objects.edited(current),
+            queue=queue,
         )
         decision = decide(observed, now)
         early = await memory.status.write(turn.raw, turn.status, decision.status)
@@ -269,6 +274,7 @@ class Reconciler:
             context = ActionContext(turn.job, decision.status, pods, members, coordinator, opened)
             is_refused = await self._act(_without_deletion(decision) if unnoted else decision, context, turn)
             await memory.actions.release_lost(pods)
+            brought = await self._bring_workload(turn, decision)
         finally:
             is_over = terminal(decision.status) is not None
             overridden = [] if is_over else memory.manifests.newly_overridden(current)
@@ -283,6 +289,11 @@ class Reconciler:
             await memory.report.warn(turn.raw, Reason.OBJECT_RESTORED, str(restored))
         if (due := memory.objects.edits.next_due) is not None:
             soonest.append(due)
+        outcome = replace(outcome, refusals=(*outcome.refusals, *brought.refusals))
+        if brought.again:
+            soonest.append(now + RETRY_SECONDS)
+        if brought.problem:
+            soonest.append(now + REFUSED_SECONDS)
         if outcome.refusals:
             await memory.report.refusals(turn.raw, outcome.refusals)
             soonest.append(now + REFUSED_SECONDS)
@@ -304,6 +315,13 @@ class Reconciler:
         if terminal(status) is not None or is_true(status, ConditionType.SUSPENDED):
             return BlockerReports()
         return BlockerReports(owned, await turn.memory.cluster_events.about(suspects(pods, owned)))
+
+    async def _bring_workload(self, turn: TurnContext, decision: Decision) -> Brought:
+        """Writes to the job's Workload; of a job that ends, once its pods are notified."""
+        if _is_ending(decision):
+            return Brought()
+        pods, labels = self._world.cache.pods(turn.key), labels_of(turn.raw)
+        return await turn.memory.queue.bring(turn.job, turn.owner, labels, decision.status, pods)
 
     async def _note_record(self, turn: TurnContext, decision: Decision) -> list[Refusal]:
         """Notes on the claim how far the job came; a refusal of that stops only the deletion of the job."""

@@ -32,6 +32,11 @@ def generation_of(raw: Json) -> int:
     return generation
 
 
+def labels_of(raw: Json) -> dict[str, str]:
+    """Of the RLJob, as they are now: a change of them is no new generation."""
+    return raw["metadata"].get("labels") or {}
+
+
 class JobReport:
     """One job's. `raw` is the job as the API server has it in this turn."""
 

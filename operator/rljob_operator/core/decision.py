@@ -86,6 +86,8 @@ class Drain:
 
     before: ConditionType = ConditionType.INTERRUPTED
     """What comes after it: Interrupted or Suspended."""
+    why: str = "interrupted"
+    """The beginning of its sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +99,10 @@ class Interrupt:
 
 @dataclass(frozen=True, slots=True)
 class Suspend:
-    """Draining is over: every pod goes until the user wants them back."""
+    """Draining is over: every pod goes until nothing holds the job back any more."""
 
     message: str
+    reason: Reason = Reason.SUSPENDED
 
 
 Verdict = Succeed | Fail | RestartGlobal | RestartInPlace | Drain | Interrupt | Suspend

@@ -24,6 +24,7 @@ from rljob_operator.core.conditions import (
 from rljob_operator.core.ends import is_over
 from rljob_operator.core.membership import counted, scaled_role, with_pods
 from rljob_operator.core.observed import NoContact, Observed
+from rljob_operator.core.queue import with_admitted
 from rljob_operator.core.reachability import lasts
 from rljob_operator.core.readiness import STARTING
 from rljob_operator.core.reasons import Reason
@@ -90,7 +91,7 @@ _PHASES = {
 def with_derived(observed: Observed, status: RLJobStatus, now: float) -> RLJobStatus:
     """`status` with every field that follows from its other fields."""
     status = with_volume(observed, _with_waiting_since(status, now), now)
-    status = with_trackers(observed, status, now)
+    status = with_admitted(observed.queue, with_trackers(observed, status, now), now)
     status = with_cluster_status(observed, status, now)
     return status.model_copy(update={"phase": _phase(status), "reason": _reason(status)})
 

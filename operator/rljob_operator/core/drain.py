@@ -19,6 +19,7 @@ from rljob_operator.core.conditions import find, is_draining, is_suspending
 from rljob_operator.core.decision import Drain, Interrupt, Suspend
 from rljob_operator.core.membership import is_known, pods
 from rljob_operator.core.observed import Observed, PodFact
+from rljob_operator.core.queue import BY_USER
 from rljob_operator.core.reasons import Reason
 
 DRAIN_LIMIT_SECONDS = 60.0
@@ -51,8 +52,11 @@ def drain(observed: Observed, status: RLJobStatus, now: float) -> Drain | Interr
     if observed.interrupted_at is not None:
         why = _drained(observed, status, now, observed.interrupted_at)
         return Drain() if why is None else Interrupt(why)
+    hold = observed.hold or BY_USER  # taken back since: the drain is finished, and the job begins again at once
     why = _drained(observed, status, now, _suspending_since(status, now))
-    return Drain(ConditionType.SUSPENDED) if why is None else Suspend(why)
+    if why is None:
+        return Drain(ConditionType.SUSPENDED, hold.message)
+    return Suspend(why if hold is BY_USER else f"{hold.message}; {why}", hold.reason)
 
 
 def stopping(observed: Observed, status: RLJobStatus) -> bool:
@@ -60,7 +64,7 @@ def stopping(observed: Observed, status: RLJobStatus) -> bool:
 
     A drain that was begun is finished: those that save have their order already.
     """
-    return observed.interrupted_at is not None or observed.request.suspend or is_draining(status)
+    return observed.interrupted_at is not None or observed.hold is not None or is_draining(status)
 
 
 def drained_at(observed: Observed, status: RLJobStatus) -> float | None:

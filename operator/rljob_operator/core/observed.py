@@ -18,6 +18,7 @@ from rljob_api.status import AcceptedStatus, PodStatus, RLJobStatus
 from rljob_api.wire.identity import PodKey
 from rljob_api.wire.launchers import RankProcess
 from rljob_api.wire.observation import CoordinatorStatus, PodObservation, ServerState
+from rljob_operator.core.queue import BY_USER, Hold, QueueFact
 from rljob_operator.core.reasons import Reason
 
 
@@ -278,6 +279,8 @@ class Observed:
     """None: the user, or another controller, sets the number of rollouts."""
     topologies: Mapping[Role, RoleTopology] = field(default_factory=dict)
     """Role -> its shape; a role that is absent here has gangs of one pod, or is one."""
+    queue: QueueFact | None = None
+    """None: the job has no queue."""
     facts: Mapping[PodKey, PodFact] = field(init=False, repr=False, compare=False)
     """The platform's fact about each pod."""
     observations: Mapping[tuple[PodKey, str], PodObservation] = field(init=False, repr=False, compare=False)
@@ -301,6 +304,13 @@ class Observed:
         object.__setattr__(self, "on_cluster", on_cluster)
         object.__setattr__(self, "open_coordinator", coordinator if is_open else None)
         object.__setattr__(self, "scales", on_cluster or self.autoscaling is not None)
+
+    @property
+    def hold(self) -> Hold | None:
+        """Why nothing of the job shall run; the user's suspension first."""
+        if self.request.suspend:
+            return BY_USER
+        return None if self.queue is None else self.queue.hold
 
     @property
     def first_replicas(self) -> Mapping[Role, int]:

@@ -52,9 +52,9 @@ def applied(observed: Observed, status: RLJobStatus, verdict: Verdict, now: floa
         case Interrupt():
             return ended(status, ConditionType.INTERRUPTED, Event(now, Reason.INTERRUPTED, verdict.message))
         case Drain():
-            return _draining(status, verdict.before, now)
+            return _draining(status, verdict, now)
         case Suspend():
-            return _suspended(status, verdict.message, now)
+            return _suspended(status, verdict, now)
 
 
 def replaced(observed: Observed, status: RLJobStatus, lost: Iterable[Cause], now: float) -> RLJobStatus:
@@ -226,21 +226,21 @@ def _asked(observed: Observed) -> str:
     return observed.request.restart_request.id if observed.request.restart_request is not None else ""
 
 
-def _draining(status: RLJobStatus, before: ConditionType, now: float) -> Step:
+def _draining(status: RLJobStatus, drain: Drain, now: float) -> Step:
     if is_draining(status):
         return status, ()
-    kind = "interrupted" if before is ConditionType.INTERRUPTED else "suspended"
-    event = Event(now, Reason.DRAINING, f"{kind}: {saves(status)}, then everything stops")
+    before = drain.before
+    event = Event(now, Reason.DRAINING, f"{drain.why}: {saves(status)}, then everything stops")
     reason, message = event.reason, event.message
     status = without(status, (before,))  # its time is the beginning of this drain
     return with_condition(status, before, now, true=False, reason=reason, message=message), (event,)
 
 
-def _suspended(status: RLJobStatus, why: str, now: float) -> Step:
-    """Nothing is wanted any more until the user takes it back. Time that passes from here on is not run time."""
+def _suspended(status: RLJobStatus, verdict: Suspend, now: float) -> Step:
+    """Nothing is wanted any more until that is taken back. Time that passes from here on is not run time."""
     recorded = status.training.checkpoint
     point = "from its beginning" if not recorded else f"from checkpoint {recorded}"
-    event = Event(now, Reason.SUSPENDED, f"{why}; the job is suspended and will go on {point}")
+    event = Event(now, verdict.reason, f"{verdict.message}; the job is suspended and will go on {point}")
     reason, message = event.reason, event.message
     for other in (ConditionType.READY, ConditionType.RESTARTING, ConditionType.STALLED):
         if find(status, other) is not None:

@@ -192,6 +192,16 @@ class Reason(StrEnum):
     """The API server does not take an object of the job: a quota, an admission webhook."""
     DRAINING = "Draining"
     """The job was interrupted or is to be suspended: what trains saves before everything stops."""
+    QUEUED = "Queued"
+    """The job waits for Kueue to admit it: nothing of it runs, and no pod is there."""
+    ADMITTED = "Admitted"
+    """Kueue has admitted the job, which begins or goes on."""
+    QUOTA_TAKEN = "QuotaTaken"
+    """Kueue takes the quota of the job back (a preemption, a queue that is stopped, pods that are not ready in time):
+    what trains saves, every pod goes, and the job goes on when it is admitted again."""
+    ADMITTED_ANEW = "AdmittedAnew"
+    """The Workload by which the job was admitted is gone, or no longer fits what the pods ask for: the job is saved,
+    and admitted anew."""
     SUSPENDED = "Suspended"
     """The user suspended the job: nothing runs, and it goes on from its checkpoint when that is taken back."""
     INTERRUPTED = "Interrupted"

@@ -13,6 +13,7 @@ from rljob_operator.core.decision import Event, Step, decision_id
 from rljob_operator.core.membership import resized
 from rljob_operator.core.observed import Observed, UserRequest
 from rljob_operator.core.outcome import ended
+from rljob_operator.core.queue import BY_USER, Hold
 from rljob_operator.core.reasons import Reason
 
 
@@ -100,7 +101,12 @@ def begin(
     )
     # Conditions of the last start go; that the operator takes care of the job, that its coordinator answers, and what
     # became of its volume, stay.
-    stay = {ConditionType.ACCEPTED, ConditionType.COORDINATOR_REACHABLE, ConditionType.VOLUME_EXPANDED}
+    stay = {
+        ConditionType.ACCEPTED,
+        ConditionType.ADMITTED,
+        ConditionType.COORDINATOR_REACHABLE,
+        ConditionType.VOLUME_EXPANDED,
+    }
     kinds = set(ConditionType) - stay
     update = {"restart": restart, "roles": [], "started_at": now, "waiting_since": now, "ended_at": None}
     status = resized(without(last, kinds).model_copy(update=update), replicas, now)
@@ -116,20 +122,45 @@ def entered(observed: Observed, status: RLJobStatus, now: float) -> Step:
     if status.restart.epoch == 0:
         if terminal(status) is not None:
             return status, events
-        if request.suspend:
-            return _created_suspended(status, now), events
+        if observed.hold is not None:
+            return _created_suspended(status, observed.hold, now), events
         done = trained_before(observed)
         if done is not None:
             status, emitted = _finished_before(with_record(observed, status), done, now)
             return status, (*events, *emitted)
     suspended = is_true(status, ConditionType.SUSPENDED)
-    if status.restart.epoch > 0 and not (suspended and not request.suspend):
+    if suspended and observed.hold is not None and terminal(status) is None:
+        return _held_otherwise(status, observed.hold, now), events
+    if status.restart.epoch > 0 and not (suspended and observed.hold is None):
         return status, events
     status, event = begin(status, observed.first_replicas, now, request)
+    status, admitted = _by_admission(observed, status, now)
     if suspended:
         kind, reason = ConditionType.SUSPENDED, event.reason
         status = with_condition(status, kind, now, true=False, reason=reason, message=event.message)
-    return status, (*events, event)
+    return status, (*events, *admitted, event)
+
+
+def _by_admission(observed: Observed, status: RLJobStatus, now: float) -> Step:
+    """`status` with the admission that the job starts by: its pods are made for these flavors until it starts again."""
+    admission = observed.queue.admission if observed.queue is not None else None
+    status = status.model_copy(update={"queue": admission})
+    if admission is None:
+        return status, ()
+    message = f"LocalQueue {admission.name}: the job is admitted by ClusterQueue {admission.cluster_queue}"
+    return status, (Event(now, Reason.ADMITTED, message, once=f"admitted/{status.restart.epoch}"),)
+
+
+def _held_otherwise(status: RLJobStatus, hold: Hold, now: float) -> RLJobStatus:
+    """`status` of a suspended job that the queue holds back, or the user in its place: the condition says which."""
+    known = find(status, ConditionType.SUSPENDED)
+    if known is None or (hold.reason is Reason.SUSPENDED and known.reason == Reason.SUSPENDED):
+        return status
+    recorded = status.training.checkpoint
+    point = "begins" if not recorded else f"goes on from checkpoint {recorded}"
+    why = "spec.suspend is true" if hold is BY_USER else hold.message
+    message = f"{why}; the job {point} when that is over"
+    return with_condition(status, ConditionType.SUSPENDED, now, true=True, reason=hold.reason, message=message)
 
 
 def _finished_before(status: RLJobStatus, message: str, now: float) -> Step:
@@ -159,12 +190,11 @@ def _accepted(observed: Observed, status: RLJobStatus, now: float) -> Step:
     return with_condition(status, kind, now, true=is_well, reason=reason, message=event.message), (event,)
 
 
-def _created_suspended(status: RLJobStatus, now: float) -> RLJobStatus:
-    if is_true(status, ConditionType.SUSPENDED):
-        return status
-    message = "nothing was started yet; set spec.suspend to false to begin"
-    reason = Reason.SUSPENDED
-    return with_condition(status, ConditionType.SUSPENDED, now, true=True, reason=reason, message=message)
+def _created_suspended(status: RLJobStatus, hold: Hold, now: float) -> RLJobStatus:
+    message = f"nothing was started yet: {hold.message}"
+    if hold is BY_USER:
+        message = "nothing was started yet; set spec.suspend to false to begin"
+    return with_condition(status, ConditionType.SUSPENDED, now, true=True, reason=hold.reason, message=message)
 
 
 def _request(request: UserRequest) -> str:

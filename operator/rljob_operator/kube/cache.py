@@ -9,6 +9,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from rljob_api.cluster import LABEL_PRIORITY, LABEL_QUEUE
 from rljob_operator.kube.api import Json
 from rljob_operator.kube.kinds import PODS
 from rljob_operator.kube.stored_spec import StoredSpec
@@ -55,6 +56,10 @@ _RETAINED_METADATA = (
 """Of an RLJob's metadata: managedFields are longer than all the rest, and kubectl's annotation is the spec again."""
 
 
+_RETAINED_LABELS = (LABEL_QUEUE, LABEL_PRIORITY)
+"""Kueue's, by which a job may name its queue."""
+
+
 REMEMBERED_GONE = 20_000
 """Uids of objects that are gone, over all jobs: an answer that is under way for longer has missed its deadline."""
 
@@ -97,6 +102,8 @@ class Cache:
         if metadata["uid"] in self._gone or (known is not None and not _is_newer(metadata, known["metadata"])):
             return
         retained = {name: metadata[name] for name in _RETAINED_METADATA if name in metadata}
+        labels = metadata.get("labels") or {}
+        retained["labels"] = {name: labels[name] for name in _RETAINED_LABELS if name in labels}
         self._jobs[key] = {"metadata": retained, "spec": _stored(raw, known), "status": raw.get("status") or {}}
         if not quietly:
             self._changed(key, urgency_of_job(known and known["metadata"], metadata))

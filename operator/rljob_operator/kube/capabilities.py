@@ -18,7 +18,16 @@ from rljob_operator.core.conditions import terminal
 from rljob_operator.kube.api import Api, Json
 from rljob_operator.kube.apply import Refusal
 from rljob_operator.kube.errors import ApiRefused, ApiUnreachable
-from rljob_operator.kube.kinds import CLAIM_TEMPLATES, OWNED, POD_GROUPS, POD_MONITORS, RLJOBS, Resource, resource_of
+from rljob_operator.kube.kinds import (
+    CLAIM_TEMPLATES,
+    OWNED,
+    POD_GROUPS,
+    POD_MONITORS,
+    RLJOBS,
+    WORKLOADS,
+    Resource,
+    resource_of,
+)
 from rljob_operator.kube.views import JobKey
 from rljob_operator.options import OperatorOptions, OptionsRefused
 from rljob_operator.rate_limit import backoff_seconds
@@ -34,11 +43,11 @@ RETRY_SECONDS = 10.0
 _log = logging.getLogger(__name__)
 
 
-async def platform_of(api: Api) -> Platform:
-    """What the cluster has; asked again until it answers."""
+async def platform_of(api: Api, options: OperatorOptions) -> Platform:
+    """What the cluster has, and the options let jobs use; asked again until it answers."""
     while True:
         try:
-            return await _served_platform(api)
+            return await _served_platform(api, options)
         except (ApiRefused, ApiUnreachable) as error:
             if isinstance(error, ApiRefused) and error.status < 500 and error.status != HTTPStatus.TOO_MANY_REQUESTS:
                 raise
@@ -46,7 +55,7 @@ async def platform_of(api: Api) -> Platform:
             await asyncio.sleep(PLATFORM_RETRY_SECONDS)
 
 
-async def until_another(api: Api, known: Platform, missed: asyncio.Event) -> None:
+async def until_another(api: Api, options: OperatorOptions, known: Platform, missed: asyncio.Event) -> None:
     """Returns when the cluster has something else than `known`, once a job has `missed` something.
 
     Only such a job needs the process to start again. A cluster that gives no answer is asked again.
@@ -55,7 +64,7 @@ async def until_another(api: Api, known: Platform, missed: asyncio.Event) -> Non
     while True:
         await asyncio.sleep(RETRY_SECONDS)
         try:
-            if await _served_platform(api) != known:
+            if await _served_platform(api, options) != known:
                 return
         except (ApiRefused, ApiUnreachable) as error:
             _log.debug("what the cluster has was not answered: %s", error)
@@ -67,15 +76,18 @@ def owned_kinds(platform: Platform) -> Iterator[Resource]:
         POD_MONITORS: not platform.pod_monitors,
         POD_GROUPS: not platform.pod_groups,
         CLAIM_TEMPLATES: not platform.device_claims,
+        WORKLOADS: not platform.workloads,
     }
     return (owned for owned in OWNED if not missing.get(owned, False))
 
 
-async def _served_platform(api: Api) -> Platform:
+async def _served_platform(api: Api, options: OperatorOptions) -> Platform:
     return Platform(
         pod_monitors=await api.serves(POD_MONITORS),
         pod_groups=await api.serves(POD_GROUPS),
         device_claims=await api.serves(CLAIM_TEMPLATES),
+        # Else the operator has no right to them, and would ask for ever.
+        workloads=options.kueue.enabled and await api.serves(WORKLOADS),
     )
 
 

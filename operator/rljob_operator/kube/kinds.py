@@ -68,6 +68,18 @@ POD_GROUPS = Resource("scheduling.x-k8s.io/v1alpha1", "PodGroup", "podgroups")
 CLAIM_TEMPLATES = Resource("resource.k8s.io/v1", "ResourceClaimTemplate", "resourceclaimtemplates")
 
 
+WORKLOADS = Resource("kueue.x-k8s.io/v1beta2", "Workload", "workloads")
+
+
+RESOURCE_FLAVORS = Resource("kueue.x-k8s.io/v1beta2", "ResourceFlavor", "resourceflavors")
+
+
+WORKLOAD_PRIORITY_CLASSES = Resource("kueue.x-k8s.io/v1beta2", "WorkloadPriorityClass", "workloadpriorityclasses")
+
+
+PRIORITY_CLASSES = Resource("scheduling.k8s.io/v1", "PriorityClass", "priorityclasses")
+
+
 EVENTS = Resource("v1", "Event", "events")
 
 
@@ -86,6 +98,7 @@ OWNED = (
     POD_MONITORS,
     POD_GROUPS,
     CLAIM_TEMPLATES,
+    WORKLOADS,
 )
 """What a job may be made of; objects that are no longer wanted are searched among these."""
 

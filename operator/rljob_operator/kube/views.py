@@ -25,6 +25,7 @@ from rljob_api.cluster import (
 )
 from rljob_api.times import seconds
 from rljob_operator.kube.api import FIELD_MANAGER
+from rljob_operator.kube.workload_view import WorkloadView, view_workload
 
 Raw = Mapping[str, Any]
 
@@ -164,6 +165,8 @@ class OwnedView:
     owned: str = ""
     """Fields that the operator's applies own, as in `managedFields`, but for the owner reference; "": none."""
     finalizers: tuple[str, ...] = ()
+    workload: WorkloadView | None = None
+    """Of a Workload."""
     version: int = field(default=0, compare=False)
     """Of two views of one object (uid) the one with the greater number is the later; it alone is no change."""
 
@@ -251,6 +254,7 @@ def view_owned(kind: str, raw: Raw) -> OwnedView:
         claim=_claim(raw) if kind == "PersistentVolumeClaim" else None,
         owned=_owned(metadata),
         finalizers=tuple(metadata.get("finalizers") or ()),
+        workload=view_workload(raw) if kind == "Workload" else None,
         version=int(metadata["resourceVersion"]),
     )
 

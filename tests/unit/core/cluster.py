@@ -42,6 +42,7 @@ from rljob_operator.core.decision import (
 )
 from rljob_operator.core.membership import Candidate, assign
 from rljob_operator.core.observed import ProcessFact
+from rljob_operator.core.queue import QueueFact
 from tests.unit.core.worlds import REPLICAS, START, make_coordinator, make_policy, make_queue
 
 
@@ -131,6 +132,8 @@ class Cluster:
     autoscaling: Autoscaling | None = None
     demand: DemandObservation | None = None
     queue: QueueObservation = field(default_factory=make_queue)
+    admission: QueueFact | None = None
+    """What Kueue says; None: the job has no queue."""
 
     def turn(self, seconds: float = 1.0) -> Decision:
         """Observes, decides, persists, applies, acts."""
@@ -182,6 +185,7 @@ class Cluster:
             num_worker_pods=len(self.pods),
             release_after_seconds=self.release_after_seconds,
             scale_selector="role=rollout",
+            queue=self.admission,
         )
 
     def ask(self, **fields: object) -> None:

@@ -81,6 +81,7 @@ STARTED_BY = {
     "tests/cluster/node/gitops.sh": (
         "tests/cluster/test_gitops.py::test_kstatus_and_argo_cd_read_each_state_as_the_table_states"
     ),
+    "tests/cluster/node/kueue.sh": "tests/cluster/harness/kueue.py::add_kueue",
     "tests/cluster/node/kwok.sh": "tests/cluster/harness/gangs.py::add_pretended_nodes",
     "tests/cluster/node/up.sh": "tests/cluster/harness/machine.py::bring_up",
     "tests/cluster/node/down.sh": "Makefile::cluster-down",

@@ -12,10 +12,12 @@ from rljob_operator.build import Platform
 from rljob_operator.kube import capabilities
 from rljob_operator.kube.api import Api
 from rljob_operator.kube.capabilities import owned_kinds, platform_of, until_another
-from rljob_operator.kube.kinds import OWNED, POD_GROUPS, POD_MONITORS, Resource
+from rljob_operator.kube.kinds import OWNED, POD_GROUPS, POD_MONITORS, WORKLOADS, Resource
 from rljob_operator.kube.operator_metrics import Metrics
+from rljob_operator.options import OperatorOptions
 
-ONE_LOOK = 2
+OPTIONS = OperatorOptions.model_validate({"kueue": {"enabled": True}})
+ONE_LOOK = 3
 """Questions: a group each."""
 
 
@@ -36,15 +38,15 @@ class ApiServer:
         return web.json_response({"resources": [{"name": name} for name in (*served, *others)]})
 
 
-async def ask(server: ApiServer, question: str) -> Platform | None:
+async def ask(server: ApiServer, question: str, options: OperatorOptions = OPTIONS) -> Platform | None:
     app = web.Application()
     app.router.add_get("/apis/{group}/{version}", server.discovery)
     async with TestServer(app) as running, ApiClient(Configuration(host=str(running.make_url("")))) as client:
         api = Api(client, Metrics(), lambda: None)
         if question == "now":
-            return await platform_of(api)
+            return await platform_of(api, options)
         missed = asyncio.Event()
-        waiting = asyncio.create_task(until_another(api, Platform(), missed))
+        waiting = asyncio.create_task(until_another(api, options, Platform(), missed))
         await asyncio.sleep(0.1)
         assert server.asked == 0, "nobody has missed anything yet"
         missed.set()
@@ -63,20 +65,22 @@ async def ask(server: ApiServer, question: str) -> Platform | None:
         pytest.param((), Platform(), id="neither"),
         pytest.param((POD_GROUPS,), Platform(pod_groups=True), id="groups of pods"),
         pytest.param((POD_MONITORS,), Platform(pod_monitors=True), id="monitors"),
+        pytest.param((WORKLOADS,), Platform(workloads=True), id="Kueue's Workloads"),
         pytest.param(("elasticquotas",), Platform(), id="the groups' neighbours alone"),
     ],
 )
 def test_the_platform_is_what_is_served(kinds: tuple[Resource | str, ...], found: Platform) -> None:
     assert asyncio.run(ask(ApiServer(*kinds), "now")) == found
-    assert {POD_GROUPS, POD_MONITORS} - set(owned_kinds(found)) == {
-        resource
-        for resource, is_there in ((POD_GROUPS, found.pod_groups), (POD_MONITORS, found.pod_monitors))
-        if not is_there
-    }
+    served = {POD_GROUPS: found.pod_groups, POD_MONITORS: found.pod_monitors, WORKLOADS: found.workloads}
+    assert served.keys() - set(owned_kinds(found)) == {each for each, is_there in served.items() if not is_there}
 
 
 def test_nothing_else_depends_on_the_platform() -> None:
-    assert set(OWNED) - set(owned_kinds(Platform())) == {POD_GROUPS, POD_MONITORS}
+    assert set(OWNED) - set(owned_kinds(Platform())) == {POD_GROUPS, POD_MONITORS, WORKLOADS}
+
+
+def test_workloads_that_the_options_leave_out_are_not_there_for_jobs() -> None:
+    assert asyncio.run(ask(ApiServer(WORKLOADS), "now", OperatorOptions())) == Platform()
 
 
 def test_only_what_a_job_has_missed_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
