@@ -45,6 +45,7 @@ ROLE: tuple[Rule, ...] = (
         sentence=f"{{deviceClass}} is for 1 to {DEVICES_OF_CLAIM} devices of each pod, and gpus is {{gpus}}. Give "
         "gpus, or remove deviceClass.",
         cel=f"!has(self.deviceClass) || ({GPUS} >= 1 && {GPUS} <= {DEVICES_OF_CLAIM})",
+        derived={"gpus": Derived(lambda role: role.gpus, GPUS)},
     ),
     Rule(
         field="deviceClass",

@@ -36,6 +36,7 @@ def test_defaults_are_filled_in_where_nothing_was_written() -> None:
         "threads": 1,
         "gpus": 0,
         "gpuResource": "nvidia.com/gpu",
+        "deviceClass": None,
         "shareDevicesWith": None,
         "resources": {"requests": {}, "limits": {}},
         "template": {},

@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 
 from rljob_api import cluster
+from rljob_api.names import Epoch
 from rljob_api.revision import read_retained_spec, run_digest
 from rljob_api.spec import RLJob
+from rljob_api.status import RestartStatus, RLJobStatus
 from rljob_operator.build import Found, Manifest, Owner, manifests
 from rljob_operator.build.parts import Platform
 from rljob_operator.options import OperatorOptions
@@ -15,8 +17,10 @@ from tests.unit.build.jobs import OWNER, changed, make_status, quickstart
 NAMES = (cluster.ANNOTATION_RUN, cluster.ANNOTATION_RUN_OF, cluster.ANNOTATION_SPEC, cluster.ANNOTATION_RETAINED)
 
 
-def claim(job: RLJob, found: Found = Found.NOTHING, owner: Owner = OWNER) -> Manifest:
-    made = manifests(job, owner, make_status(), OperatorOptions(), Platform(), found)
+def claim(
+    job: RLJob, found: Found = Found.NOTHING, owner: Owner = OWNER, status: RLJobStatus | None = None
+) -> Manifest:
+    made = manifests(job, owner, status or make_status(), OperatorOptions(), Platform(), found)
     return next(each for each in made if each["kind"] == "PersistentVolumeClaim")
 
 
@@ -47,9 +51,18 @@ def test_it_states_whose_it_is_and_what_is_on_it() -> None:
     assert read_retained_spec(notes[cluster.ANNOTATION_SPEC]) == quickstart().spec
 
 
+_OF_0_2_0 = changed(
+    quickstart(),
+    model={"config": {"tokenizer": {"alphabet": "0123456789="}}},
+    data={"prompts": "data/reverse-digits.jsonl"},
+    rollout={"sampling": {"stopTokenIds": []}},
+)
+"""The quickstart of that release."""
+
+
 def test_a_promised_one_is_the_claim_of_release_0_2_0_to_the_byte() -> None:
     """So that neither an upgrade nor a rollback writes to it."""
-    promised = claim(quickstart(), Found.PROMISED)
+    promised = claim(_OF_0_2_0, Found.PROMISED)
     assert not set(NAMES) & set(promised["metadata"]["annotations"])
     assert promised["metadata"]["annotations"][cluster.ANNOTATION_APPLIED] == "10af63257159b9f3"
 
@@ -76,7 +89,8 @@ def test_what_it_states_is_written_again(fields: dict[str, Any]) -> None:
 
 def test_a_very_long_spec_is_not_retained() -> None:
     patch = {"metadata": {"annotations": {"example.org/long": "x" * 200_000}}}
-    notes = claim(changed(quickstart(), roles={"actor": {"template": patch}}))["metadata"]["annotations"]
+    job = changed(quickstart(), roles={"actor": {"template": patch}})
+    notes = claim(job, status=RLJobStatus(restart=RestartStatus(epoch=Epoch(1))))["metadata"]["annotations"]
     assert cluster.ANNOTATION_SPEC not in notes
     assert cluster.ANNOTATION_RUN in notes
 

@@ -4,12 +4,20 @@ from typing import Any
 
 import pytest
 
+from rljob_api.names import Epoch
+from rljob_api.status import RestartStatus, RLJobStatus
 from rljob_operator.build.mounted_objects import JOB_KEY
 from rljob_operator.build.sizes import LARGEST_BYTES, LONGEST_VARIABLE_BYTES, stored_bytes
-from tests.unit.build.jobs import build, changed, quickstart
+from tests.unit.build import jobs
+from tests.unit.build.jobs import changed, quickstart
 from tests.unit.kube.managed import fields_of
 
 param = pytest.param
+
+
+def build(job: Any) -> dict[str, Any]:
+    """Of a job that has begun, so that the bound of its whole spec is not what refuses it."""
+    return jobs.build(job, RLJobStatus(restart=RestartStatus(epoch=Epoch(1))))
 
 
 def with_env(count: int, length: int, part: str = "actor") -> Any:

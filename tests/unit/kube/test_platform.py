@@ -12,12 +12,12 @@ from rljob_operator.build import Platform
 from rljob_operator.kube import capabilities
 from rljob_operator.kube.api import Api
 from rljob_operator.kube.capabilities import owned_kinds, platform_of, until_another
-from rljob_operator.kube.kinds import OWNED, POD_GROUPS, POD_MONITORS, WORKLOADS, Resource
+from rljob_operator.kube.kinds import CLAIM_TEMPLATES, OWNED, POD_GROUPS, POD_MONITORS, WORKLOADS, Resource
 from rljob_operator.kube.operator_metrics import Metrics
 from rljob_operator.options import OperatorOptions
 
 OPTIONS = OperatorOptions.model_validate({"kueue": {"enabled": True}})
-ONE_LOOK = 3
+ONE_LOOK = 4
 """Questions: a group each."""
 
 
@@ -65,18 +65,24 @@ async def ask(server: ApiServer, question: str, options: OperatorOptions = OPTIO
         pytest.param((), Platform(), id="neither"),
         pytest.param((POD_GROUPS,), Platform(pod_groups=True), id="groups of pods"),
         pytest.param((POD_MONITORS,), Platform(pod_monitors=True), id="monitors"),
+        pytest.param((CLAIM_TEMPLATES,), Platform(device_claims=True), id="claims of devices"),
         pytest.param((WORKLOADS,), Platform(workloads=True), id="Kueue's Workloads"),
         pytest.param(("elasticquotas",), Platform(), id="the groups' neighbours alone"),
     ],
 )
 def test_the_platform_is_what_is_served(kinds: tuple[Resource | str, ...], found: Platform) -> None:
     assert asyncio.run(ask(ApiServer(*kinds), "now")) == found
-    served = {POD_GROUPS: found.pod_groups, POD_MONITORS: found.pod_monitors, WORKLOADS: found.workloads}
+    served = {
+        POD_GROUPS: found.pod_groups,
+        POD_MONITORS: found.pod_monitors,
+        CLAIM_TEMPLATES: found.device_claims,
+        WORKLOADS: found.workloads,
+    }
     assert served.keys() - set(owned_kinds(found)) == {each for each, is_there in served.items() if not is_there}
 
 
 def test_nothing_else_depends_on_the_platform() -> None:
-    assert set(OWNED) - set(owned_kinds(Platform())) == {POD_GROUPS, POD_MONITORS, WORKLOADS}
+    assert set(OWNED) - set(owned_kinds(Platform())) == {POD_GROUPS, POD_MONITORS, WORKLOADS, CLAIM_TEMPLATES}
 
 
 def test_workloads_that_the_options_leave_out_are_not_there_for_jobs() -> None:

@@ -60,7 +60,7 @@ def test_the_bound_is_exact(size: int, *, is_taken: bool) -> None:
     assert (size_problem(spec) is None) is is_taken
 
 
-def test_the_cache_keeps_neither_kubectls_copy_nor_labels_and_packs_a_spec_once() -> None:
+def test_the_cache_has_neither_kubectls_copy_nor_others_labels_and_packs_a_spec_once() -> None:
     spec, woken = with_environment(1000), list[JobKey]()
     cache = Cache(lambda key, _: woken.append(key))
     metadata = {
@@ -76,7 +76,8 @@ def test_the_cache_keeps_neither_kubectls_copy_nor_labels_and_packs_a_spec_once(
     cache.put_job({"metadata": metadata, "spec": spec, "status": {}})
     first = cache.job(KEY)
     assert first is not None
-    assert set(first["metadata"]) == {"namespace", "name", "uid", "generation", "resourceVersion"}
+    assert set(first["metadata"]) == {"namespace", "name", "uid", "generation", "resourceVersion", "labels"}
+    assert first["metadata"]["labels"] == {}
     assert len(first["spec"].packed) * 5 < len(json.dumps(spec))
     cache.put_job({"metadata": {**metadata, "resourceVersion": "2"}, "spec": spec, "status": {"phase": "Running"}})
     second = cache.job(KEY)
