@@ -10,7 +10,7 @@ import yaml
 from rljob_api.cluster import LABEL_JOB, LABEL_PRIORITY, LABEL_QUEUE
 from tests.cluster.harness.definition import install_definition
 from tests.cluster.harness.kubectl import Kubectl, Object
-from tests.cluster.harness.kueue import Queue, add_kueue, says
+from tests.cluster.harness.kueue import Queue, add_kueue, states
 from tests.cluster.harness.machine import Cluster
 from tests.cluster.harness.operator import OperatorProcess
 from tests.cluster.harness.rljob import ClusterJob, leaves_nothing, make_small_job, slowed
@@ -84,7 +84,7 @@ def test_a_second_job_waits_for_quota_and_gets_another_flavor(queue: Queue, oper
     workload = queue.workload("first")
     sets = {each["name"]: each["count"] for each in workload["spec"]["podSets"]}
     assert sets == {"rollout": 1, "actor": 1, "infrastructure": 3}
-    queue.wait_workload("first", "to be ready", lambda found: says(found, "PodsReady"))
+    queue.wait_workload("first", "to be ready", lambda found: states(found, "PodsReady"))
     assert all(queue.flavor("a").items() <= pod["spec"]["nodeSelector"].items() for pod in pods_of(first))
     assert len(pods_of(first)) == PODS
 
@@ -97,7 +97,7 @@ def test_a_second_job_waits_for_quota_and_gets_another_flavor(queue: Queue, oper
 
     queue.apply(a="150m", b="120m")
     second.assert_succeeded()
-    queue.wait_workload("second", "to be finished", lambda found: says(found, "Finished"))
+    queue.wait_workload("second", "to be finished", lambda found: states(found, "Finished"))
     assert second.status()["queue"]["clusterQueue"] == queue.name
     flavors = flavors_of(queue.workload("second"))
     assert flavors["infrastructure"] == f"{queue.name}-b", "there was room for two pods alone in the first flavor"
@@ -121,7 +121,7 @@ def test_a_preempted_job_saves_first_and_trains_each_sample_once(queue: Queue, o
     first.wait_step(3)
 
     second = ClusterJob(queue.kubectl, make_queued("high", 15, priority=high)).apply()
-    queue.wait_workload("low", "to be evicted", lambda found: says(found, "Evicted"))
+    queue.wait_workload("low", "to be evicted", lambda found: states(found, "Evicted"))
     killed(operator)  # while it drains, or before
     first.wait("its quota to be taken", lambda: first.status()["phase"] == "Suspended")
     assert why(first)[0] == "QuotaTaken"
@@ -140,7 +140,7 @@ def test_a_preempted_job_saves_first_and_trains_each_sample_once(queue: Queue, o
     first.wait_step(saved + 2)
     first.change({"rollout": {"numRollouts": first.step() + 8}})
     assert first.assert_succeeded().problems == []
-    queue.wait_workload("low", "to be finished", lambda found: says(found, "Finished"))
+    queue.wait_workload("low", "to be finished", lambda found: states(found, "Finished"))
 
 
 def test_a_stopped_queue_a_deleted_workload_and_the_user_each_suspend_a_job(
@@ -170,7 +170,7 @@ def test_a_stopped_queue_a_deleted_workload_and_the_user_each_suspend_a_job(
     assert job.status()["restart"]["countedTowardsMax"] == 0
 
 
-def test_pods_that_find_no_node_give_their_quota_back_and_the_mended_job_is_admitted_anew(
+def test_pods_that_find_no_node_give_their_quota_back_and_the_mended_job_is_admitted_again(
     queue: Queue, operator: OperatorProcess
 ) -> None:
     """Kueue here waits three minutes for pods to be ready."""
@@ -180,7 +180,7 @@ def test_pods_that_find_no_node_give_their_quota_back_and_the_mended_job_is_admi
     template["nodeSelector"] = {"rljob.test/nowhere": "yes"}
     job = ClusterJob(queue.kubectl, manifest).apply()
     job.wait("a pod without a node", lambda: job.condition("Ready").get("reason") == "Unschedulable")
-    queue.wait_workload("astray", "to be not ready", lambda found: says(found, "PodsReady", "False"))
+    queue.wait_workload("astray", "to be not ready", lambda found: states(found, "PodsReady", "False"))
     job.wait("the quota to be taken", lambda: job.epoch() == 2)
     assert queue.workload("astray")["status"]["requeueState"]["count"] == 1
     taken = [event["note"] for event in job.events("QuotaTaken")]

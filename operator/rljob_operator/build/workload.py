@@ -95,10 +95,10 @@ def _pod(made: Manifest) -> dict[str, Any]:
 
 
 def _trimmed(pod: Mapping[str, Any]) -> dict[str, Any]:
-    kept = {name: pod[name] for name in _FOR_FLAVORS if pod.get(name)}
+    retained = {name: pod[name] for name in _FOR_FLAVORS if pod.get(name)}
     nodes = (pod.get("affinity") or {}).get("nodeAffinity")
     return {
-        **kept,
+        **retained,
         **({"affinity": {"nodeAffinity": nodes}} if nodes else {}),
         **{name: [_asking(each) for each in pod[name]] for name in ("initContainers", "containers") if pod.get(name)},
     }

@@ -199,7 +199,7 @@ class Reason(StrEnum):
     QUOTA_TAKEN = "QuotaTaken"
     """Kueue takes the quota of the job back (a preemption, a queue that is stopped, pods that are not ready in time):
     what trains saves, every pod goes, and the job goes on when it is admitted again."""
-    ADMITTED_ANEW = "AdmittedAnew"
+    ADMITTED_AGAIN = "AdmittedAgain"
     """The Workload by which the job was admitted is gone, or no longer fits what the pods ask for: the job is saved,
     and admitted anew."""
     SUSPENDED = "Suspended"

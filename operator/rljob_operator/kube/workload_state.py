@@ -112,10 +112,10 @@ def _hold(known: OwnedView | None, wanted: WantedWorkload, *, runs: bool, proble
     view = None if known is None else known.workload
     if view is None or known is None or known.deleting:
         if runs:
-            return Hold(Reason.ADMITTED_ANEW, f"{queue}: the Workload by which the job was admitted is gone")
+            return Hold(Reason.ADMITTED_AGAIN, f"{queue}: the Workload by which the job was admitted is gone")
         return Hold(Reason.QUEUED, f"{queue}: {problem or 'the Workload of the job is not made yet'}")
     if view.is_true("Finished"):
-        return Hold(Reason.ADMITTED_ANEW, f"{queue}: the Workload was declared finished, and the job is not")
+        return Hold(Reason.ADMITTED_AGAIN, f"{queue}: the Workload was declared finished, and the job is not")
     if view.is_true("Evicted"):
         why = view.condition("Evicted")
         return Hold(
@@ -123,7 +123,7 @@ def _hold(known: OwnedView | None, wanted: WantedWorkload, *, runs: bool, proble
         )
     if view.is_true("QuotaReserved") and not is_current(known, wanted):
         message = f"{queue}: the job was admitted for other pods, or in another queue; it is admitted anew"
-        return Hold(Reason.ADMITTED_ANEW, message)
+        return Hold(Reason.ADMITTED_AGAIN, message)
     if view.is_true("Admitted"):
         return Hold(Reason.QUEUED, f"{queue}: {problem}") if problem and not runs else None
     return Hold(Reason.QUEUED, f"{queue}: {problem or _waits_for(view)}{_cure(view)}")

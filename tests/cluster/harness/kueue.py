@@ -93,7 +93,7 @@ class Queue:
                 self.kubectl("label", "nodes", node["metadata"]["name"], *(f"{label}-" for label in labels))
 
 
-def says(workload: Object, kind: str, status: str = "True") -> bool:
+def states(workload: Object, kind: str, status: str = "True") -> bool:
     """Whether a condition of a Workload is so."""
     conditions = workload.get("status", {}).get("conditions", [])
     return any(each["type"] == kind and each["status"] == status for each in conditions)

@@ -73,7 +73,7 @@ def test_an_autoscaled_role_asks_for_the_most_that_it_may_have() -> None:
 
 def test_a_workload_shows_nothing_that_others_must_not_read() -> None:
     text = str(workload(rich(), OWNER, RICH_OPTIONS, "team"))
-    assert not any(word in text for word in ("env", "image", "volumeMounts", "secretKeyRef", "command"))
+    assert not any(part in text for part in ("env", "image", "volumeMounts", "secretKeyRef", "command"))
 
 
 def test_what_is_asked_for_has_a_digest_that_numbers_do_not_change() -> None:

@@ -45,17 +45,17 @@ def test_the_priority_for_kueue_alone_goes_before_that_of_the_pods() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "platform", "says"),
+    ("options", "platform", "expected"),
     [
         pytest.param(OperatorOptions(), Platform(), "set the chart's value kueue.enabled", id="the option is off"),
         pytest.param(KUEUE, Platform(), "needs the API kueue.x-k8s.io/v1beta2", id="the cluster has no Kueue"),
         pytest.param(KUEUE, Platform(workloads=True), None, id="it has"),
     ],
 )
-def test_what_a_queue_needs(options: OperatorOptions, platform: Platform, says: str | None) -> None:
+def test_what_a_queue_needs(options: OperatorOptions, platform: Platform, expected: str | None) -> None:
     sentence = missing(QueueRequest("team"), options, platform)
-    assert (sentence is None) == (says is None)
-    assert sentence is None or (says or "") in sentence
+    assert (sentence is None) == (expected is None)
+    assert sentence is None or (expected or "") in sentence
     assert missing(None, options, platform) is None
 
 

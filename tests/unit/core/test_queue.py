@@ -40,13 +40,13 @@ def test_a_job_that_is_not_admitted_has_no_pods_and_names_what_it_waits_for() ->
     assert condition(world.status, ConditionType.SUSPENDED) == ("True", "Queued", expected)
 
 
-def test_what_it_waits_for_is_as_new_as_kueue_says() -> None:
+def test_what_it_waits_for_is_as_new_as_kueue_states() -> None:
     world = Cluster(admission=held()).settle()
     world.admission = held(message="LocalQueue team: the quota is reserved")
     assert "the quota is reserved" in condition(world.settle().status, ConditionType.SUSPENDED)[2]
 
 
-def test_an_admitted_job_begins_with_what_the_flavors_say() -> None:
+def test_an_admitted_job_begins_with_what_the_flavors_state() -> None:
     world = Cluster(admission=held()).settle()
     world.admission = ADMITTED
     decision = world.turn()
@@ -105,7 +105,7 @@ def test_an_admission_while_the_actor_saves_is_begun_by_once_that_is_done() -> N
         pytest.param("queue", "QuotaTaken", id="the queue, and then the user"),
     ],
 )
-def test_the_condition_says_who_has_suspended_a_job(first: str, reason: str) -> None:
+def test_the_condition_states_who_has_suspended_a_job(first: str, reason: str) -> None:
     world = make_admitted()
     if first == "user":
         world.ask(suspend=True)
@@ -154,7 +154,7 @@ def test_time_in_the_queue_is_no_run_time() -> None:
     assert world.settle().status.phase is Phase.RUNNING
 
 
-def test_an_ended_job_keeps_what_was_said_of_its_admission() -> None:
+def test_an_ended_job_keeps_what_was_stated_of_its_admission() -> None:
     world = make_admitted()
     world.recorded, world.step = 100, 99
     world.settle()

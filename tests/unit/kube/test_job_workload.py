@@ -90,7 +90,7 @@ class Job:
         hold = asyncio.run(self.writes.look(WANTED, RLJobStatus())).hold
         return "" if hold is None else hold.message
 
-    def says(self, *conditions: tuple[str, str, str], **status: object) -> None:
+    def states(self, *conditions: tuple[str, str, str], **status: object) -> None:
         """Kueue writes, and the watch reports it."""
         assert self.server.workload is not None
         known = self.server.workload["metadata"]
@@ -147,7 +147,7 @@ def test_a_workload_without_its_label_which_no_watch_reports_is_found_again() ->
 
 
 @pytest.mark.parametrize("status", [403, 422, 500])
-def test_a_refusal_is_reported_and_said(status: int) -> None:
+def test_a_refusal_is_reported_and_stated(status: int) -> None:
     job = Job()
     job.server.refuses = status
     brought = job.bring()
@@ -161,7 +161,7 @@ def test_quota_is_given_back_by_the_version_that_was_read() -> None:
     job.bring()
     admission = {"clusterQueue": "gpus", "podSetAssignments": []}
     evicted = (("QuotaReserved", "True", ""), ("Admitted", "True", ""), ("Evicted", "True", "Preempted"))
-    job.says(*evicted, admission=admission)
+    job.states(*evicted, admission=admission)
     assert job.bring(STARTS) == Brought(), "not while its pods are there"
     assert job.bring() == Brought()
     assert job.server.workload is not None
@@ -191,7 +191,7 @@ def test_flavors_are_read_once_for_an_admission() -> None:
     job = Job()
     job.bring()
     admission = {"clusterQueue": "gpus", "podSetAssignments": [{"name": "actor", "flavors": {"cpu": "a100"}}]}
-    job.says(("QuotaReserved", "True", ""), ("Admitted", "True", ""), admission=admission)
+    job.states(("QuotaReserved", "True", ""), ("Admitted", "True", ""), admission=admission)
     assert "a ResourceFlavor of the admission cannot be read: a100" in job.waits_for()
     job.server.others["a100"] = {"spec": {"nodeLabels": {"pool": "a100"}}}
     fact = asyncio.run(job.writes.look(WANTED, RLJobStatus()))

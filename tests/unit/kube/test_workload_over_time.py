@@ -50,7 +50,7 @@ class Kueue:
         known = self.known
         return known is not None and known.workload is not None and known.workload.is_true("QuotaReserved")
 
-    def says(self, *conditions: tuple[str, bool, str, str], **status: object) -> None:
+    def states(self, *conditions: tuple[str, bool, str, str], **status: object) -> None:
         if self.raw is not None:
             self.version += 1
             set_ = {**self.raw["status"], **status, "conditions": with_conditions(self.raw, conditions, 0.0)}
@@ -63,11 +63,13 @@ class Kueue:
             return
         if not known.workload.active or self.has_quota:
             return
-        self.says(("Evicted", False, "QuotaReserved", ""), ("QuotaReserved", True, "", ""), ("Admitted", True, "", ""))
+        self.states(
+            ("Evicted", False, "QuotaReserved", ""), ("QuotaReserved", True, "", ""), ("Admitted", True, "", "")
+        )
 
     def evicts(self, reason: str) -> None:
         if self.has_quota:
-            self.says(("Evicted", True, reason, "by the test"))
+            self.states(("Evicted", True, reason, "by the test"))
 
     def carries_out(self, write: Write, wanted: WantedWorkload) -> None:
         """A write of the operator, as the API server and Kueue's webhook take it."""
@@ -77,21 +79,21 @@ class Kueue:
                 self.uids += 1
                 metadata = {**wanted.manifest["metadata"], "uid": f"w{self.uids}", "resourceVersion": "0"}
                 self.raw = {**wanted.manifest, "metadata": metadata, "status": {}}
-                self.says()
+                self.states()
             case Update():
                 assert self.raw is not None
                 assert not self.has_quota, "pod sets are immutable while quota is reserved"
                 metadata = {**self.raw["metadata"], "annotations": wanted.manifest["metadata"]["annotations"]}
                 self.raw = {**self.raw, "metadata": metadata, "spec": wanted.manifest["spec"]}
-                self.says()
+                self.states()
             case Delete():
                 self.raw = None
             case GiveBack(reason, message, again):
-                self.says(
+                self.states(
                     ("Requeued", again, reason, message), ("QuotaReserved", False, "", ""), ("Admitted", False, "", "")
                 )
             case SetCondition(kind, status, reason, message):
-                self.says((kind, status, reason, message))
+                self.states((kind, status, reason, message))
 
 
 @dataclass
@@ -131,7 +133,7 @@ class World:
                 self.kueue.evicts(how)
             case "deactivates", bool() if self.kueue.raw is not None:
                 self.kueue.raw = {**self.kueue.raw, "spec": {**self.kueue.raw["spec"], "active": how}}
-                self.kueue.says()
+                self.kueue.states()
             case "is deleted", _:
                 self.kueue.raw = None
             case "suspends", bool():

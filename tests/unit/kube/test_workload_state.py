@@ -1,4 +1,4 @@
-"""What a Workload says about its job, and which write is due: two tables."""
+"""What a Workload expected about its job, and which write is due: two tables."""
 
 from dataclasses import replace
 from typing import Any
@@ -68,12 +68,12 @@ LARGER = make_wanted(roles={"actor": {"resources": {"requests": {"memory": "9Gi"
 
 
 @pytest.mark.parametrize(
-    ("known", "runs", "reason", "says"),
+    ("known", "runs", "reason", "expected"),
     [
         pytest.param(None, False, Reason.QUEUED, "is not made yet", id="there is none yet"),
-        pytest.param(None, True, Reason.ADMITTED_ANEW, "is gone", id="it was deleted while the job ran"),
+        pytest.param(None, True, Reason.ADMITTED_AGAIN, "is gone", id="it was deleted while the job ran"),
         pytest.param(
-            made(RESERVED, ADMITTED, deletionTimestamp="now"), True, Reason.ADMITTED_ANEW, "gone", id="it goes"
+            made(RESERVED, ADMITTED, deletionTimestamp="now"), True, Reason.ADMITTED_AGAIN, "gone", id="it goes"
         ),
         pytest.param(made(), False, Reason.QUEUED, "Kueue has not looked at", id="Kueue does not run"),
         pytest.param(
@@ -102,12 +102,12 @@ LARGER = make_wanted(roles={"actor": {"resources": {"requests": {"memory": "9Gi"
             made(NO_QUEUE, EVICTED, active=False), False, Reason.QUOTA_TAKEN, "set spec.active", id="it was deactivated"
         ),
         pytest.param(
-            made(RESERVED, ADMITTED, wanted=LARGER), True, Reason.ADMITTED_ANEW, "admitted anew", id="its pods changed"
+            made(RESERVED, ADMITTED, wanted=LARGER), True, Reason.ADMITTED_AGAIN, "admitted anew", id="its pods changed"
         ),
         pytest.param(
             made(RESERVED, ADMITTED, wanted=make_wanted("other")),
             True,
-            Reason.ADMITTED_ANEW,
+            Reason.ADMITTED_AGAIN,
             "anew",
             id="another queue",
         ),
@@ -115,14 +115,14 @@ LARGER = make_wanted(roles={"actor": {"resources": {"requests": {"memory": "9Gi"
             made(NO_QUEUE, wanted=LARGER), False, Reason.QUEUED, "exist", id="its pods changed while it waits"
         ),
         pytest.param(
-            made(RESERVED, ADMITTED, FINISHED), True, Reason.ADMITTED_ANEW, "finished", id="finished by others"
+            made(RESERVED, ADMITTED, FINISHED), True, Reason.ADMITTED_AGAIN, "finished", id="finished by others"
         ),
     ],
 )
-def test_a_workload_holds_its_job(known: OwnedView | None, runs: bool, reason: Reason | None, says: str) -> None:
+def test_a_workload_holds_its_job(known: OwnedView | None, runs: bool, reason: Reason | None, expected: str) -> None:
     hold = queue_fact(known, WANTED, None, runs=runs).hold
     assert (None if hold is None else hold.reason) is reason
-    assert hold is None or (hold.message.startswith("LocalQueue team: ") and says in hold.message)
+    assert hold is None or (hold.message.startswith("LocalQueue team: ") and expected in hold.message)
 
 
 def test_a_job_that_cannot_be_started_by_its_admission_waits_and_one_that_runs_goes_on() -> None:
