@@ -75,6 +75,11 @@ class ManifestsMemo:
         self._known = (job, made_of, made)
         return made
 
+    @property
+    def is_built(self) -> bool:
+        """Whether objects are in memory."""
+        return self._known is not None
+
     def forget(self) -> None:
         """Gives the memory of the objects back; they are built again when they are asked for."""
         self._known = self._judged = None
@@ -182,10 +187,16 @@ class JobMemory:
     tracker_news: TrackerNews
     queue: QueuedJob
 
+    @property
+    def retains_builds(self) -> bool:
+        """Whether it takes the memory of a parsed spec or of objects, also of one that an edit has replaced since."""
+        return self.accepted.is_parsed or self.manifests.is_built
+
     def forget_builds(self) -> None:
         """What was parsed and built is made again in the next turn."""
         self.accepted.forget()
         self.manifests.forget()
+        self.queue.forget()
 
     @classmethod
     def of_new(cls, key: JobKey, uid: str, world: OperatorContext, events: Events) -> "JobMemory":

@@ -12,6 +12,7 @@ from functools import partial
 
 from rljob_api.cluster import COMPONENT_COORDINATOR, checkpoint_claim_name, secret_name
 from rljob_api.spec import RLJob
+from rljob_api.spec_size import MAX_SPEC_BYTES
 from rljob_api.status import ConditionType, RLJobStatus
 from rljob_operator.build import MissingApi, Owner
 from rljob_operator.cluster.actions import ActionContext
@@ -114,8 +115,8 @@ class Reconciler:
             self._retained.forgotten(key)
             memory.forget_builds()
             return
-        is_built = isinstance(memory.accepted.known(raw), RLJob)
-        for other in self._retained.used(key, cost_of(raw["spec"].num_bytes) if is_built else 0):
+        num_bytes = min(raw["spec"].num_bytes, MAX_SPEC_BYTES)  # a larger one is not built, and those before may be
+        for other in self._retained.used(key, cost_of(num_bytes) if memory.retains_builds else 0):
             if other in self._memories:
                 self._memories[other].forget_builds()
 

@@ -71,6 +71,11 @@ class AcceptedSpec:
         self._job = (raw["metadata"].get("generation", 0), job)
         return job
 
+    @property
+    def is_parsed(self) -> bool:
+        """Whether a parsed spec is in memory, the newest or the one that was accepted last."""
+        return self._accepted is not None or (self._job is not None and isinstance(self._job[1], RLJob))
+
     def forget(self) -> None:
         """Gives the memory of parsed specs back; they are parsed again when they are asked for."""
         self._job = self._revision = self._accepted = None

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from rljob_api.cluster import config_name
+from rljob_api.spec_size import MAX_SPEC_BYTES
 from rljob_api.status import AcceptedStatus, Condition, RestartStatus, RLJobStatus
 from rljob_api.times import timestamp
 from rljob_operator.build import JOB_KEY, job_file
+from rljob_operator.cluster.builds import cost_of
 from rljob_operator.cluster.job import JobMemory
 from rljob_operator.kube.stored_spec import StoredSpec
 from rljob_operator.options import OperatorOptions
@@ -74,15 +76,13 @@ def test_a_job_that_became_too_large_goes_on_by_its_last_spec() -> None:
     server = Server()
     turns = Turns(server, RLJobStatus(), has_objects=False)
     turns.turn()
-    cache = turns._reconciler._world.cache
-    raw = cache.job(KEY)
-    assert raw is not None
-    raw["metadata"]["generation"] = 2
-    spec = quickstart().spec.model_dump(mode="json", by_alias=True, exclude_none=True)
-    raw["spec"] = StoredSpec.of({**spec, "image": "x" * 200_000})
+    found = server.objects[JOB]
+    edited = {"spec": {**found["spec"], "image": "x" * 200_000}, "metadata": {**found["metadata"], "generation": 2}}
+    turns.cache.put_job(server.put(JOB, {**found, **edited}))
     turns.turn()
     assert accepted_of(server)[:2] == ("False", "InvalidSpec")
     assert memory_of(turns).manifests._known is not None, "its objects are still brought to what they are to be"
+    assert turns._reconciler._retained._total == cost_of(MAX_SPEC_BYTES), "which takes memory as before"
 
 
 def test_a_suspended_job_keeps_nothing_and_one_that_runs_keeps_what_was_built() -> None:
