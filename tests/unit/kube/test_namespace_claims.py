@@ -1,6 +1,7 @@
 """Claims of namespaces: one release takes care of a namespace at a time, and the next one follows it by itself."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -28,9 +29,11 @@ class Leases:
         self.trouble: Exception | None = None
         self.write_trouble: Exception | None = None
         self.requests = 0
+        self.on_read: Callable[[], None] = lambda: None
 
     async def get(self, resource: Resource, namespace: str, name: str) -> dict[str, Any]:
         self.requests += 1
+        self.on_read()
         assert name == CLAIM.name
         if self.trouble is not None:
             raise self.trouble
@@ -212,6 +215,28 @@ def test_what_a_tenant_writes_into_the_lease_of_a_namespace_changes_that_namespa
     release.clock.now += LONGEST_DURATION_SECONDS + 1
     release.look()
     assert release.holds("b")
+
+
+def test_a_turn_that_was_left_out_while_a_renewal_crossed_the_claims_end_is_made_up_for() -> None:
+    leases = Leases()
+    release = Release(leases, "one", "a")
+    release.look()
+    release.woken.clear()
+    release.clock.now += CLAIM.renew_seconds - 0.1
+    held = []
+
+    def late() -> None:
+        release.clock.now += 0.2
+        held.append(release.holds("a"))
+
+    leases.on_read = late
+    release.look()
+    assert held == [False]
+    assert release.woken == ["a"]
+    leases.on_read = lambda: None
+    release.clock.now += RENEW_AFTER_SECONDS
+    release.look()
+    assert release.woken == ["a"], "a renewal in time wakes no job"
 
 
 def test_an_api_server_that_does_not_answer_takes_no_claim_before_its_time() -> None:
