@@ -22,7 +22,7 @@ from rljob_operator.cluster.deletion import delete_with_pods, finalizers_of
 from rljob_operator.cluster.job import JobMemory, OperatorContext, TurnContext, templates
 from rljob_operator.cluster.observe import observe
 from rljob_operator.cluster.report import generation_of, labels_of
-from rljob_operator.cluster.surplus import surplus_sentence
+from rljob_operator.cluster.surplus import surplus
 from rljob_operator.coordinator_client.link import CoordinatorError, CoordinatorRefused
 from rljob_operator.core import Decision, DeleteJob, Event, RaiseEpoch, Reason, RefusedSpec, SetDesired, Stop, decide
 from rljob_operator.core.conditions import is_true, terminal
@@ -48,10 +48,6 @@ TAKEN_SECONDS = 3.0
 
 
 RESTORED_MESSAGE = "the job's Secret was gone; it has been made again with the same content"
-
-
-SURPLUS_SECONDS = 10.0
-"""How often a job is looked at that waits until its namespace has fewer."""
 
 
 REFUSED_SECONDS = 10.0
@@ -100,10 +96,10 @@ class Reconciler:
         if isinstance(status, Unreadable):
             await memory.report.unreadable(raw, status)
             return None
-        surplus = surplus_sentence(key, self._world.cache.jobs(), self._world.options.jobs_per_namespace)
-        if surplus is not None:
-            await memory.report.refuse(raw, status, Reason.TOO_MANY_JOBS, surplus)
-            return NextTurn(time.time() + SURPLUS_SECONDS)
+        beyond = surplus(key, self._world.cache.jobs(), self._world.options.jobs_per_namespace)
+        if beyond is not None:
+            await memory.report.refuse(raw, status, Reason.TOO_MANY_JOBS, beyond.sentence)
+            return NextTurn(time.time() + beyond.again_seconds)
         context = await self._turn_of(key, raw, memory, status)
         next_turn = None if context is None else await self._bring_on(context)
         return _sooner(next_turn, memory.rehearsal.next_turn_at, memory.report.next_turn_at)
