@@ -14,7 +14,7 @@ from rljob_api.spec_size import MAX_SPEC_BYTES, size_problem
 from rljob_operator.kube.accepted_spec import AcceptedSpec, InvalidManifest, is_ours
 from rljob_operator.kube.api import Api
 from rljob_operator.kube.cache import Cache
-from rljob_operator.kube.stored_spec import StoredSpec
+from rljob_operator.kube.stored_spec import BEYOND_64_BITS, StoredSpec
 from rljob_operator.kube.views import JobKey
 from tests.unit.api.manifests import changed
 
@@ -58,6 +58,20 @@ def test_the_bound_is_exact(size: int, *, is_taken: bool) -> None:
     spec = {"image": "x" * (size - len('{"image":""}'))}
     assert (StoredSpec.of(spec).problem == "") is is_taken
     assert (size_problem(spec) is None) is is_taken
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        pytest.param(2**64 - 1, "", id="the largest"),
+        pytest.param(2**64, BEYOND_64_BITS, id="one more"),
+        pytest.param(-(2**63), "", id="the smallest"),
+        pytest.param(-(2**63) - 1, BEYOND_64_BITS, id="one less"),
+    ],
+)
+def test_an_integer_of_more_than_64_bits_is_named(value: int, problem: str) -> None:
+    spec = {"roles": {"rollout": {"template": {"spec": {"terminationGracePeriodSeconds": value}}}}}
+    assert StoredSpec.of(spec).problem == problem
 
 
 def test_the_cache_keeps_neither_kubectls_copy_nor_labels_and_packs_a_spec_once() -> None:
