@@ -90,7 +90,8 @@ def test_the_cache_keeps_neither_kubectls_copy_nor_labels_and_packs_a_spec_once(
     cache.put_job({"metadata": metadata, "spec": spec, "status": {}})
     first = cache.job(KEY)
     assert first is not None
-    assert set(first["metadata"]) == {"namespace", "name", "uid", "generation", "resourceVersion"}
+    assert set(first["metadata"]) == {"namespace", "name", "uid", "generation", "resourceVersion", "labels"}
+    assert first["metadata"]["labels"] == {}, "none but Kueue's"
     assert len(first["spec"].packed) * 5 < len(json.dumps(spec))
     cache.put_job({"metadata": {**metadata, "resourceVersion": "2"}, "spec": spec, "status": {"phase": "Running"}})
     second = cache.job(KEY)
