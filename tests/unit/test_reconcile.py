@@ -137,7 +137,7 @@ class Turns:
         cache.put_job(raw)
         options, platform = options or OperatorOptions(), Platform()
         if has_objects:
-            for each in manifests(job, Owner(KEY.namespace, UID), status, options, platform):
+            for each in manifests(job, Owner(KEY.namespace, UID), status, options, platform, was_accepted=True):
                 made = with_managed_fields(each)
                 made["metadata"] |= {"uid": each["metadata"]["name"], "resourceVersion": "1"}
                 cache.put_owned(KEY, view_owned(each["kind"], made))
@@ -262,7 +262,7 @@ def test_a_defect_of_the_build_is_stated_and_makes_no_job_wait_in_silence(monkey
     server = Server()
     turns = Turns(server, RLJobStatus(), has_objects=False)
 
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise KeyError("tolerations")
 
     monkeypatch.setattr("rljob_operator.cluster.job.manifests", broken)

@@ -61,14 +61,21 @@ def manifests(
     options: OperatorOptions,
     platform: Platform,
     found: Found = Found.NOTHING,
+    *,
+    was_accepted: bool = False,
 ) -> list[Manifest]:
     """Every object but the Secret, which is made once.
 
-    `found` is what there is of the checkpoint claim. ValueError with sentences for what a cluster cannot do, MissingApi
-    for what this one cannot.
+    `found` is what there is of the checkpoint claim. A job that has begun by a spec that `was_accepted` goes on by it,
+    whatever the options say of its reach now: no operator would care for its pods otherwise. ValueError with sentences
+    for what a cluster cannot do, MissingApi for what this one cannot.
     """
-    broken = cluster_problems(job.spec, has_begun=status.restart.epoch > 0)
-    if problems := [*(template_problems(job) or _beyond(job, options)), *broken]:
+    has_begun = status.restart.epoch > 0
+    broken = cluster_problems(job.spec, has_begun=has_begun)
+    of_templates = template_problems(job)
+    if not of_templates and not (was_accepted and has_begun):
+        of_templates = _beyond(job, options)
+    if problems := [*of_templates, *broken]:
         raise ValueError("\n".join(problems))
     if job.spec.scheduling.gang is not None and not platform.pod_groups:
         raise MissingApi(MISSING_API)

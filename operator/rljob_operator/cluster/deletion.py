@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from rljob_api.cluster import COMPONENT_WORKER, deployment_name
 from rljob_api.names import Role
-from rljob_api.status import Phase, RLJobStatus
+from rljob_api.status import RLJobStatus
 from rljob_operator.cluster.job import JobMemory
 from rljob_operator.core.deletion import deletion_event, with_deletion
 from rljob_operator.kube.accepted_spec import Unreadable
@@ -64,5 +64,5 @@ async def _report(raw: Json, status: RLJobStatus, memory: JobMemory, *, has_pods
     new = with_deletion(status, finalizers, now, has_pods=has_pods)
     if new != status:
         await memory.status.write(raw, status, new)
-        is_news = status.phase is not Phase.DELETING
-        await memory.report.events(raw, status, [deletion_event(finalizers, now)] if is_news else [])
+    # In every turn: the process may end after the status is written, and Events are emitted once for their key.
+    await memory.report.events(raw, status, [deletion_event(finalizers, now)])

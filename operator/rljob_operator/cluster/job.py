@@ -53,18 +53,32 @@ class ManifestsMemo:
         self._judged: Sequence[Json] | None = None
         self._overridden: list[str] = []
 
-    async def of(self, job: RLJob, num_bytes: int, owner: Owner, status: RLJobStatus, found: Found) -> Sequence[Json]:
+    async def of(
+        self,
+        job: RLJob,
+        num_bytes: int,
+        owner: Owner,
+        status: RLJobStatus,
+        found: Found,
+        *,
+        was_accepted: bool,
+    ) -> Sequence[Json]:
         """All objects but the Secret, of a spec of so many bytes. ValueError, with sentences, if it cannot be built."""
         scale = tuple((role.name, len(role.pods)) for role in status.roles)
         conditions = frozenset(c.type for c in status.conditions if c.status == "True" and c.type in _SCALING)
         begun = (status.restart.epoch > 0, status.restart.releasing, status.queue)
-        made_of = (owner, scale, conditions, *begun, found)
+        made_of = (owner, scale, conditions, *begun, found, was_accepted)
         if self._known is not None and self._known[0] is job and self._known[1] == made_of:
             return self._known[2]
-        build = partial(manifests, job, owner, status, self._options, self._platform, found)
-        made = await self._builds.run(num_bytes, build)
+        given = (job, owner, status, self._options, self._platform, found)
+        made = await self._builds.run(num_bytes, partial(manifests, *given, was_accepted=was_accepted))
         self._known = (job, made_of, made)
         return made
+
+    @property
+    def is_built(self) -> bool:
+        """Whether objects are in memory."""
+        return self._known is not None
 
     def forget(self) -> None:
         """Gives the memory of the objects back; they are built again when they are asked for."""
@@ -173,10 +187,16 @@ class JobMemory:
     tracker_news: TrackerNews
     queue: QueuedJob
 
+    @property
+    def retains_builds(self) -> bool:
+        """Whether it takes the memory of a parsed spec or of objects, also of one that an edit has replaced since."""
+        return self.accepted.is_parsed or self.manifests.is_built
+
     def forget_builds(self) -> None:
         """What was parsed and built is made again in the next turn."""
         self.accepted.forget()
         self.manifests.forget()
+        self.queue.forget()
 
     @classmethod
     def of_new(cls, key: JobKey, uid: str, world: OperatorContext, events: Events) -> "JobMemory":

@@ -141,6 +141,8 @@ class _Session:
         self._listed = listed
         self._count = count
         self._sessions: list[aiohttp.ClientSession] = []
+        self._given: kopf.ConnectionInfo | None = None
+        """What kopf was logged in with last."""
         self.refused_by = ""
         """Kind of the last refusal, while none was taken back."""
 
@@ -180,7 +182,11 @@ class _Session:
         @kopf.on.login(registry=made)
         async def login(**kwargs: Any) -> kopf.AiohttpSession | None:  # noqa: ANN401 - kopf's own
             found = kopf.login_with_service_account(**kwargs) if in_cluster() else kopf.login_with_kubeconfig(**kwargs)
-            return None if found is None else self._connected(found)
+            # kopf logs in again after a 401, and never pauses: by the same credentials it would be refused again.
+            if found is None or found == self._given:
+                return None
+            self._given = found
+            return self._connected(found)
 
         @kopf.on.event(API_GROUP, API_VERSION, RLJOB_PLURAL, registry=made)
         async def see(event: kopf.RawEvent, **_: object) -> None:

@@ -56,6 +56,10 @@ class QueuedJob:
         self._missed = missed
         self._made: tuple[RLJob, QueueRequest, WantedWorkload] | None = None
 
+    def forget(self) -> None:
+        """Gives the memory of the Workload back; it is built again when it is asked for."""
+        self._made = None
+
     def check(self, job: RLJob, labels: Mapping[str, str]) -> None:
         """Raises MissingApi where a job that has not begun cannot have its queue."""
         if sentence := missing(queue_request(job, labels), self._options, self._platform):

@@ -12,6 +12,7 @@ from functools import partial
 
 from rljob_api.cluster import COMPONENT_COORDINATOR, checkpoint_claim_name, secret_name
 from rljob_api.spec import RLJob
+from rljob_api.spec_size import MAX_SPEC_BYTES
 from rljob_api.status import ConditionType, RLJobStatus
 from rljob_operator.build import MissingApi, Owner
 from rljob_operator.cluster.actions import ActionContext
@@ -21,7 +22,7 @@ from rljob_operator.cluster.deletion import delete_with_pods, finalizers_of
 from rljob_operator.cluster.job import JobMemory, OperatorContext, TurnContext, templates
 from rljob_operator.cluster.observe import observe
 from rljob_operator.cluster.report import generation_of, labels_of
-from rljob_operator.cluster.surplus import surplus_sentence
+from rljob_operator.cluster.surplus import surplus
 from rljob_operator.coordinator_client.link import CoordinatorError, CoordinatorRefused
 from rljob_operator.core import Decision, DeleteJob, Event, RaiseEpoch, Reason, RefusedSpec, SetDesired, Stop, decide
 from rljob_operator.core.conditions import is_true, terminal
@@ -47,10 +48,6 @@ TAKEN_SECONDS = 3.0
 
 
 RESTORED_MESSAGE = "the job's Secret was gone; it has been made again with the same content"
-
-
-SURPLUS_SECONDS = 10.0
-"""How often a job is looked at that waits until its namespace has fewer."""
 
 
 REFUSED_SECONDS = 10.0
@@ -99,10 +96,10 @@ class Reconciler:
         if isinstance(status, Unreadable):
             await memory.report.unreadable(raw, status)
             return None
-        surplus = surplus_sentence(key, self._world.cache.jobs(), self._world.options.jobs_per_namespace)
-        if surplus is not None:
-            await memory.report.refuse(raw, status, Reason.TOO_MANY_JOBS, surplus)
-            return NextTurn(time.time() + SURPLUS_SECONDS)
+        beyond = surplus(key, self._world.cache.jobs(), self._world.options.jobs_per_namespace)
+        if beyond is not None:
+            await memory.report.refuse(raw, status, Reason.TOO_MANY_JOBS, beyond.sentence)
+            return NextTurn(time.time() + beyond.again_seconds)
         context = await self._turn_of(key, raw, memory, status)
         next_turn = None if context is None else await self._bring_on(context)
         return _sooner(next_turn, memory.rehearsal.next_turn_at, memory.report.next_turn_at)
@@ -114,8 +111,8 @@ class Reconciler:
             self._retained.forgotten(key)
             memory.forget_builds()
             return
-        is_built = isinstance(memory.accepted.known(raw), RLJob)
-        for other in self._retained.used(key, cost_of(raw["spec"].num_bytes) if is_built else 0):
+        num_bytes = min(raw["spec"].num_bytes, MAX_SPEC_BYTES)  # a larger one is not built, and those before may be
+        for other in self._retained.used(key, cost_of(num_bytes) if memory.retains_builds else 0):
             if other in self._memories:
                 self._memories[other].forget_builds()
 
@@ -137,7 +134,7 @@ class Reconciler:
         """The job by its newest spec, or by the last one that was accepted. None, if there is none, is reported."""
         generation = generation_of(raw)
         job = await self._job(memory, raw)
-        problems = job.problems if isinstance(job, InvalidManifest) else await self._problems(key, raw, job, status)
+        problems = job.problems if isinstance(job, InvalidManifest) else await self._problems(key, job, raw, status)
         reason = Reason.INVALID_SPEC
         if not isinstance(job, InvalidManifest) and not problems:
             wanted = await self._wanted(key, job, raw, status)
@@ -145,7 +142,7 @@ class Reconciler:
             if not problems:
                 return TurnContext(key, raw, job, memory.accepted.note(job, generation), None, status, memory)
         message, before = "\n".join(problems), await memory.accepted.last(status)
-        if before is None or await self._problems(key, raw, before[0], status):
+        if before is None or await self._problems(key, before[0], raw, status, was_accepted=True):
             await memory.report.refuse(raw, status, reason, message)
             return None
         return TurnContext(key, raw, *before, RefusedSpec(generation, message, reason), status, memory)
@@ -156,10 +153,12 @@ class Reconciler:
             return known
         return await self._world.builds.run(raw["spec"].num_bytes, partial(memory.accepted.job, raw))
 
-    async def _problems(self, key: JobKey, raw: Json, job: RLJob, status: RLJobStatus) -> tuple[str, ...]:
+    async def _problems(
+        self, key: JobKey, job: RLJob, raw: Json, status: RLJobStatus, *, was_accepted: bool = False
+    ) -> tuple[str, ...]:
         """What a cluster cannot do of it."""
         try:
-            await self._wanted(key, job, raw, status)
+            await self._wanted(key, job, raw, status, was_accepted=was_accepted)
             if status.restart.epoch == 0:
                 self._memories[key].queue.check(job, labels_of(raw))
         except ValueError as error:
@@ -178,7 +177,7 @@ class Reconciler:
 
     async def _bring_on(self, turn: TurnContext) -> NextTurn | None:
         key, memory, report = turn.key, turn.memory, turn.memory.report
-        current = await self._wanted(key, turn.job, turn.raw, turn.status)
+        current = await self._wanted_of(turn, turn.status)
         pods = self._world.cache.pods(key)
         held = await self._secret(turn, pods)
         if held is None:
@@ -212,12 +211,19 @@ class Reconciler:
             await turn.memory.report.wait_before_decision(turn.raw, turn.status, Reason.OBJECT_REFUSED, str(refusal))
             return None
 
-    async def _wanted(self, key: JobKey, job: RLJob, raw: Json, status: RLJobStatus) -> Sequence[Json]:
+    async def _wanted(
+        self, key: JobKey, job: RLJob, raw: Json, status: RLJobStatus, *, was_accepted: bool = False
+    ) -> Sequence[Json]:
         """All objects but the Secret. ValueError with sentences for what cannot be built."""
         uid = raw["metadata"]["uid"]
         there = checkpoint_claim.found(job.spec, key, uid, self._world.cache.owned(key))
         owner = Owner(namespace=key.namespace, uid=uid)
-        return await self._memories[key].manifests.of(job, raw["spec"].num_bytes, owner, status, there)
+        memo, num_bytes = self._memories[key].manifests, raw["spec"].num_bytes
+        return await memo.of(job, num_bytes, owner, status, there, was_accepted=was_accepted)
+
+    async def _wanted_of(self, turn: TurnContext, status: RLJobStatus) -> Sequence[Json]:
+        """The same, with this status. A turn with a refusal goes by the spec that was accepted before."""
+        return await self._wanted(turn.key, turn.job, turn.raw, status, was_accepted=turn.refusal is not None)
 
     async def _claim(self, turn: TurnContext, current: Sequence[Json], held: Held | Absent | Foreign) -> ApplyOutcome:
         """Makes the names of the job's objects its own, and returns which cannot be. A job that is over has none."""
@@ -338,7 +344,7 @@ class Reconciler:
         """Brings the objects to what was decided, except while the job's pods are being notified that it is over."""
         if _is_ending(decision):
             return ApplyOutcome()
-        wanted = await self._wanted(turn.key, turn.job, turn.raw, decision.status)
+        wanted = await self._wanted_of(turn, decision.status)
         objects = turn.memory.objects
         return await objects.carry_out(objects.difference(wanted), claimed)
 

@@ -4,6 +4,7 @@ A job that has begun is never one of them, also where the option has become smal
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from rljob_api.status import ConditionType
@@ -14,8 +15,32 @@ from rljob_operator.kube.views import JobKey
 _ENDED = (ConditionType.SUCCEEDED.value, ConditionType.FAILED.value)
 
 
-def surplus_sentence(key: JobKey, jobs: Iterable[Json], most: int | None) -> str | None:
-    """Why a job waits, where its namespace has `most` other ones before it; `jobs` are all that the cache has."""
+AGAIN_SECONDS = (10.0, 300.0)
+"""How often a waiting job is looked at: one that begins soon, and at the latest."""
+
+
+JOBS_AT_A_TIME = 50
+"""Waiting jobs that are looked at as often as the first: each look goes over all jobs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surplus:
+    """A job that waits."""
+
+    place: int
+    """Among those that wait, from 0."""
+    sentence: str
+    """Why."""
+
+    @property
+    def again_seconds(self) -> float:
+        """Until it is looked at again; the later it begins, the longer."""
+        soonest, latest = AGAIN_SECONDS
+        return min(latest, soonest * (1 + self.place // JOBS_AT_A_TIME))
+
+
+def surplus(key: JobKey, jobs: Iterable[Json], most: int | None) -> Surplus | None:
+    """The job as one that waits, where its namespace has `most` others before it; `jobs` are all that the cache has."""
     if most is None:
         return None
     counted = [raw for raw in jobs if raw["metadata"]["namespace"] == key.namespace and _counts(raw)]
@@ -23,9 +48,11 @@ def surplus_sentence(key: JobKey, jobs: Iterable[Json], most: int | None) -> str
     waiting = [raw["metadata"]["name"] for raw in counted[most:] if not _has_begun(raw)]
     if key.name not in waiting:
         return None
-    return (
+    return Surplus(
+        waiting.index(key.name),
         f"the operator's option jobsPerNamespace is {most}, and namespace {key.namespace} has as many other jobs that"
-        " have not ended: this one begins when there are fewer. Delete one, or ask the cluster's administrator for more"
+        " have not ended: this one begins when there are fewer. Delete one, or ask the cluster's"
+        " administrator for more",
     )
 
 

@@ -71,6 +71,11 @@ class AcceptedSpec:
         self._job = (raw["metadata"].get("generation", 0), job)
         return job
 
+    @property
+    def is_parsed(self) -> bool:
+        """Whether a parsed spec is in memory, the newest or the one that was accepted last."""
+        return self._accepted is not None or (self._job is not None and isinstance(self._job[1], RLJob))
+
     def forget(self) -> None:
         """Gives the memory of parsed specs back; they are parsed again when they are asked for."""
         self._job = self._revision = self._accepted = None
@@ -99,7 +104,7 @@ class AcceptedSpec:
         """The spec and what the status remembers of it; None where there was none, or it was changed since."""
         if self._accepted is None and status.accepted is not None:
             text = await self._text()
-            if _digest(text) == status.accepted.digest:
+            if status.accepted.digest == _digest(text) or status.accepted.digest == _digest(_indented(text)):
                 self._accepted = _parsed_file(text, status.accepted)
         return self._accepted
 
@@ -186,10 +191,24 @@ def _status(raw: Json) -> RLJobStatus | Unreadable:
 
 def _parsed_file(text: str, accepted: AcceptedStatus) -> tuple[RLJob, AcceptedStatus] | None:
     try:
-        job = RLJob.model_validate_json(text, strict=True, by_alias=True, by_name=False)
-        return as_stored(job), accepted
+        return as_stored(_read_file(text)), accepted
     except ValidationError:  # rules of this version that it did not have to keep when it was accepted
         return None
+
+
+def _indented(text: str) -> str:
+    """The file as release 0.2.0 writes it.
+
+    The status keeps the digest of that text while newer specs are refused, also once the ConfigMap has the compact one.
+    """
+    try:
+        return _read_file(text).model_dump_json(indent=2, exclude_defaults=True) + "\n"
+    except ValidationError:
+        return ""
+
+
+def _read_file(text: str) -> RLJob:
+    return RLJob.model_validate_json(text, strict=True, by_alias=True, by_name=False)
 
 
 def _digest(text: str) -> str:

@@ -190,7 +190,12 @@ class JobObjects:
     def difference(self, wanted: Sequence[Json]) -> Delta:
         """What has to be written so that the job has what is wanted."""
         there, edited = self.cache.owned(self.key), self.edited(wanted)
-        return difference(wanted, there, self.key, self.uid, edited)
+        due = [manifest for manifest in wanted if name_of(manifest) in there or not self._was_deleted_again(manifest)]
+        return difference(due, there, self.key, self.uid, edited)
+
+    def _was_deleted_again(self, manifest: Json) -> bool:
+        """Whether another client deletes what is restored, and it is too early to make it once more."""
+        return self.edits.was_there(name_of(manifest)) and self.edits.waits(manifest)
 
     def edited(self, wanted: Sequence[Json]) -> Mapping[Name, bool]:
         """Objects of the job that other clients have changed, and whether it is time to restore them."""

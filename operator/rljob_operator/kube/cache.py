@@ -9,9 +9,9 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from rljob_api.cluster import LABEL_PRIORITY, LABEL_QUEUE
+from rljob_api.cluster import LABEL_PRIORITY, LABEL_QUEUE, secret_copy_name, secret_name
 from rljob_operator.kube.api import Json
-from rljob_operator.kube.kinds import PODS
+from rljob_operator.kube.kinds import PODS, SECRETS
 from rljob_operator.kube.stored_spec import StoredSpec
 from rljob_operator.kube.views import JobKey, OwnedView, PodView, job_of, view_owned, view_pod
 from rljob_operator.kube.work_queue import Urgency
@@ -115,7 +115,16 @@ class Cache:
         known = self._jobs.get(key)
         if known is not None and known["metadata"]["uid"] == metadata["uid"]:
             del self._jobs[key]
+            self._forget_secrets(key)
             self._changed(key, Urgency.ALARM)
+
+    def _forget_secrets(self, key: JobKey) -> None:
+        """No watch reports the end of a job's Secrets: they are read by their names."""
+        owned = self._owned.get(key, {})
+        for name in (secret_name(key.name), secret_copy_name(key.name)):
+            owned.pop((SECRETS.kind, name), None)
+        if not owned:
+            self._owned.pop(key, None)
 
     def jobs_known(self) -> dict[JobKey, str]:
         """Every RLJob: its uid by its key."""

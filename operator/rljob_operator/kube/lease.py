@@ -64,7 +64,7 @@ class Lease:
         self.other_holder = ""
         """Another candidate that held it when it was last read."""
         self.is_refused = False
-        """Whether the API server has refused the last attempt: a right, a quota, a webhook."""
+        """Whether the API server refuses the Lease: a right, a quota, a webhook. No answer leaves this as it was."""
 
     def age(self) -> float:
         """Seconds since this replica last knew that it leads."""
@@ -109,11 +109,12 @@ class Lease:
 
     async def attempt(self) -> bool:
         """Takes or renews the lease if that is allowed."""
-        asked_at = self._clock()
+        asked_at, was_read = self._clock(), False
         try:
             # Long enough for an API server that is slow, and short enough for a second attempt after a lost packet.
             async with asyncio.timeout(self._options.renew_seconds / 2):
                 lease = await self._read()
+                was_read = True
                 if lease is None:
                     await self._api.claim("POST", LEASES, LEASES.path(self._namespace), self._manifest())
                 elif self._is_ours_to_take(lease["spec"]):
@@ -126,7 +127,8 @@ class Lease:
         except ApiConflict:
             return False
         except (ApiRefused, ApiUnreachable, TimeoutError) as error:
-            self.is_refused = isinstance(error, ApiRefused)
+            if isinstance(error, ApiRefused):
+                self.is_refused = _is_lasting(error, was_read=was_read)
             _log.warning("lease %s: %s", self._options.name, str(error) or "no answer in time")
             return False
         self._renewed_at = asked_at
@@ -171,6 +173,11 @@ class Lease:
 
     async def _write(self, lease: Json) -> None:
         await self._api.claim("PUT", LEASES, LEASES.path(self._namespace, self._options.name), lease)
+
+
+def _is_lasting(error: ApiRefused, *, was_read: bool) -> bool:
+    """Whether the Lease itself is refused: a busy API server asks for time, or fails reads, which no webhook does."""
+    return error.status == 403 or (was_read and error.retry_after == 0)
 
 
 def _now() -> str:

@@ -44,6 +44,8 @@ _log = logging.getLogger(__name__)
 class _Claim:
     lease: Lease
     due_at: float = 0.0
+    missed: bool = False
+    """Whether a turn was left out, because the namespace was not this release's at that moment."""
 
     def held_for(self) -> float:
         if self.lease.is_refused and not self.lease.other_holder:
@@ -75,7 +77,9 @@ class NamespaceClaims:
         if claim is None:
             self._asked.set()
             return 0.0
-        return claim.held_for()
+        seconds = claim.held_for()
+        claim.missed = claim.missed or seconds == 0
+        return seconds
 
     def other_holder(self, namespace: str) -> str:
         """The release that holds the namespace; "" where none but this one does."""
@@ -114,8 +118,10 @@ class NamespaceClaims:
         is_taken = await lease.attempt()
         pause = REFUSED_SECONDS if lease.is_refused else CLAIM.retry_seconds
         claim.due_at = self._clock() + (RENEW_AFTER_SECONDS if is_taken else pause)
-        if claim.state() == before:
+        # A renewal may come just after the claim's end: the state is the same, and a turn was left out in between.
+        if claim.state() == before and not (claim.missed and claim.held_for() > 0):
             return
+        claim.missed = False
         if lease.other_holder:
             _log.warning(
                 "the RLJobs of namespace %s are left alone: %s takes care of them by its Lease %s",

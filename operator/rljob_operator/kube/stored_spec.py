@@ -15,6 +15,9 @@ from rljob_api.spec_size import MAX_SPEC_BYTES, size_problem
 TOO_DEEP = "spec: is nested too deeply, by more than 200 levels, in one of its templates. Leave the levels out."
 
 
+BEYOND_64_BITS = "spec: has an integer of more than 64 bits in one of its templates. Give a smaller one."
+
+
 _FAST = 1
 """Level of compression: names of fields repeat, and more levels save a few percent."""
 
@@ -37,8 +40,8 @@ class StoredSpec:
         managed_by = spec.get("managedBy")
         try:
             text = orjson.dumps(spec)
-        except orjson.JSONEncodeError:  # the object was JSON, which may be nested more deeply than can be written again
-            return cls(managed_by, 0, b"", TOO_DEEP)
+        except orjson.JSONEncodeError as error:  # the object was JSON, of which not all can be written again
+            return cls(managed_by, 0, b"", TOO_DEEP if "Recursion" in str(error) else BEYOND_64_BITS)
         problem = size_problem(spec) if len(text) > MAX_SPEC_BYTES else None
         return cls(managed_by, len(text), b"" if problem else zlib.compress(text, _FAST), problem or "")
 

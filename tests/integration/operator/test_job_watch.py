@@ -36,6 +36,7 @@ class ApiServer:
         self.served = True
         self.refusal = 0
         self.jobs: list[Json] = []
+        self.refused = 0
         self.lists = 0
         self.watches = 0
         self._streams: set[asyncio.Queue[Json | None]] = set()
@@ -87,6 +88,7 @@ class ApiServer:
 
     async def _jobs(self, request: web.Request) -> web.StreamResponse:
         if not self.served or self.refusal:
+            self.refused += 1
             return _status(self.refusal or 404)
         if "watch" not in request.query:
             self.lists += 1
@@ -231,6 +233,7 @@ def test_a_definition_that_is_deleted_and_applied_again_is_watched_again(
     ("status", "cause"),
     [
         pytest.param(403, "ApiRefused", id="a right that is taken away and given back"),
+        pytest.param(401, "ApiRefused", id="a token that is taken back and taken again"),
         pytest.param(500, "ApiRefused", id="a server whose storage fails"),
         pytest.param(410, "ApiGone", id="a version that is too old for every list"),
     ],
@@ -251,6 +254,21 @@ def test_a_watch_that_is_refused_opens_when_it_is_no_longer(
             await world.until("the next watch", lambda: world.watch.state.is_open)
             server.add("after")
             await world.until("a job of the next watch", lambda: world.knows("after"))
+
+    asyncio.run(scenario())
+
+
+def test_a_token_that_is_refused_is_not_given_again_without_a_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_watch, "RETRY_SECONDS", (60.0, 60.0))
+
+    async def scenario() -> None:
+        server = ApiServer()
+        server.refusal = 401
+        async with watched(tmp_path, monkeypatch, server) as world:
+            await world.until("the end of kopf", lambda: "ApiRefused" in world.reopened_by())
+            assert server.refused == 1
 
     asyncio.run(scenario())
 

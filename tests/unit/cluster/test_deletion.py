@@ -2,8 +2,11 @@
 
 import pytest
 
+from rljob_api.cluster import COMPONENT_WORKER, LABEL_COMPONENT, LABEL_JOB
 from rljob_api.status import RestartStatus, RLJobStatus
-from tests.unit.test_reconcile import JOB, Server, Turns, path_of
+from rljob_operator.cluster.reconcile import Reconciler
+from tests.unit.kube.objects import make_pod
+from tests.unit.test_reconcile import JOB, KEY, Server, Turns, path_of
 
 WORKERS = [
     path_of("Deployment", f"quickstart-{role}") for role in ("actor", "actor-fwd", "rollout", "reference", "advantages")
@@ -48,6 +51,33 @@ def test_the_status_states_deleting_and_one_event_names_the_finalizer() -> None:
     (event,) = [each for each in server.events if each["reason"] == "Deleting"]
     assert "the finalizer example.com/audit" in event["message"]
     assert event["type"] == "Normal"
+
+
+def test_an_operator_that_finds_the_status_written_emits_the_event_that_the_one_before_has_not() -> None:
+    server = Server(lambda verb, path: 503 if "/events/" in path else 0)
+    turns = deleting(server, "example.com/audit")
+    turns.turn()
+    assert server.objects[JOB]["status"]["phase"] == "Deleting"
+    server.refuses, server.events = lambda verb, path: 0, []
+    turns._reconciler = Reconciler(turns._reconciler._world)
+    for _ in range(2):
+        turns.turn()
+    assert [each["reason"] for each in server.events] == ["Deleting"]
+
+
+def test_servers_stay_while_a_worker_saves_by_way_of_them() -> None:
+    server = Server()
+    turns = deleting(server, "example.com/audit")
+    worker = make_pod(name="quickstart-rollout-0")
+    labels = {LABEL_JOB: KEY.name, LABEL_COMPONENT: COMPONENT_WORKER}
+    worker["metadata"] |= {"namespace": KEY.namespace, "labels": labels}
+    turns.cache.put("Pod", worker)
+    for _ in range(2):
+        turns.turn()
+        assert scaled(server) == set(WORKERS)
+    turns.cache.drop("Pod", worker)
+    turns.turn()
+    assert scaled(server) == {*WORKERS, *SERVERS}
 
 
 def test_nothing_is_made_while_the_garbage_collector_deletes_it() -> None:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from typing import Any
 
-from rljob_api.status import Condition, RestartStatus, RLJobStatus
+import pytest
+
+from rljob_api.cluster import config_name
+from rljob_api.spec_size import MAX_SPEC_BYTES
+from rljob_api.status import AcceptedStatus, Condition, RestartStatus, RLJobStatus
 from rljob_api.times import timestamp
+from rljob_operator.build import JOB_KEY, job_file
+from rljob_operator.cluster.builds import cost_of
 from rljob_operator.cluster.job import JobMemory
 from rljob_operator.kube.stored_spec import StoredSpec
 from rljob_operator.options import OperatorOptions
-from tests.unit.build.jobs import quickstart
-from tests.unit.test_reconcile import JOB, KEY, Server, Turns, accepted_of
+from tests.unit.build.jobs import changed, quickstart
+from tests.unit.test_reconcile import JOB, KEY, Server, Turns, accepted_of, path_of
 
 OLDER: dict[str, Any] = {
     "metadata": {"name": "older", "namespace": KEY.namespace, "uid": "u0", "resourceVersion": "1"},
@@ -69,15 +76,13 @@ def test_a_job_that_became_too_large_goes_on_by_its_last_spec() -> None:
     server = Server()
     turns = Turns(server, RLJobStatus(), has_objects=False)
     turns.turn()
-    cache = turns._reconciler._world.cache
-    raw = cache.job(KEY)
-    assert raw is not None
-    raw["metadata"]["generation"] = 2
-    spec = quickstart().spec.model_dump(mode="json", by_alias=True, exclude_none=True)
-    raw["spec"] = StoredSpec.of({**spec, "image": "x" * 200_000})
+    found = server.objects[JOB]
+    edited = {"spec": {**found["spec"], "image": "x" * 200_000}, "metadata": {**found["metadata"], "generation": 2}}
+    turns.cache.put_job(server.put(JOB, {**found, **edited}))
     turns.turn()
     assert accepted_of(server)[:2] == ("False", "InvalidSpec")
     assert memory_of(turns).manifests._known is not None, "its objects are still brought to what they are to be"
+    assert turns._reconciler._retained._total == cost_of(MAX_SPEC_BYTES), "which takes memory as before"
 
 
 def test_a_suspended_job_keeps_nothing_and_one_that_runs_keeps_what_was_built() -> None:
@@ -90,3 +95,38 @@ def test_a_suspended_job_keeps_nothing_and_one_that_runs_keeps_what_was_built() 
     assert memory.manifests._known is memory.manifests._judged is None
     accepted = memory.accepted
     assert (accepted._job, accepted._revision, accepted._accepted) == (None, None, None)
+
+
+REACHING = {"rollout": {"template": {"spec": {"terminationGracePeriodSeconds": 86400}}}}
+"""Release 0.2.0 takes it."""
+
+
+def having_accepted(server: Server, epoch: int, **accepted: Any) -> Turns:
+    """Of a job whose newest spec reaches beyond itself, as an operator finds it that is of a newer release."""
+    digest = hashlib.sha256(job_file(changed(quickstart(), **accepted), KEY.namespace).encode()).hexdigest()
+    restart = RestartStatus.model_validate({"epoch": epoch, "opened": epoch})
+    status = RLJobStatus(accepted=AcceptedStatus(generation=1, digest=digest), restart=restart)
+    text = job_file(changed(quickstart(), roles=REACHING), KEY.namespace)
+    turns = Turns(server, status, has_objects=epoch > 0, roles=REACHING)
+    server.put(path_of("ConfigMap", config_name(KEY.name)), {"metadata": {}, "data": {JOB_KEY: text}})
+    return turns
+
+
+@pytest.mark.parametrize(
+    ("epoch", "accepted", "goes_on"),
+    [
+        pytest.param(1, {"roles": REACHING}, True, id="a job that has begun by it goes on"),
+        pytest.param(0, {"roles": REACHING}, False, id="one that has not does not begin"),
+        pytest.param(1, {}, False, id="an edit of the ConfigMap is not gone by"),
+    ],
+)
+def test_what_reaches_beyond_a_job_is_left_where_an_earlier_release_has_accepted_it(
+    epoch: int, accepted: dict[str, Any], *, goes_on: bool
+) -> None:
+    server = Server()
+    turns = having_accepted(server, epoch, **accepted)
+    for _ in range(2):
+        turns.turn()
+    assert accepted_of(server)[:2] == ("False", "InvalidSpec")
+    assert "terminationGracePeriodSeconds: 86400 is more than 3600" in accepted_of(server)[2]
+    assert (memory_of(turns).manifests._known is not None) is goes_on

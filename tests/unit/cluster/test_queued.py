@@ -12,7 +12,7 @@ from rljob_operator.cluster.queued import QueuedJob, missing, queue_request
 from rljob_operator.kube.job_workload import JobWorkload
 from rljob_operator.options import OperatorOptions
 from tests.unit.build.jobs import OWNER, changed, quickstart
-from tests.unit.test_reconcile import JOB, Server, Turns, accepted_of
+from tests.unit.test_reconcile import JOB, KEY, Server, Turns, accepted_of
 
 QUEUE, PRIORITY = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
 KUEUE = OperatorOptions.model_validate({"kueue": {"enabled": True}})
@@ -82,3 +82,16 @@ def test_a_job_that_has_begun_is_held_where_kueue_is_gone_and_missed() -> None:
 
     assert "which this cluster does not have" in asyncio.run(look())
     assert missed.is_set()
+
+
+def test_what_a_job_at_rest_has_built_for_kueue_is_forgotten_with_the_rest() -> None:
+    turns = Turns(Server(), RLJobStatus(), has_objects=False)
+    turns.turn()
+    memory = turns._reconciler._memories[KEY]
+    job, request = quickstart(), QueueRequest("team")
+    first = memory.queue._wanted(job, OWNER, request)
+    assert memory.queue._wanted(job, OWNER, request) is first
+    memory.forget_builds()
+    again = memory.queue._wanted(job, OWNER, request)
+    assert again is not first
+    assert again == first

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rljob_operator.cluster.surplus import surplus_sentence
+from rljob_operator.cluster.surplus import surplus
 from rljob_operator.kube.stored_spec import StoredSpec
 from rljob_operator.kube.views import JobKey
 
@@ -23,7 +23,7 @@ def make_job(
 
 def waiting(jobs: list[dict[str, Any]], most: int | None) -> str:
     keys = [JobKey(raw["metadata"]["namespace"], raw["metadata"]["name"]) for raw in jobs]
-    return "".join(key.name for key in keys if surplus_sentence(key, jobs, most) is not None)
+    return "".join(key.name for key in keys if surplus(key, jobs, most) is not None)
 
 
 @pytest.mark.parametrize(
@@ -54,8 +54,19 @@ def test_one_that_is_being_deleted_makes_room() -> None:
 
 
 def test_the_sentence_names_option_bound_and_cure() -> None:
-    sentence = surplus_sentence(JobKey("ns", "b"), [make_job("a", 1), make_job("b", 2)], 1)
-    assert sentence == (
+    found = surplus(JobKey("ns", "b"), [make_job("a", 1), make_job("b", 2)], 1)
+    assert found is not None
+    assert found.sentence == (
         "the operator's option jobsPerNamespace is 1, and namespace ns has as many other jobs that have not ended: this"
         " one begins when there are fewer. Delete one, or ask the cluster's administrator for more"
     )
+
+
+@pytest.mark.parametrize(
+    ("place", "seconds"), [(0, 10.0), (49, 10.0), (50, 20.0), (1000, 210.0), (1450, 300.0), (2000, 300.0)]
+)
+def test_a_job_that_begins_late_is_looked_at_seldom(place: int, seconds: float) -> None:
+    jobs = [make_job(f"job-{number:05}", 1) for number in range(2002)]
+    found = surplus(JobKey("ns", f"job-{place + 1:05}"), jobs, 1)
+    assert found is not None
+    assert (found.place, found.again_seconds) == (place, seconds)

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from rljob_api.cluster import secret_copy_name, secret_name
 from rljob_operator.kube.cache import Cache
 from rljob_operator.kube.views import JobKey, view_owned
 from rljob_operator.kube.work_queue import Urgency
@@ -142,6 +143,19 @@ def test_nothing_is_retained_of_a_job_that_is_gone_with_all_it_was_made_of() -> 
     cache.drop("Deployment", make_deployment(3))
     cache.drop_job(make_job(4))
     assert [cache._jobs, cache._pods, cache._owned] == [{}, {}, {}]
+
+
+def test_secrets_that_no_watch_reports_are_forgotten_with_their_job() -> None:
+    cache, _ = make_cache()
+    cache.put_job(make_job(1))
+    cache.put("Deployment", make_deployment(2))
+    for name in (secret_name("job"), secret_copy_name("job")):
+        metadata = {**make_pod(name=name, uid=name)["metadata"], "resourceVersion": "3"}
+        cache.put_owned(KEY, view_owned("Secret", {"metadata": metadata}), quietly=True)
+    cache.drop_job(make_job(4))
+    assert set(cache.owned(KEY)) == {("Deployment", "d")}
+    cache.drop("Deployment", make_deployment(5))
+    assert cache._owned == {}
 
 
 def test_a_pod_that_looks_the_same_wakes_no_one() -> None:

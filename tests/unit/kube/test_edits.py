@@ -368,6 +368,20 @@ def test_a_client_that_insists_is_followed_ever_more_seldom_and_after_a_peace_at
     assert len(setting.turn()) == 1
 
 
+def test_a_client_that_deletes_again_and_again_is_followed_ever_more_seldom() -> None:
+    setting = Setting()
+    setting.turn()
+    made_at = []
+    for _ in range(100):
+        setting.server.found = None
+        if setting.turn():
+            made_at.append(setting.now)
+        due = setting.edits.next_due
+        assert due is None or due > setting.now
+        setting.now += 1
+    assert [at - made_at[0] for at in made_at] == [0, 1, 3, 7, 15, 31, 63]
+
+
 def test_a_field_that_the_api_server_gives_to_another_at_once_is_no_edit() -> None:
     """As a mutating webhook does."""
     setting = Setting()

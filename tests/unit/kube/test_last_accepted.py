@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 
 from rljob_api.cluster import config_name
+from rljob_api.spec import Metadata
 from rljob_api.status import AcceptedStatus, RLJobStatus
 from rljob_operator.build import JOB_KEY, job_file
 from rljob_operator.kube.accepted_spec import AcceptedSpec
@@ -47,6 +48,16 @@ def test_another_operator_reads_the_same_spec_once() -> None:
         assert found is not None
         assert (found[0].spec, found[1].generation) == (JOB.spec, 7)
     assert len(api.asked) == 1
+
+
+def test_a_digest_of_the_indented_file_of_release_0_2_0_vouches_for_the_compact_one() -> None:
+    given = JOB.model_copy(update={"metadata": Metadata(name="job", namespace="ns")})
+    indented = given.model_dump_json(indent=2, exclude_defaults=True) + "\n"
+    before = AcceptedStatus(generation=7, digest=hashlib.sha256(indented.encode()).hexdigest())
+    api = ApiOfAnswers({PATH: {"data": {JOB_KEY: job_file(given, "ns")}}})
+    found = asyncio.run(accepted_spec(api).last(RLJobStatus(accepted=before)))
+    assert found is not None
+    assert (found[0].spec, found[1]) == (JOB.spec, before)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Claims of namespaces: one release takes care of a namespace at a time, and the next one follows it by itself."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -16,6 +17,8 @@ from rljob_operator.kube.namespace_claims import CLAIM, REFUSED_SECONDS, RENEW_A
 from tests.clock import Clock
 
 FORBIDDEN = refusal("get", 403, "Forbidden", "no right")
+WEBHOOK = refusal("create", 500, "InternalError", "failed calling webhook")
+BUSY = refusal("get", 429, "TooManyRequests", "later", retry_after=1.0)
 
 
 class Leases:
@@ -24,10 +27,13 @@ class Leases:
     def __init__(self) -> None:
         self.stored: dict[str, dict[str, Any]] = {}
         self.trouble: Exception | None = None
+        self.write_trouble: Exception | None = None
         self.requests = 0
+        self.on_read: Callable[[], None] = lambda: None
 
     async def get(self, resource: Resource, namespace: str, name: str) -> dict[str, Any]:
         self.requests += 1
+        self.on_read()
         assert name == CLAIM.name
         if self.trouble is not None:
             raise self.trouble
@@ -37,6 +43,8 @@ class Leases:
         return {part: dict(found[part]) for part in ("metadata", "spec") if part in found}
 
     async def claim(self, method: str, resource: Resource, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        if self.write_trouble is not None:
+            raise self.write_trouble
         namespace = body["metadata"]["namespace"]
         known = self.stored.get(namespace)
         if known is not None and body["metadata"].get("resourceVersion") != known["metadata"]["resourceVersion"]:
@@ -140,21 +148,12 @@ def test_an_hour_of_skew_between_clocks_moves_no_claim(skew: float) -> None:
         second.clock.now += RENEW_AFTER_SECONDS
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        pytest.param(FORBIDDEN, id="a right or a quota"),
-        pytest.param(refusal("create", 500, "InternalError", "failed calling webhook"), id="a webhook"),
-    ],
-)
-def test_where_its_lease_is_refused_a_namespace_is_served_unless_another_release_was_seen_there(
-    error: Exception,
-) -> None:
+def test_where_its_lease_is_refused_a_namespace_is_served_unless_another_release_was_seen_there() -> None:
     leases = Leases()
     first, second, third = (Release(leases, name, "a") for name in ("one", "two", "three"))
     first.look()
     second.look()
-    leases.trouble = error
+    leases.trouble = FORBIDDEN
     for release in (second, third):
         release.clock.now += RENEW_AFTER_SECONDS
         release.look()
@@ -170,6 +169,39 @@ def test_where_its_lease_is_refused_a_namespace_is_served_unless_another_release
     assert not third.holds("a")
 
 
+@pytest.mark.parametrize(
+    ("read", "write", "is_served"),
+    [
+        pytest.param(FORBIDDEN, None, True, id="a right to read"),
+        pytest.param(None, FORBIDDEN, True, id="a right to write, or a quota"),
+        pytest.param(None, WEBHOOK, True, id="a webhook, which fails no read"),
+        pytest.param(refusal("get", 503, "ServiceUnavailable", "starting"), None, False, id="a server that starts"),
+        pytest.param(BUSY, None, False, id="a busy server, at the read"),
+        pytest.param(None, BUSY, False, id="a busy server, at the write"),
+        pytest.param(ApiUnreachable("no answer"), None, False, id="no answer"),
+    ],
+)
+def test_a_new_leader_serves_a_namespace_without_its_lease_only_where_that_is_refused_for_good(
+    read: Exception | None, write: Exception | None, *, is_served: bool
+) -> None:
+    leases = Leases()
+    leases.trouble, leases.write_trouble = read, write
+    release = Release(leases, "one", "a")
+    release.look()
+    assert release.holds("a") is is_served
+
+
+def test_a_lost_answer_after_a_refusal_leaves_the_namespace_served() -> None:
+    leases = Leases()
+    release = Release(leases, "one", "a")
+    leases.trouble = FORBIDDEN
+    release.look()
+    leases.trouble = ApiUnreachable("no answer")
+    release.clock.now += REFUSED_SECONDS
+    release.look()
+    assert release.holds("a")
+
+
 def test_what_a_tenant_writes_into_the_lease_of_a_namespace_changes_that_namespace_alone() -> None:
     """He may have the right to Leases there. The operator goes on, and takes over in an hour at the latest."""
     leases = Leases()
@@ -183,6 +215,28 @@ def test_what_a_tenant_writes_into_the_lease_of_a_namespace_changes_that_namespa
     release.clock.now += LONGEST_DURATION_SECONDS + 1
     release.look()
     assert release.holds("b")
+
+
+def test_a_turn_that_was_left_out_while_a_renewal_crossed_the_claims_end_is_made_up_for() -> None:
+    leases = Leases()
+    release = Release(leases, "one", "a")
+    release.look()
+    release.woken.clear()
+    release.clock.now += CLAIM.renew_seconds - 0.1
+    held = []
+
+    def late() -> None:
+        release.clock.now += 0.2
+        held.append(release.holds("a"))
+
+    leases.on_read = late
+    release.look()
+    assert held == [False]
+    assert release.woken == ["a"]
+    leases.on_read = lambda: None
+    release.clock.now += RENEW_AFTER_SECONDS
+    release.look()
+    assert release.woken == ["a"], "a renewal in time wakes no job"
 
 
 def test_an_api_server_that_does_not_answer_takes_no_claim_before_its_time() -> None:

@@ -14,7 +14,7 @@ from rljob_api.spec_size import MAX_SPEC_BYTES, size_problem
 from rljob_operator.kube.accepted_spec import AcceptedSpec, InvalidManifest, is_ours
 from rljob_operator.kube.api import Api
 from rljob_operator.kube.cache import Cache
-from rljob_operator.kube.stored_spec import StoredSpec
+from rljob_operator.kube.stored_spec import BEYOND_64_BITS, StoredSpec
 from rljob_operator.kube.views import JobKey
 from tests.unit.api.manifests import changed
 
@@ -60,7 +60,21 @@ def test_the_bound_is_exact(size: int, *, is_taken: bool) -> None:
     assert (size_problem(spec) is None) is is_taken
 
 
-def test_the_cache_has_neither_kubectls_copy_nor_others_labels_and_packs_a_spec_once() -> None:
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        pytest.param(2**64 - 1, "", id="the largest"),
+        pytest.param(2**64, BEYOND_64_BITS, id="one more"),
+        pytest.param(-(2**63), "", id="the smallest"),
+        pytest.param(-(2**63) - 1, BEYOND_64_BITS, id="one less"),
+    ],
+)
+def test_an_integer_of_more_than_64_bits_is_named(value: int, problem: str) -> None:
+    spec = {"roles": {"rollout": {"template": {"spec": {"terminationGracePeriodSeconds": value}}}}}
+    assert StoredSpec.of(spec).problem == problem
+
+
+def test_the_cache_has_neither_kubectls_copy_nor_labels_and_packs_a_spec_once() -> None:
     spec, woken = with_environment(1000), list[JobKey]()
     cache = Cache(lambda key, _: woken.append(key))
     metadata = {
@@ -77,7 +91,7 @@ def test_the_cache_has_neither_kubectls_copy_nor_others_labels_and_packs_a_spec_
     first = cache.job(KEY)
     assert first is not None
     assert set(first["metadata"]) == {"namespace", "name", "uid", "generation", "resourceVersion", "labels"}
-    assert first["metadata"]["labels"] == {}
+    assert first["metadata"]["labels"] == {}, "none but Kueue's"
     assert len(first["spec"].packed) * 5 < len(json.dumps(spec))
     cache.put_job({"metadata": {**metadata, "resourceVersion": "2"}, "spec": spec, "status": {"phase": "Running"}})
     second = cache.job(KEY)
