@@ -152,11 +152,12 @@ POD_PLACES = (
 
 OWN_NAMES = (
     (Kind.SECRET, "", cluster.secret_name("")),
+    (Kind.SECRET, "", cluster.secret_copy_name("")),
     (Kind.CONFIG_MAP, "", cluster.config_name("")),
     (Kind.CLAIM, "", cluster.checkpoint_claim_name("")),
     (Kind.CLAIM, *CONTROL_CLAIM),
 )
-"""Kind, and what stands before and after the job's name, of the objects that a job makes and its pods mount."""
+"""Kind, and what stands before and after the job's name, of the objects that a job makes: its pods mount all but the copy."""
 
 
 def names_at(value: object, path: Path, where: str) -> Iterator[tuple[str, str]]:

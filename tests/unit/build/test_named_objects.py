@@ -9,6 +9,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import pytest
 from pydantic import BaseModel
 
+from rljob_api import cluster
 from rljob_api.spec import RLJobSpec
 from rljob_operator.build.foreign_objects import administrators, foreign_objects
 from rljob_operator.build.named_objects import (
@@ -163,6 +164,8 @@ def test_a_job_names_its_own_objects_where_those_of_other_jobs_are_reserved() ->
         return foreign_objects(changed(quickstart(), roles={"rollout": {"template": template}}), options)
 
     assert naming("quickstart-secret") == []
+    assert naming(cluster.secret_copy_name("quickstart")) == []
+    assert len(naming(cluster.secret_copy_name("victim"))) == 1
     assert naming("other-secret") == [
         "roles.rollout.template.spec.volumes[keys].secret.secretName: the Secret other-secret is one that the"
         " operator's workloads.reservedObjects names. Name another one."
@@ -183,11 +186,12 @@ def test_images_may_be_pulled_by_what_all_pods_have_anyway() -> None:
     ("kind", "source"),
     [
         ("Secret", {"secret": {"secretName": "quickstart-secret"}}),
+        ("Secret", {"secret": {"secretName": "quickstart.copy-secret"}}),
         ("ConfigMap", {"configMap": {"name": "quickstart-job"}}),
         ("PersistentVolumeClaim", {"persistentVolumeClaim": {"claimName": "quickstart-checkpoints"}}),
         ("PersistentVolumeClaim", {"persistentVolumeClaim": {"claimName": "data-quickstart-control-0"}}),
     ],
-    ids=["Secret", "ConfigMap", "checkpoints", "control Redis"],
+    ids=["Secret", "its copy", "ConfigMap", "checkpoints", "control Redis"],
 )
 def test_a_job_whose_own_object_would_be_the_administrators_needs_another_name(kind: str, source: Any) -> None:
     spec = {"volumes": [{"name": "his", **source}]}
