@@ -157,7 +157,7 @@ OWN_NAMES = (
     (Kind.CLAIM, "", cluster.checkpoint_claim_name("")),
     (Kind.CLAIM, *CONTROL_CLAIM),
 )
-"""Kind, and what stands before and after the job's name, of the objects that a job makes: its pods mount all but the copy."""
+"""Kind, and what stands before and after the job's name, of the objects that a job makes."""
 
 
 def names_at(value: object, path: Path, where: str) -> Iterator[tuple[str, str]]:
