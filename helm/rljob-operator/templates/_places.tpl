@@ -212,7 +212,7 @@ type(VALUE) != map || VALUE.all(k, !{{ toJson $begin }}.exists(part, k.startsWit
 {{- range $table.podPlaces -}}
   {{- if eq .access "Refused" -}}
     {{- $never = append $never (include "rljob.celAt" (dict "value" "t" "path" .path "leaf" "VALUE == null")) -}}
-    {{- $fields = append $fields (last .path) -}}
+    {{- $fields = append $fields (regexReplaceAll "^.*\\[\\]\\." (join "." .path) "") -}}
   {{- end -}}
 {{- end }}
 - expression: >-

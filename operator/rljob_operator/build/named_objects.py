@@ -86,7 +86,8 @@ _WITH_SECRET_REF = ("cephfs", "cinder", "flexVolume", "iscsi", "rbd", "scaleIO",
 
 _NEVER = Access.REFUSED
 
-_CLAIM_OF_POD = "spec.volumes[].ephemeral.volumeClaimTemplate.spec"
+_TEMPLATE_OF_CLAIM = "spec.volumes[].ephemeral.volumeClaimTemplate"
+_CLAIM_OF_POD = f"{_TEMPLATE_OF_CLAIM}.spec"
 
 SPEC_PLACES = (
     _place("telemetry.keysFrom.secretName", Kind.SECRET),
@@ -121,6 +122,8 @@ POD_PLACES = (
     _place(f"{_CLAIM_OF_POD}.dataSourceRef.name", Kind.CLAIM),
     _place(f"{_CLAIM_OF_POD}.volumeName", Kind.VOLUME, _NEVER),
     _place(f"{_CLAIM_OF_POD}.selector", Kind.VOLUME, _NEVER),
+    # Provisioners read there which claim to copy (CDI), or which folder of a share to give (NFS).
+    _place(f"{_TEMPLATE_OF_CLAIM}.metadata.annotations", Kind.CLAIM, _NEVER),
     _place(f"{_CLAIM_OF_POD}.storageClassName", Kind.STORAGE_CLASS, Access.CLUSTER),
     _place(f"{_CLAIM_OF_POD}.volumeAttributesClassName", Kind.ATTRIBUTES_CLASS, Access.CLUSTER),
     _place("spec.resourceClaims[].resourceClaimName", Kind.RESOURCE_CLAIM),
