@@ -8,10 +8,11 @@ them. Pure.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from rljob_api import cluster
 from rljob_operator.build.redis import CONTROL_CLAIM
-from rljob_operator.build.template_patch import DIRECTIVE
+from rljob_operator.build.template_patch import DIRECTIVE, MERGE_KEYS
 
 EACH = "[]"
 """In a path: every entry of a list, or of a map of roles."""
@@ -163,8 +164,11 @@ OWN_NAMES = (
 """Kind, and what stands before and after the job's name, of the objects that a job makes."""
 
 
-def names_at(value: object, path: Path, where: str) -> Iterator[tuple[str, str]]:
-    """Each name at `path` below `value`, and where it stands. What is no name there is the API server's to judge."""
+def names_at(value: object, path: Path, where: str, key: str = "") -> Iterator[tuple[str, str]]:
+    """Each name at `path` below `value`, the value of `key`, and where it stands.
+
+    What is no name there is the API server's to judge.
+    """
     if not path:
         if isinstance(value, str):
             yield where, value
@@ -172,12 +176,16 @@ def names_at(value: object, path: Path, where: str) -> Iterator[tuple[str, str]]
     head, rest = path[0], path[1:]
     if head != EACH:
         if isinstance(value, dict) and head in value:
-            yield from names_at(value[head], rest, f"{where}.{head}" if where else head)
+            yield from names_at(value[head], rest, f"{where}.{head}" if where else head, head)
         return
     if isinstance(value, dict):
-        for key, entry in value.items():
-            yield from names_at(entry, rest, f"{where}.{key}")
+        for name, entry in value.items():
+            yield from names_at(entry, rest, f"{where}.{name}")
     for index, entry in enumerate(value if isinstance(value, list) else ()):
-        # An entry that is deleted names nothing.
-        if isinstance(entry, dict) and DIRECTIVE not in entry:
+        if isinstance(entry, dict) and not _deletes(entry, key):
             yield from names_at(entry, rest, f"{where}[{entry.get('name', index)}]")
+
+
+def _deletes(entry: dict[str, Any], key: str) -> bool:
+    """An entry that deletes another names nothing. In a list that is not merged a directive does nothing."""
+    return key in MERGE_KEYS and entry.get(DIRECTIVE) == "delete"

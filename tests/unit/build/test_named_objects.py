@@ -172,6 +172,31 @@ def test_a_job_names_its_own_objects_where_those_of_other_jobs_are_reserved() ->
     ]
 
 
+_BY_PROJECTION = [{"name": "v", "projected": {"sources": [{"$patch": "delete", "secret": {"name": "site-secret"}}]}}]
+
+
+@pytest.mark.parametrize(
+    ("spec", "is_named"),
+    [
+        (
+            {
+                "containers": [
+                    {"name": "worker", "envFrom": [{"$patch": "delete", "secretRef": {"name": "site-secret"}}]}
+                ]
+            },
+            True,
+        ),
+        ({"volumes": _BY_PROJECTION}, True),
+        ({"volumes": [{"name": "v", "$patch": "delete", "secret": {"secretName": "site-secret"}}]}, False),
+    ],
+    ids=["a list of variables that is replaced", "sources of a volume", "a volume that is deleted"],
+)
+def test_a_directive_hides_a_name_only_in_a_list_that_is_merged(spec: Any, is_named: bool) -> None:
+    options = WorkloadOptions.model_validate({"reservedObjects": {"secrets": ["*-secret"]}})
+    job = changed(quickstart(), roles={"rollout": {"template": {"spec": spec}}})
+    assert bool(foreign_objects(job, options)) is is_named
+
+
 def test_images_may_be_pulled_by_what_all_pods_have_anyway() -> None:
     def pulling(name: str) -> list[str]:
         template = {"spec": {"imagePullSecrets": [{"name": name}]}}
