@@ -212,11 +212,11 @@ def test_a_monitor_finds_workers_of_before_an_upgrade_by_their_earlier_port() ->
     now, before = made["spec"]["podMetricsEndpoints"]
     assert (now["port"], before["port"]) == ("metrics", "http")
     assert {key: now[key] for key in ("path", "honorLabels")} == {key: before[key] for key in ("path", "honorLabels")}
-    (kept,) = before["relabelings"]
-    assert kept["action"] == "keep"
-    assert kept["sourceLabels"] == ["__meta_kubernetes_pod_container_port_number"]
-    assert re.fullmatch(kept["regex"], str(cluster.METRICS_PORT))
-    assert not re.fullmatch(kept["regex"], str(cluster.COORDINATOR_PORT))
+    (rule,) = before["relabelings"]
+    assert rule["action"] == "keep"
+    assert rule["sourceLabels"] == ["__meta_kubernetes_pod_container_port_number"]
+    assert re.fullmatch(rule["regex"], str(cluster.METRICS_PORT))
+    assert not re.fullmatch(rule["regex"], str(cluster.COORDINATOR_PORT))
 
 
 def test_every_name_made_of_the_longest_one_of_a_job_is_that_of_a_service() -> None:
