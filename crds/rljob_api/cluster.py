@@ -139,8 +139,11 @@ def secret_name(job: str) -> str:
 
 
 def secret_copy_name(job: str) -> str:
-    """The same once more, from which the Secret is made again where it was deleted."""
-    return f"{secret_name(job)}-copy"
+    """The same once more, from which the Secret is made again where it was deleted.
+
+    No job's name has a dot, so that it is no other job's Secret; and patterns that reserve `*-secret` match it.
+    """
+    return secret_name(f"{job}.copy")
 
 
 def config_name(job: str) -> str:

@@ -240,6 +240,7 @@ ITS_OWN = [{"name": name, "resources": {"limits": {"memory": "1Gi"}}} for name i
 PEACEFUL = with_pod(
     {
         "nodeSelector": {"pool": "gpu"},
+        "imagePullSecrets": [{"name": "pull-of-site"}],
         "tolerations": [{"key": "gpu", "operator": "Exists"}],
         "volumes": [{"name": "scratch", "emptyDir": {}}],
         "containers": [

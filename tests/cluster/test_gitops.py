@@ -20,11 +20,13 @@ kind: RLJob
 metadata: {name: demo}
 spec:
   image: worker
+  transferQueue: {redis: {image: redis}}
   telemetry: {keysFrom: {secretName: keys}}
   roles:
     rollout:
       template:
         spec:
+          imagePullSecrets: [{name: keys}]
           volumes:
           - {name: rewards, configMap: {name: rewards}}
           - {name: more, projected: {sources: [{configMap: {name: rewards}}]}}
@@ -37,7 +39,9 @@ resources: [job.yaml]
 configurations: [kustomize.yaml]
 configMapGenerator: [{name: rewards, literals: [a=b]}]
 secretGenerator: [{name: keys, literals: [KEY=secret]}]
-images: [{name: worker, newName: registry.example/worker, newTag: "7"}]
+images:
+- {name: worker, newName: registry.example/worker, newTag: "7"}
+- {name: redis, newTag: "8"}
 namePrefix: team-
 """
 
@@ -69,4 +73,6 @@ def test_kustomize_renames_what_a_job_carries(kubectl: Kubectl, tmp_path: Path) 
     assert pod["volumes"][1]["projected"]["sources"][0]["configMap"]["name"] == rewards
     assert pod["containers"][0]["env"][0]["valueFrom"]["configMapKeyRef"]["name"] == rewards
     assert spec["telemetry"]["keysFrom"]["secretName"] == keys
+    assert pod["imagePullSecrets"] == [{"name": keys}]
     assert spec["image"] == "registry.example/worker:7"
+    assert spec["transferQueue"]["redis"]["image"] == "redis:8"

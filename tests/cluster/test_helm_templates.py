@@ -131,11 +131,19 @@ def test_nothing_is_granted_by_a_wildcard() -> None:
     ids=["monitor", "rule"],
 )
 def test_monitoring_comes_where_the_cluster_knows_it(kind: str, key: str) -> None:
-    known = ("--api-versions", f"monitoring.coreos.com/v1/{kind}")
+    known = ("--api-versions", f"monitoring.coreos.com/v1/{kind}", "--set", "networkPolicy.scraperNamespace=monitoring")
     assert kind not in {each["kind"] for each in objects(render())}
     assert kind in {each["kind"] for each in objects(render(*known))}
     assert kind in {each["kind"] for each in objects(render("--set", f"monitoring.{key}.create=Always"))}
     assert kind not in {each["kind"] for each in objects(render(*known, "--set", f"monitoring.{key}.create=Never"))}
+
+
+@pytest.mark.parametrize("kind", ["ServiceMonitor", "PrometheusRule"])
+def test_monitoring_stays_away_where_a_network_policy_lets_no_prometheus_read_the_operator(kind: str) -> None:
+    """Else the alert of an operator that is down would come after five minutes of a default install."""
+    known = ("--api-versions", f"monitoring.coreos.com/v1/{kind}")
+    assert kind not in {each["kind"] for each in objects(render(*known))}
+    assert kind in {each["kind"] for each in objects(render(*known, "--set", "networkPolicy.create=false"))}
 
 
 def test_alerts_ask_for_the_series_of_this_release_only() -> None:

@@ -32,14 +32,21 @@ def applied(cluster: Cluster, kubectl: Kubectl) -> Kubectl:
     return kubectl
 
 
-def test_a_researcher_applies_scales_and_deletes_a_job_and_reads_no_secret(applied: Kubectl) -> None:
+def test_a_researcher_applies_scales_and_deletes_a_job_and_neither_reads_nor_writes_a_secret(applied: Kubectl) -> None:
+    applied.apply(KEYS)
     user = user_of(applied, "rljob-researcher")
-    for manifest in (KEYS, REWARDS, JOB):
+    for manifest in (REWARDS, JOB):
         applied(user, "create", "-f", "-", stdin=yaml.safe_dump(manifest))
     applied(user, "scale", "rlj/quickstart", "--replicas=2")
     applied(user, "get", "events,pods,deployments")
     with pytest.raises(KubectlFailed, match=r'cannot get resource "secrets"'):
         applied(user, "get", "secret", "keys")
+    others = yaml.safe_dump({**KEYS, "metadata": {"name": "others"}})
+    with pytest.raises(KubectlFailed, match=r'cannot create resource "secrets"'):
+        applied(user, "create", "-f", "-", stdin=others)
+    # The answer to a patch has the whole object.
+    with pytest.raises(KubectlFailed, match=r'cannot patch resource "secrets"'):
+        applied(user, "apply", "--server-side", "--force-conflicts", "-f", "-", stdin=yaml.safe_dump(KEYS))
     with pytest.raises(KubectlFailed, match=r'cannot create resource "pods"'):
         applied(user, "run", "mine", "--image=worker")
     applied(user, "delete", "rlj", "quickstart", "--wait=false")

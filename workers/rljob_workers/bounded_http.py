@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import resource
 from collections.abc import Callable, MutableMapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -23,8 +24,14 @@ BOUNDS = Bounds(most=4096, request_seconds=30.0, reader_seconds=60.0)
 """Of each socket. Ranks, their launchers and the threads of a rollout keep a connection or two each."""
 
 
-_FILES = 2 * BOUNDS.most
+_SOCKETS = 4
+"""Listening sockets that a process has at most, and one to spare."""
+_FILES = _SOCKETS * BOUNDS.most
 """Descriptors that the process may have, as far as the system lets it: 1024 by default on some nodes."""
+_OTHER_FILES = 256
+"""Descriptors for all but connections."""
+_LEAST = 64
+"""Connections of a socket, whatever the system lets a process have."""
 
 
 _CHECK_TICKS = 5
@@ -39,7 +46,7 @@ class BoundedServer(uvicorn.Server):
     """Serves until it should exit, as its base does."""
 
     def __init__(self, app: ASGIApp, bounds: Bounds = BOUNDS, **settings: Any) -> None:  # noqa: ANN401 - uvicorn's own
-        ports = _Ports(bounds)
+        ports = _Ports(within_files(bounds, _allow_files()))
         # Clients that name another one as their client would not be told apart.
         super().__init__(
             uvicorn.Config(
@@ -53,7 +60,6 @@ class BoundedServer(uvicorn.Server):
             )
         )
         self._ports = ports
-        _allow_files()
 
     async def on_tick(self, counter: int) -> bool:
         """See the base."""
@@ -183,8 +189,17 @@ def _has_body(scope: Scope) -> bool:
     return b"transfer-encoding" in names or names.get(b"content-length", b"0") != b"0"
 
 
-def _allow_files() -> None:
+def within_files(bounds: Bounds, files: int) -> Bounds:
+    """Bounds of a socket of a process with so many descriptors: accept fails for none of its sockets' connections."""
+    return replace(bounds, most=min(bounds.most, max(_LEAST, (files - _OTHER_FILES) // _SOCKETS)))
+
+
+def _allow_files() -> int:
+    """Descriptors that the process may have from now on; `_FILES` is enough where there is no limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
+    if soft == resource.RLIM_INFINITY:
+        return wanted
+    if soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return max(soft, wanted)

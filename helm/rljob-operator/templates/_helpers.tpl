@@ -96,9 +96,16 @@ healthPort: {{ .Values.ports.health }}
 metricsPort: {{ .Values.ports.metrics }}
 {{- end -}}
 
+{{/* "true" where a Prometheus may read the operator's metrics. */}}
+{{- define "rljob.isScraped" -}}
+{{- if or (not .Values.networkPolicy.create) .Values.networkPolicy.scraperNamespace -}}
+true
+{{- end -}}
+{{- end -}}
+
 {{/* "true" where an object of the API is wanted: (dict "create" Auto|Always|Never "api" "group/version/Kind" "root" $). */}}
 {{- define "rljob.wanted" -}}
-{{- if or (eq .create "Always") (and (eq .create "Auto") (.root.Capabilities.APIVersions.Has .api)) -}}
+{{- if or (eq .create "Always") (and (eq .create "Auto") (.root.Capabilities.APIVersions.Has .api) (include "rljob.isScraped" .root)) -}}
 true
 {{- end -}}
 {{- end -}}

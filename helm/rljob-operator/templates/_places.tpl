@@ -179,14 +179,13 @@ type(VALUE) != map || VALUE.all(k, !{{ toJson $begin }}.exists(part, k.startsWit
 {{- range $table.specPlaces -}}
   {{- if and (eq .kind $kind) (ne .access "Cluster") -}}
     {{- $fields = append $fields (join "." .path) -}}
-    {{- $rules = append $rules (include "rljob.celAt" (dict "value" "variables.spec" "path" .path "leaf" (include "rljob.noName" (list $exact $ends)))) -}}
+    {{- $rules = append $rules (include "rljob.celAt" (dict "value" "variables.spec" "path" .path "leaf" (include "rljob.noName" (list $kind $exact $ends list)))) -}}
   {{- end -}}
 {{- end -}}
 {{- range $table.podPlaces -}}
   {{- if and (eq .kind $kind) (has .access (list "Open" "Pulled" "Listed")) -}}
-    {{- $these := $exact -}}
-    {{- if eq .access "Pulled" -}}{{- range $pulled -}}{{- $these = without $these . -}}{{- end -}}{{- end -}}
-    {{- $rules = append $rules (printf "variables.templates.all(t, %s)" (include "rljob.celAt" (dict "value" "t" "path" .path "leaf" (include "rljob.noName" (list $these $ends))))) -}}
+    {{- $taken := eq .access "Pulled" | ternary (uniq $pulled) list -}}
+    {{- $rules = append $rules (printf "variables.templates.all(t, %s)" (include "rljob.celAt" (dict "value" "t" "path" .path "leaf" (include "rljob.noName" (list $kind $exact $ends $taken))))) -}}
   {{- end -}}
 {{- end }}
 - expression: >-
@@ -194,13 +193,10 @@ type(VALUE) != map || VALUE.all(k, !{{ toJson $begin }}.exists(part, k.startsWit
   message: >-
     {{ $templates }}: the {{ $kind }} {{ join " or " $shown }}{{ with $fields }} (of {{ join ", " . }}, too){{ end }} is one
     that workloads.podTemplate, pullSecrets or reservedObjects names. Name another one.
-{{- $made := list -}}
-{{- range $table.ownNames -}}
-  {{- if eq .kind $kind -}}{{- $made = append $made (printf "%s + object.metadata.name + %s" (toJson .before) (toJson .after)) -}}{{- end -}}
-{{- end -}}
+{{- $made := include "rljob.ownNames" (list $table $kind) -}}
 {{- if and $made $exact }}
 - expression: >-
-    [{{ join ", " $made }}].all(n, !(n in {{ toJson $exact }}))
+    [{{ $made }}].all(n, !(n in {{ toJson $exact }}))
   message: >-
     metadata.name: the {{ $kind }} that a job of this name makes is one that workloads.podTemplate, pullSecrets or reservedObjects
     names. Give the job another name.
@@ -212,7 +208,7 @@ type(VALUE) != map || VALUE.all(k, !{{ toJson $begin }}.exists(part, k.startsWit
 {{- range $table.podPlaces -}}
   {{- if eq .access "Refused" -}}
     {{- $never = append $never (include "rljob.celAt" (dict "value" "t" "path" .path "leaf" "VALUE == null")) -}}
-    {{- $fields = append $fields (last .path) -}}
+    {{- $fields = append $fields (regexReplaceAll "^.*\\[\\]\\." (join "." .path) "") -}}
   {{- end -}}
 {{- end }}
 - expression: >-
@@ -221,7 +217,24 @@ type(VALUE) != map || VALUE.all(k, !{{ toJson $begin }}.exists(part, k.startsWit
     {{ $templates }}: {{ join ", " (uniq $fields) }} name what belongs to the cluster or to a group of others, and are not allowed here. Leave them out.
 {{- end -}}
 
-{{/* CEL: VALUE is none of the names and has none of the ends, or is the job's own: (list $exact $ends). */}}
+{{/* CEL: VALUE is none of the names and has none of the ends, or is the job's own or one that is taken: (list $kind $exact $ends $taken). */}}
 {{- define "rljob.noName" -}}
-type(VALUE) != string || VALUE in variables.own || (!(VALUE in {{ index . 0 | toJson }}) && !{{ index . 1 | toJson }}.exists(end, VALUE.endsWith(end)))
+type(VALUE) != string || VALUE in variables.own[?{{ index . 0 | toJson }}].orValue([]) || {{ with index . 3 }}VALUE in {{ toJson . }} || {{ end }}(!(VALUE in {{ index . 1 | toJson }}) && !{{ index . 2 | toJson }}.exists(end, VALUE.endsWith(end)))
+{{- end -}}
+
+{{/* JSON list of the kinds of which a job makes objects. */}}
+{{- define "rljob.ownKinds" -}}
+{{- $kinds := list -}}
+{{- range (include "rljob.policyTable" . | fromJson).ownNames -}}{{- $kinds = append $kinds .kind -}}{{- end -}}
+{{- uniq $kinds | toJson -}}
+{{- end -}}
+
+{{/* CEL: the names of what a job makes of a kind, with commas: (list $table $kind). */}}
+{{- define "rljob.ownNames" -}}
+{{- $made := list -}}
+{{- $kind := index . 1 -}}
+{{- range (index . 0).ownNames -}}
+  {{- if eq .kind $kind -}}{{- $made = append $made (printf "%s + object.metadata.name + %s" (toJson .before) (toJson .after)) -}}{{- end -}}
+{{- end -}}
+{{- join ", " $made -}}
 {{- end -}}

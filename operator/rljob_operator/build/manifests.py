@@ -35,16 +35,28 @@ def disruption_budget(site: Site) -> Manifest:
     return manifest(site, ("policy/v1", "PodDisruptionBudget"), site.name, {"spec": spec})
 
 
+_EARLIER_PORT_NAME = "http"
+"""Name of the metrics port in worker pods of releases before 0.3.0. A pod stays as it is when the operator is
+upgraded, and in a coordinator's pod another port has this name."""
 _LABELS = [cluster.LABEL_JOB, cluster.LABEL_COMPONENT, cluster.LABEL_ROLE]
 
 
 def pod_monitor(site: Site) -> Manifest:
     """Named as the job is. Redis pods have no port of this name, and so no target."""
+    # Else the label `job`, by which each series names its job, would be the scraper's own name of this monitor.
+    endpoint = {"path": "/metrics", "honorLabels": True}
+    is_metrics = {
+        "sourceLabels": ["__meta_kubernetes_pod_container_port_number"],
+        "regex": str(cluster.METRICS_PORT),
+        "action": "keep",
+    }
     spec = {
         "selector": {"matchLabels": {cluster.LABEL_JOB: site.name}},
         "podTargetLabels": _LABELS,
-        # Else the label `job`, by which each series names its job, would be the scraper's own name of this monitor.
-        "podMetricsEndpoints": [{"port": METRICS_PORT_NAME, "path": "/metrics", "honorLabels": True}],
+        "podMetricsEndpoints": [
+            {"port": METRICS_PORT_NAME, **endpoint},
+            {"port": _EARLIER_PORT_NAME, **endpoint, "relabelings": [is_metrics]},
+        ],
     }
     kind = ("monitoring.coreos.com/v1", "PodMonitor")
     return manifest(site, kind, site.name, {"spec": spec}, labels=site.workloads.monitor_labels)

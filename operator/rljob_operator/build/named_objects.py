@@ -8,10 +8,11 @@ them. Pure.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from rljob_api import cluster
 from rljob_operator.build.redis import CONTROL_CLAIM
-from rljob_operator.build.template_patch import DIRECTIVE
+from rljob_operator.build.template_patch import DIRECTIVE, MERGE_KEYS
 
 EACH = "[]"
 """In a path: every entry of a list, or of a map of roles."""
@@ -86,7 +87,8 @@ _WITH_SECRET_REF = ("cephfs", "cinder", "flexVolume", "iscsi", "rbd", "scaleIO",
 
 _NEVER = Access.REFUSED
 
-_CLAIM_OF_POD = "spec.volumes[].ephemeral.volumeClaimTemplate.spec"
+_TEMPLATE_OF_CLAIM = "spec.volumes[].ephemeral.volumeClaimTemplate"
+_CLAIM_OF_POD = f"{_TEMPLATE_OF_CLAIM}.spec"
 
 SPEC_PLACES = (
     _place("telemetry.keysFrom.secretName", Kind.SECRET),
@@ -121,6 +123,8 @@ POD_PLACES = (
     _place(f"{_CLAIM_OF_POD}.dataSourceRef.name", Kind.CLAIM),
     _place(f"{_CLAIM_OF_POD}.volumeName", Kind.VOLUME, _NEVER),
     _place(f"{_CLAIM_OF_POD}.selector", Kind.VOLUME, _NEVER),
+    # Provisioners read there which claim to copy (CDI), or which folder of a share to give (NFS).
+    _place(f"{_TEMPLATE_OF_CLAIM}.metadata.annotations", Kind.CLAIM, _NEVER),
     _place(f"{_CLAIM_OF_POD}.storageClassName", Kind.STORAGE_CLASS, Access.CLUSTER),
     _place(f"{_CLAIM_OF_POD}.volumeAttributesClassName", Kind.ATTRIBUTES_CLASS, Access.CLUSTER),
     _place("spec.resourceClaims[].resourceClaimName", Kind.RESOURCE_CLAIM),
@@ -152,15 +156,19 @@ POD_PLACES = (
 
 OWN_NAMES = (
     (Kind.SECRET, "", cluster.secret_name("")),
+    (Kind.SECRET, "", cluster.secret_copy_name("")),
     (Kind.CONFIG_MAP, "", cluster.config_name("")),
     (Kind.CLAIM, "", cluster.checkpoint_claim_name("")),
     (Kind.CLAIM, *CONTROL_CLAIM),
 )
-"""Kind, and what stands before and after the job's name, of the objects that a job makes and its pods mount."""
+"""Kind, and what stands before and after the job's name, of the objects that a job makes."""
 
 
-def names_at(value: object, path: Path, where: str) -> Iterator[tuple[str, str]]:
-    """Each name at `path` below `value`, and where it stands. What is no name there is the API server's to judge."""
+def names_at(value: object, path: Path, where: str, key: str = "") -> Iterator[tuple[str, str]]:
+    """Each name at `path` below `value`, the value of `key`, and where it stands.
+
+    What is no name there is the API server's to judge.
+    """
     if not path:
         if isinstance(value, str):
             yield where, value
@@ -168,12 +176,16 @@ def names_at(value: object, path: Path, where: str) -> Iterator[tuple[str, str]]
     head, rest = path[0], path[1:]
     if head != EACH:
         if isinstance(value, dict) and head in value:
-            yield from names_at(value[head], rest, f"{where}.{head}" if where else head)
+            yield from names_at(value[head], rest, f"{where}.{head}" if where else head, head)
         return
     if isinstance(value, dict):
-        for key, entry in value.items():
-            yield from names_at(entry, rest, f"{where}.{key}")
+        for name, entry in value.items():
+            yield from names_at(entry, rest, f"{where}.{name}")
     for index, entry in enumerate(value if isinstance(value, list) else ()):
-        # An entry that is deleted names nothing.
-        if isinstance(entry, dict) and DIRECTIVE not in entry:
+        if isinstance(entry, dict) and not _deletes(entry, key):
             yield from names_at(entry, rest, f"{where}[{entry.get('name', index)}]")
+
+
+def _deletes(entry: dict[str, Any], key: str) -> bool:
+    """An entry that deletes another names nothing. In a list that is not merged a directive does nothing."""
+    return key in MERGE_KEYS and entry.get(DIRECTIVE) == "delete"

@@ -59,6 +59,7 @@ def _of_port(container: Object, port: Object) -> dict[str, str]:
     return {
         "__meta_kubernetes_pod_container_name": container["name"],
         "__meta_kubernetes_pod_container_port_name": port.get("name", ""),
+        "__meta_kubernetes_pod_container_port_number": str(port["containerPort"]) if port else "",
     }
 
 

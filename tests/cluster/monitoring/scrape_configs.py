@@ -1,7 +1,8 @@
 """Prometheus' scrape configuration for ServiceMonitors and PodMonitors, as the Prometheus operator makes it of them.
 
-Pure. Only what our monitors use: a selector of labels, target labels of the pod, and endpoints with port, path and
-honorLabels. Debian's Prometheus does not know Kubernetes, so that whom it may ask comes from a file (`discovered`).
+Pure. Only what our monitors use: a selector of labels, target labels of the pod, and endpoints with port, path,
+honorLabels and relabelings that keep. Debian's Prometheus does not know Kubernetes, so that whom it may ask comes from
+a file (`discovered`).
 """
 
 import re
@@ -61,6 +62,10 @@ def _config(monitor: Object, endpoint: Object, interval: str, role: str, rules: 
         "file_sd_configs": [{"files": [f"{TARGETS}/{namespace}-{role}.json"], "refresh_interval": "2s"}],
         "relabel_configs": [
             *rules,
+            *(
+                {"source_labels": rule["sourceLabels"], "regex": rule["regex"], "action": rule["action"]}
+                for rule in endpoint.get("relabelings", ())
+            ),
             _replace("__meta_kubernetes_namespace", "namespace"),
             _replace("__meta_kubernetes_pod_name", "pod"),
             {"target_label": "endpoint", "replacement": endpoint["port"]},

@@ -12,7 +12,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from rljob_api.serving.connections import Bounds
-from rljob_workers.bounded_http import BoundedServer
+from rljob_workers.bounded_http import BOUNDS, BoundedServer, within_files
 
 PATIENCE_SECONDS = 60.0
 """Never measured."""
@@ -133,3 +133,15 @@ def test_one_that_is_quiet_between_two_requests_is_left(server: Server) -> None:
         assert answer(half) == b"", "its time is over, which the quiet one had, too"
         client.sendall(WHOLE)
         assert answer(client).endswith(b"answered")
+
+
+@pytest.mark.parametrize("files", [1024, 4096, 16384, 65536], ids="{} descriptors".format)
+def test_three_full_ports_leave_descriptors_for_the_rest_of_the_process(files: int) -> None:
+    most = within_files(BOUNDS, files).most
+    assert 64 <= most <= BOUNDS.most
+    assert files - 3 * most >= 256
+
+
+def test_a_server_takes_no_more_connections_than_asked_for() -> None:
+    asked = Bounds(most=MOST, request_seconds=1.0, reader_seconds=1.0)
+    assert within_files(asked, 1 << 20) == asked

@@ -71,7 +71,7 @@ ADMINISTRATORS: Json = {
 
 WORKLOADS: Json = {
     "podTemplate": ADMINISTRATORS,
-    "pullSecrets": ["site-pull"],
+    "pullSecrets": ["site-pull", "pull-of-site"],
     "reservedObjects": {
         "secrets": ["site-tls", "*-of-site"],
         "configMaps": ["site-config", "site-0-job"],

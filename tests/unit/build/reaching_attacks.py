@@ -55,6 +55,11 @@ def _claim_of_pod(**fields: Any) -> Json:
     return _volume(ephemeral={"volumeClaimTemplate": {"spec": {"accessModes": ["ReadWriteOnce"], **fields}}})
 
 
+def _annotated_claim(key: str, value: str) -> Json:
+    spec = {"accessModes": ["ReadWriteOnce"]}
+    return _volume(ephemeral={"volumeClaimTemplate": {"metadata": {"annotations": {key: value}}, "spec": spec}})
+
+
 def _apart(*terms: Json) -> Json:
     rule = "requiredDuringSchedulingIgnoredDuringExecution"
     return {"affinity": {"podAntiAffinity": {rule: [{"topologyKey": "kubernetes.io/hostname", **t} for t in terms]}}}
@@ -223,6 +228,8 @@ BY_POLICY: dict[str, Json] = {
     ),
     "a volume of others by its name": _claim_of_pod(volumeName="pv-of-others"),
     "a volume of others by its labels": _claim_of_pod(selector={"matchLabels": {"team": "b"}}),
+    "a copy of a claim of another namespace by an annotation": _annotated_claim("k8s.io/CloneRequest", "team-b/data"),
+    "a folder of a share by an annotation": _annotated_claim("nfs.io/storage-path", "../team-b"),
     "another sidecar of Kuma": _annotation("kuma.io/sidecar-injection"),
     "another sidecar of Kuma by a label": _label("kuma.io/sidecar-injection"),
     "a sidecar of Datadog": _annotation("admission.datadoghq.com/java-lib.version"),

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import pytest
 from pydantic import BaseModel
 
+from rljob_api import cluster
 from rljob_api.spec import RLJobSpec
 from rljob_operator.build.foreign_objects import administrators, foreign_objects
 from rljob_operator.build.named_objects import (
@@ -163,10 +164,37 @@ def test_a_job_names_its_own_objects_where_those_of_other_jobs_are_reserved() ->
         return foreign_objects(changed(quickstart(), roles={"rollout": {"template": template}}), options)
 
     assert naming("quickstart-secret") == []
+    assert naming(cluster.secret_copy_name("quickstart")) == []
+    assert len(naming(cluster.secret_copy_name("victim"))) == 1
     assert naming("other-secret") == [
         "roles.rollout.template.spec.volumes[keys].secret.secretName: the Secret other-secret is one that the"
         " operator's workloads.reservedObjects names. Name another one."
     ]
+
+
+_BY_PROJECTION = [{"name": "v", "projected": {"sources": [{"$patch": "delete", "secret": {"name": "site-secret"}}]}}]
+
+
+@pytest.mark.parametrize(
+    ("spec", "is_named"),
+    [
+        (
+            {
+                "containers": [
+                    {"name": "worker", "envFrom": [{"$patch": "delete", "secretRef": {"name": "site-secret"}}]}
+                ]
+            },
+            True,
+        ),
+        ({"volumes": _BY_PROJECTION}, True),
+        ({"volumes": [{"name": "v", "$patch": "delete", "secret": {"secretName": "site-secret"}}]}, False),
+    ],
+    ids=["a list of variables that is replaced", "sources of a volume", "a volume that is deleted"],
+)
+def test_a_directive_hides_a_name_only_in_a_list_that_is_merged(spec: Any, is_named: bool) -> None:
+    options = WorkloadOptions.model_validate({"reservedObjects": {"secrets": ["*-secret"]}})
+    job = changed(quickstart(), roles={"rollout": {"template": {"spec": spec}}})
+    assert bool(foreign_objects(job, options)) is is_named
 
 
 def test_images_may_be_pulled_by_what_all_pods_have_anyway() -> None:
@@ -183,11 +211,12 @@ def test_images_may_be_pulled_by_what_all_pods_have_anyway() -> None:
     ("kind", "source"),
     [
         ("Secret", {"secret": {"secretName": "quickstart-secret"}}),
+        ("Secret", {"secret": {"secretName": "quickstart.copy-secret"}}),
         ("ConfigMap", {"configMap": {"name": "quickstart-job"}}),
         ("PersistentVolumeClaim", {"persistentVolumeClaim": {"claimName": "quickstart-checkpoints"}}),
         ("PersistentVolumeClaim", {"persistentVolumeClaim": {"claimName": "data-quickstart-control-0"}}),
     ],
-    ids=["Secret", "ConfigMap", "checkpoints", "control Redis"],
+    ids=["Secret", "its copy", "ConfigMap", "checkpoints", "control Redis"],
 )
 def test_a_job_whose_own_object_would_be_the_administrators_needs_another_name(kind: str, source: Any) -> None:
     spec = {"volumes": [{"name": "his", **source}]}

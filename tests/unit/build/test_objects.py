@@ -206,6 +206,19 @@ def test_a_monitor_is_made_only_where_it_is_known() -> None:
     assert all(endpoint["honorLabels"] for endpoint in made["spec"]["podMetricsEndpoints"])
 
 
+def test_a_monitor_finds_workers_of_before_an_upgrade_by_their_earlier_port() -> None:
+    """They have it as `http`, which is the name of other ports, too."""
+    made = build(rich(), options=RICH_OPTIONS, platform=Platform(pod_monitors=True))["PodMonitor/rich"]
+    now, before = made["spec"]["podMetricsEndpoints"]
+    assert (now["port"], before["port"]) == ("metrics", "http")
+    assert {key: now[key] for key in ("path", "honorLabels")} == {key: before[key] for key in ("path", "honorLabels")}
+    (rule,) = before["relabelings"]
+    assert rule["action"] == "keep"
+    assert rule["sourceLabels"] == ["__meta_kubernetes_pod_container_port_number"]
+    assert re.fullmatch(rule["regex"], str(cluster.METRICS_PORT))
+    assert not re.fullmatch(rule["regex"], str(cluster.COORDINATOR_PORT))
+
+
 def test_every_name_made_of_the_longest_one_of_a_job_is_that_of_a_service() -> None:
     """The strictest of Kubernetes' kinds; a StatefulSet's pods carry its name and a digest of ten in a label."""
     job = changed(rich(), transferQueue={"storageUnits": 64})

@@ -7,9 +7,11 @@ send nothing, or half of one, cost no thread and keep no receiver waiting.
 from __future__ import annotations
 
 import contextlib
+import errno
 import select
 import socket
 import struct
+import time
 from dataclasses import dataclass, field
 
 from rljob_api.serving.connections import Bounds, Connections
@@ -21,7 +23,8 @@ LENGTH = struct.Struct(">I")
 """In front of each message."""
 
 
-BOUNDS = Bounds(most=1024, request_seconds=10.0, reader_seconds=10.0)
+BOUNDS = Bounds(most=512, request_seconds=10.0, reader_seconds=10.0)
+"""Half of the 1024 descriptors that a process has by default."""
 
 
 MAX_ACCEPTED = 64
@@ -29,6 +32,12 @@ MAX_ACCEPTED = 64
 
 _TURN_MILLISECONDS = 1000
 """How often connections that are late are looked for."""
+
+
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+"""Errors of accept while process or node has no descriptor or memory left. The connection stays in the queue."""
+_EXHAUSTED_SECONDS = 0.1
+"""Pause after one of these, since the listener stays readable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +106,14 @@ class AwaitedRequests:
             self._close(asking)
 
     def _accept(self) -> None:
+        try:
+            self._accept_waiting()
+        except OSError as error:
+            if error.errno not in _EXHAUSTED:
+                raise
+            time.sleep(_EXHAUSTED_SECONDS)
+
+    def _accept_waiting(self) -> None:
         with contextlib.suppress(BlockingIOError, ConnectionError):
             for _ in range(MAX_ACCEPTED):
                 connection, peer = self._listener.accept()
