@@ -161,6 +161,8 @@ def test_every_panel_has_a_series(stage: Stage) -> None:
     kubectl, job = stage.kubectl, stage.steady
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}}
     kubectl.apply({**quota, "spec": {"hard": {"count/poddisruptionbudgets.policy": "0"}}})
+    # The operator makes a deleted object again at once, maybe before a new quota is in force.
+    kubectl.wait_for("resourcequota", "none", "to be in force", lambda quota: quota.get("status", {}).get("hard"))
     kubectl.delete("poddisruptionbudget", "steady")
     job.process("actor").kill()
     job.wait_epoch_ready(2)
