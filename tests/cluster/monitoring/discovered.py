@@ -10,7 +10,9 @@ Object = dict[str, Any]
 def of_pods(pods: list[Object]) -> list[Object]:
     """The role `pod`: a target for each port of each container."""
     return [
-        _target(pod, f"{pod['status']['podIP']}:{port['containerPort']}", _of_port(container, port))
+        _target(
+            pod, f"{pod['status']['podIP']}:{port['containerPort']}", _of_port(container, port, port["containerPort"])
+        )
         for pod in pods
         if pod["status"].get("podIP")
         for container in pod["spec"]["containers"]
@@ -31,7 +33,7 @@ def of_slices(slices: list[Object], services: list[Object], pods: list[Object]) 
                     "__meta_kubernetes_service_name": service["metadata"]["name"],
                     "__meta_kubernetes_endpointslice_port_name": port["name"],
                     **_labels("service", service),
-                    **_of_port(pod["spec"]["containers"][0], port),
+                    **_of_port(pod["spec"]["containers"][0], port, port["port"]),
                 }
                 found.append(_target(pod, f"{address}:{port['port']}", labels))
     return found
@@ -55,11 +57,11 @@ def _target(pod: Object, address: str, labels: dict[str, str]) -> Object:
     return {"targets": [address], "labels": {**own, **labels}}
 
 
-def _of_port(container: Object, port: Object) -> dict[str, str]:
+def _of_port(container: Object, port: Object, number: int) -> dict[str, str]:
     return {
         "__meta_kubernetes_pod_container_name": container["name"],
         "__meta_kubernetes_pod_container_port_name": port.get("name", ""),
-        "__meta_kubernetes_pod_container_port_number": str(port["containerPort"]) if port else "",
+        "__meta_kubernetes_pod_container_port_number": str(number),
     }
 
 
