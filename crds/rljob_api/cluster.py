@@ -54,9 +54,9 @@ COMPONENT_TRACKER = "tracker"
 COORDINATOR_PORT = 8080
 REDIS_PORT = 6379
 METRICS_PORT = 8081
-"""Of a coordinator's pod and of a worker's: `/metrics`, for scrapers."""
+"""Port of a coordinator's pod and of a worker's with `/metrics`, for scrapers."""
 PROBE_PORT = 8082
-"""Of the same pods: probes of the kubelet, which asks from the node. No NetworkPolicy opens it to pods of others."""
+"""Port of the same pods for the kubelet, which asks from the node. No NetworkPolicy opens it to pods of others."""
 
 RUN_DIR = "/var/lib/rljob"
 """Run folder in worker and coordinator pods. For actor, critic and coordinator it is the checkpoint volume (with
@@ -75,7 +75,7 @@ JOB_FILE = "/etc/rljob/job/job.json"
 TERMINATION_FILE = "/dev/termination-log"
 """Where a container leaves the message of its end, unless a template gives it another terminationMessagePath."""
 ASKED_TO_END = "it was asked to end (SIGTERM) while its loop turned"
-"""That message of a launcher."""
+"""The launcher's termination message."""
 
 
 RUN_NAME_FILE = "tracked-run"

@@ -187,7 +187,7 @@ def _of_resource(rule: Rule, unless: str) -> dict[str, str]:
 
 
 OF_PODS = ("gpuResource", "deviceClass", "resources", "template")
-"""Of each role."""
+"""Fields of each role."""
 
 
 CLUSTER_ONLY: tuple[str, ...] = (

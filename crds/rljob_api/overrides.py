@@ -167,7 +167,7 @@ def _suggestion(place: tuple[Step, ...], number: int, beside: dict[str, Schema],
 
 
 def _with_place(paths: Iterable[str], document: dict[str, Any]) -> list[str]:
-    """Those that the document has a place for; all where it has one for none."""
+    """The paths that the document has a place for; all where it has one for none."""
     given = list(paths)
     return [path for path in given if _has_place(path, document)] or given
 

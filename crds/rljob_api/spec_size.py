@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 MAX_SPEC_BYTES = 128 * 1024
-"""Of a spec as JSON without spaces. A job with templates of its own for every role has a tenth of it."""
+"""Bound of a spec as JSON without spaces. A job with templates of its own for every role has a tenth of it."""
 
 
 _DEEPEST_NAMED = 3
@@ -20,15 +20,15 @@ def size_problem(spec: Mapping[str, Any]) -> str | None:
     total = _num_bytes(spec)
     if total <= MAX_SPEC_BYTES:
         return None
-    path, num_bytes = _heaviest(spec)
+    path, num_bytes = heaviest(spec)
     return (
         f"spec: is {_kib(total)} of JSON, of which {path} is {_kib(num_bytes)}, and a cluster takes"
         f" {_kib(MAX_SPEC_BYTES)}. Put what is long into a ConfigMap, a volume or the image, and name it in the spec."
     )
 
 
-def _heaviest(spec: Mapping[str, Any]) -> tuple[str, int]:
-    """The innermost field that is named and still more than half of the one around it."""
+def heaviest(spec: Mapping[str, Any]) -> tuple[str, int]:
+    """The innermost field, by its path, that is named and still more than half of the one around it; its bytes."""
     path, inner = list[str](), spec
     num_bytes = 0
     while inner and len(path) < _DEEPEST_NAMED:

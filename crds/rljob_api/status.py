@@ -308,7 +308,7 @@ class TolerationStatus(StatusModel):
 
 
 class PodSetStatus(StatusModel):
-    """What Kueue has its flavors add to the pods of a set."""
+    """Placement that Kueue's flavors add to the pods of a set."""
 
     name: str
     node_selector: dict[str, str] = {}
@@ -324,7 +324,7 @@ class QueueStatus(StatusModel):
     """The LocalQueue."""
     cluster_queue: str
     pod_sets: list[PodSetStatus] = []
-    """Those whose flavors add something."""
+    """The sets whose flavors add something."""
 
 
 class RLJobStatus(StatusModel):

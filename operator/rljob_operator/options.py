@@ -92,7 +92,7 @@ class ReachOptions(ApiModel):
         "pod-template-hash",
         "controller-revision-hash",
     ]
-    """What keys of a template's labels may not begin with or, after `*`, contain: by these Services, workloads and
+    """Beginnings that keys of a template's labels may not have or, after `*`, contain: by these Services, workloads and
     schedulers of others choose pods. Those of rljob.dev/ are always the operator's."""
     refused_annotations: list[KeyPattern] = [
         "scheduling.k8s.io/",

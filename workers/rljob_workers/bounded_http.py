@@ -21,7 +21,7 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 from rljob_api.serving.connections import Bounds, Connections, Waits
 
 BOUNDS = Bounds(most=4096, request_seconds=30.0, reader_seconds=60.0)
-"""Of each socket. Ranks, their launchers and the threads of a rollout keep a connection or two each."""
+"""Bounds of each socket. Ranks, their launchers and the threads of a rollout keep a connection or two each."""
 
 
 _SOCKETS = 4
@@ -47,7 +47,7 @@ class BoundedServer(uvicorn.Server):
 
     def __init__(self, app: ASGIApp, bounds: Bounds = BOUNDS, **settings: Any) -> None:  # noqa: ANN401 - uvicorn's own
         ports = _Ports(within_files(bounds, _allow_files()))
-        # Clients that name another one as their client would not be told apart.
+        # Clients that name another one as their client would be taken for one.
         super().__init__(
             uvicorn.Config(
                 _MarkedRequests(app),
@@ -109,7 +109,7 @@ class _BoundedProtocol(asyncio.Protocol):
         self._is_unread = False
 
     def waits(self, what: Waits) -> None:
-        """What the connection waits for from now on, or once its client has read on."""
+        """Sets what the connection waits for from now on, or once its client has read on."""
         self._waits = what
         if self._connections is not None:
             self._connections.waits(self, Waits.READER if self._is_unread else what)

@@ -18,7 +18,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Waits(Enum):
-    """What a connection waits for."""
+    """The event that a connection waits for."""
 
     REQUEST = "request"
     """The client has not sent all of its request."""
@@ -32,7 +32,7 @@ class Waits(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What clients of a port may take."""
+    """Limits of what clients of a port may take."""
 
     most: int
     """Connections at the same time; one more closes one that waits for its client."""
@@ -50,7 +50,7 @@ class _Connection:
 
 
 class Connections(Generic[K]):
-    """Those of one port. `K` is the server's own object of a connection.
+    """The connections of one port. `K` is the server's own object of a connection.
 
     gives_way = connections.opened(one, "10.0.0.7")     # to be closed, or None
     connections.waits(one, Waits.ANSWER)

@@ -42,7 +42,7 @@ class PageRequest:
 
     @property
     def path(self) -> str | None:
-        """What is asked for, without a query; None: this is no GET request."""
+        """The path of the page, without a query; None: this is no GET request."""
         parts = self._line()
         is_asked = len(parts) == 3 and parts[0] in (b"GET", b"HEAD") and len(self._received) <= MAX_REQUEST_BYTES
         return parts[1].decode(errors="replace").partition("?")[0] if is_asked else None

@@ -168,7 +168,7 @@ def storage_resources(storage_bytes: int) -> dict[str, Any]:
 
 
 def role_given(spec: RoleSpec) -> ResourcesSpec:
-    """What a role asks for, its GPUs included unless they are claimed from a class."""
+    """Resources that a role asks for, its GPUs included unless they are claimed from a class."""
     counted = spec.gpus and spec.device_class is None
     gpus = {spec.gpu_resource: str(spec.gpus)} if counted else {}
     return ResourcesSpec(requests={**spec.resources.requests, **gpus}, limits={**spec.resources.limits, **gpus})

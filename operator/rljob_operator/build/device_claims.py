@@ -9,6 +9,7 @@ from typing import Any
 
 from rljob_api.cluster import deployment_name
 from rljob_api.names import Role
+from rljob_api.roles import field_name
 from rljob_api.spec.roles import RoleSpec
 from rljob_operator.build.parts import Manifest, Site, digest, manifest, role_part
 
@@ -25,17 +26,17 @@ MISSING_API = (
 
 
 CLAIM = "gpus"
-"""What a pod calls its claim."""
+"""Name of the claim within its pod."""
 
 
 def without_api(site: Site) -> str | None:
     """The sentence for a cluster without the API, if the job needs it."""
     asking = ((role, spec.device_class) for role, spec in site.job.spec.roles.present().items() if spec.device_class)
-    return next((MISSING_API.format(role=role.value, given=given) for role, given in asking), None)
+    return next((MISSING_API.format(role=field_name(role), given=given) for role, given in asking), None)
 
 
 def claim_templates(site: Site) -> Iterator[Manifest]:
-    """Of each role that asks for devices of a class."""
+    """The template of each role that asks for devices of a class."""
     for role, spec in site.job.spec.roles.present().items():
         if spec.device_class is not None:
             claim = {"spec": _devices(spec)}

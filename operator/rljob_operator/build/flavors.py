@@ -41,7 +41,7 @@ def placed(site: Site, part: Part, template: dict[str, Any]) -> dict[str, Any]:
 
 
 def _placement(site: Site, part: Part) -> PodSetStatus | None:
-    """That of its set. Pods that must be beside the actor, whose volume one node alone mounts, get the actor's."""
+    """The placement of its set. Pods that must be beside the actor, for its volume, get the actor's."""
     sets = () if site.queue is None else site.queue.pod_sets
     follows = has_run_volume(part) and shares_node(site.job)
     name = pod_set_name(role_part(LEADING_ROLE) if follows else part)

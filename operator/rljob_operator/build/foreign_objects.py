@@ -55,7 +55,7 @@ class Administrators:
 
 
 def administrators(workloads: WorkloadOptions) -> Administrators:
-    """What the operator's options name."""
+    """Objects that the operator's options name."""
     named: dict[tuple[Kind, str], str] = {}
     pulled = set(workloads.pull_secrets)
     for place in (each for each in POD_PLACES if each.access in (Access.OPEN, Access.PULLED)):

@@ -60,7 +60,7 @@ class Access(StrEnum):
     LISTED = "Listed"
     """A job names what `admissionPolicy` lists, where that is in force, and nowhere what is reserved."""
     CLUSTER = "Cluster"
-    """A job names any: they belong to all, and hold nothing of anybody's."""
+    """A job names any: they belong to all, and hold nothing of any tenant's."""
     REFUSED = "Refused"
     """No job names any where `admissionPolicy` is in force."""
     BY_KEY = "ByKey"

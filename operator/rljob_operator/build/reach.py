@@ -1,4 +1,4 @@
-"""What a template of a job would do to others' pods and nodes: a sentence for each thing beyond `workloads.reach`.
+"""Effects of a job's templates on others' pods and nodes: a sentence for each thing beyond `workloads.reach`.
 
 The chart's admission policy has the same rules in CEL (`_places.tpl`). Pods of the job itself are known by the label
 `rljob.dev/job`, which no template sets. Pure; called for templates that `template_rules` has nothing against.

@@ -34,7 +34,7 @@ from rljob_operator.build.template import pod_template
 
 _DATA = "data"
 CONTROL_CLAIM = (f"{_DATA}-", f"{cluster.control_name('')}-0")
-"""What stands before and after a job's name in the name that Kubernetes gives the claim of the control Redis."""
+"""Text before and after a job's name in the name that Kubernetes gives the claim of the control Redis."""
 _DATA_DIR = "/data"
 _GRACE_SECONDS = 10
 _PASSWORD = "REDISCLI_AUTH"  # noqa: S105 - a variable, which redis-cli reads too

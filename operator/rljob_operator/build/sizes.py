@@ -12,19 +12,20 @@ from rljob_api import cluster
 from rljob_api.names import Role
 from rljob_api.roles import field_name
 from rljob_api.spec import RLJob
+from rljob_api.spec_size import heaviest
 from rljob_operator.build.parts import Manifest
 
 LARGEST_BYTES = 1_048_576
-"""Of an object as it is stored. The API server takes no more in a ConfigMap, etcd 1.5 times as much in any object, and
-a pod's status comes on top of its template."""
+"""Bound of an object as it is stored. The API server takes no more in a ConfigMap, etcd 1.5 times as much in any
+object, and a pod's status comes on top of its template."""
 
 
 LONGEST_VARIABLE_BYTES = 131_071
-"""Of NAME=VALUE. Linux starts no process with a longer one (MAX_ARG_STRLEN, with a zero byte)."""
+"""Bound of NAME=VALUE. Linux starts no process with a longer one (MAX_ARG_STRLEN, with a zero byte)."""
 
 
 _KEYS = ("name", "mountPath", "containerPort")
-"""Of lists whose items the API server knows one by one, and notes an owner of."""
+"""Keys of lists whose items the API server knows one by one, and notes an owner of."""
 
 
 def size_problems(job: RLJob, made: Sequence[Manifest]) -> list[str]:
@@ -32,11 +33,11 @@ def size_problems(job: RLJob, made: Sequence[Manifest]) -> list[str]:
     for each in made:
         size = stored_bytes(each)
         if size > LARGEST_BYTES:
-            field, own = _heaviest(job)
+            path, own = heaviest(job.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True))
             what = f"{each['kind']} {each['metadata']['name']}"
             return [
-                f"{field}: its {own} bytes as JSON make the {what} {size} bytes as it is stored, and {LARGEST_BYTES} is"
-                " the bound. Put them into a ConfigMap or volume of yours and mount it."
+                f"spec.{path}: its {own} bytes as JSON make the {what} {size} bytes as it is stored, and "
+                f"{LARGEST_BYTES} is the bound. Put them into a ConfigMap or volume of yours and mount it."
             ]
     return [sentence for each in made for sentence in _variables(each)]
 
@@ -47,7 +48,7 @@ def stored_bytes(manifest: Manifest) -> int:
 
 
 def _owners_bytes(value: object) -> int:
-    """What `managedFields` has of each field, and of each item of a list with keys."""
+    """Bytes that `managedFields` has for each field, and for each item of a list with keys."""
     if isinstance(value, dict):
         return sum(len(name) + 8 + _owners_bytes(below) for name, below in value.items())
     if not isinstance(value, list):
@@ -59,25 +60,6 @@ def _owners_bytes(value: object) -> int:
 def _key_bytes(item: dict[str, object]) -> int:
     key = next(key for key in _KEYS if key in item)
     return len(key) + len(str(item[key])) + 26
-
-
-def _heaviest(job: RLJob) -> tuple[str, int]:
-    """The field of the spec that has more than half of its bytes, as far down as there is one; its bytes."""
-    value: Any = job.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    path, size = "spec", len(orjson.dumps(value))
-    half = size / 2
-    while True:
-        if isinstance(value, dict):
-            below = [(f"{path}.{name}", each) for name, each in value.items()]
-        elif isinstance(value, list):
-            below = [(f"{path}[{index}]", each) for index, each in enumerate(value)]
-        else:
-            return path, size
-        heavy = [(len(orjson.dumps(each)), at, each) for at, each in below]
-        most = max(heavy, key=lambda each: each[0], default=(0, "", None))
-        if most[0] <= half:
-            return path, size
-        size, path, value = most
 
 
 def _variables(manifest: Manifest) -> Iterator[str]:

@@ -128,7 +128,7 @@ def _mean(resource: str, total: Decimal, count: int) -> Decimal:
 
 
 def _requests(pod: Mapping[str, Any]) -> dict[str, Decimal]:
-    """What a pod asks for while it runs, its sidecars among it. A limit without a request is one."""
+    """Requests of a pod while it runs, its sidecars among it. A limit without a request is one."""
     sidecars = [each for each in pod.get("initContainers", ()) if each.get("restartPolicy") == "Always"]
     total: dict[str, Decimal] = {}
     for container in (*pod["containers"], *sidecars):

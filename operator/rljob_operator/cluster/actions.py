@@ -136,7 +136,7 @@ class Actions:
             await self._delete(pod, AT_ONCE_SECONDS)
 
     async def _held_from_drain(self, pods: Sequence[PodView]) -> list[PodView]:
-        """What trains, or its coordinator, where the other waits for it on a node that takes no pods any more.
+        """Pods that train, or their coordinator's, where the other waits for it on a node that takes no pods any more.
 
         They share a volume of one node. A drain takes one of them; then the job's budget keeps the other, beside which
         alone the first could be placed. A pod that still saves is waited for.

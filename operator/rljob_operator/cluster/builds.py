@@ -16,7 +16,7 @@ _T = TypeVar("_T")
 
 
 LARGE_BYTES = 16 * 1024
-"""Of a spec. One at a time is built of those, so that jobs of a usual size never wait behind several."""
+"""From this size on specs are built one at a time, so that jobs of a usual size never wait behind several."""
 
 
 class BuildThreads:
@@ -43,11 +43,11 @@ def cost_of(num_bytes: int) -> int:
 
 
 RETAINED_BYTES = 384 << 20
-"""What all jobs together may keep. The chart's limit is 1Gi, of which the process takes a sixth without jobs."""
+"""Bound of all jobs together. The chart's limit is 1Gi, of which the process takes a sixth without jobs."""
 
 
 class RetainedBuilds:
-    """Which jobs keep what was built for them, until they are used least recently of all."""
+    """Jobs that keep what was built for them, until they are used least recently of all."""
 
     def __init__(self, retained_bytes: int = RETAINED_BYTES) -> None:
         self._retained_bytes = retained_bytes

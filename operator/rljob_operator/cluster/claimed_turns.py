@@ -16,7 +16,7 @@ from rljob_operator.kube.work_queue import NextTurn
 
 
 class ClaimedTurns:
-    """Of all jobs."""
+    """The turns of all jobs."""
 
     def __init__(self, reconciler: Reconciler, claims: NamespaceClaims, cache: Cache, events: Events) -> None:
         self._reconciler = reconciler

@@ -26,7 +26,7 @@ AGAIN_SECONDS = 10.0
 
 
 def finalizers_of(raw: Json) -> Sequence[str]:
-    """What keeps an RLJob that is being deleted."""
+    """Finalizers of an RLJob: each keeps it from going."""
     found: Sequence[str] = raw["metadata"].get("finalizers") or ()
     return found
 

@@ -193,7 +193,7 @@ class JobMemory:
         return self.accepted.is_parsed or self.manifests.is_built
 
     def forget_builds(self) -> None:
-        """What was parsed and built is made again in the next turn."""
+        """Forgets what was parsed and built: the next turn makes it again."""
         self.accepted.forget()
         self.manifests.forget()
         self.queue.forget()

@@ -50,7 +50,7 @@ LOOK_SECONDS = 1.0
 
 
 KOPF_BACKOFFS = (1.0, 2.0, 4.0)
-"""Of a request that fails, before kopf ends by it; kopf's own go on for ten minutes."""
+"""Retries of a request that fails, before kopf ends by it; kopf's own go on for ten minutes."""
 
 
 def in_cluster() -> bool:
@@ -59,7 +59,7 @@ def in_cluster() -> bool:
 
 
 class JobWatch:
-    """Of one namespace, or of all (None).
+    """The watch of one namespace, or of all (None).
 
     `listed` is called when RLJobs are listed anew: kopf does not report what is no longer in the list.
     """
@@ -142,7 +142,7 @@ class _Session:
         self._count = count
         self._sessions: list[aiohttp.ClientSession] = []
         self._given: kopf.ConnectionInfo | None = None
-        """What kopf was logged in with last."""
+        """Credentials that kopf got last."""
         self.refused_by = ""
         """Kind of the last refusal, while none was taken back."""
 
@@ -162,7 +162,7 @@ class _Session:
                 await session.close()
 
     def _registry(self) -> kopf.OperatorRegistry:
-        """What kopf calls."""
+        """The handlers that kopf calls."""
         made = kopf.OperatorRegistry()
 
         @kopf.on.startup(registry=made)
@@ -255,7 +255,7 @@ def _is_watch(query: Mapping[str, str]) -> bool:
 
 
 class _NoDifferences(kopf.DiffBaseStorage):
-    """What changed in an object is not asked of kopf: by default it copies each whole object twice to find out."""
+    """Storage by which kopf finds no difference: by default it copies each whole object twice to find out."""
 
     def build(self, **_: object) -> kopf.BodyEssence:
         """Nothing that could differ."""

@@ -107,7 +107,7 @@ def _with_quota(replicas: Mapping[Role, int], queue: QueueFact | None) -> Mappin
 
 
 def _autoscaling(spec: RLJobSpec, queue: QueueFact | None) -> Autoscaling | None:
-    """That of the job, up to the rollouts that there is quota for."""
+    """The job's autoscaling, up to the rollouts that there is quota for."""
     given = Autoscaling.of(spec)
     if given is None or queue is None or queue.granted is None:
         return given

@@ -87,7 +87,7 @@ class OperatorProcess:
         self._lease: Lease | None = None
         self._lease_namespace = ""
         self._release = socket.gethostname()
-        """What all replicas of this release are called, and no other release."""
+        """Name of all replicas of this release, and of no other release."""
         if options.lease is not None:
             self._lease_namespace = options.lease.namespace or own_namespace()
             self._release = f"{self._lease_namespace}/{options.lease.name}"
@@ -234,7 +234,7 @@ class OperatorProcess:
 
 
 class _ServedNamespace:
-    """What keeps the cache current of one namespace, or of all (None)."""
+    """Watches that keep the cache current for one namespace, or for all (None)."""
 
     def __init__(self, api: Api, namespace: str | None, cache: Cache, metrics: Metrics, platform: Platform) -> None:
         self.namespace = namespace
@@ -249,7 +249,7 @@ class _ServedNamespace:
         self.jobs = JobWatch(api, namespace, cache, metrics, self.census.hasten)
 
     def watch_states(self) -> list[WatchState]:
-        """Of all its watches."""
+        """States of all its watches."""
         return [*(informer.state for informer in self.informers), self.jobs.state]
 
     async def run(self) -> None:

@@ -66,7 +66,7 @@ class QueuedJob:
             raise MissingApi(sentence)
 
     async def look(self, job: RLJob, owner: Owner, labels: Mapping[str, str], status: RLJobStatus) -> QueueFact | None:
-        """What Kueue says; None of a job without a queue."""
+        """Kueue's decision; None for a job without a queue."""
         request = queue_request(job, labels)
         if request is None:
             return None

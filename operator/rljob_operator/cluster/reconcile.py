@@ -13,7 +13,7 @@ from functools import partial
 from rljob_api.cluster import COMPONENT_COORDINATOR, checkpoint_claim_name, secret_name
 from rljob_api.spec import RLJob
 from rljob_api.spec_size import MAX_SPEC_BYTES
-from rljob_api.status import ConditionType, RLJobStatus
+from rljob_api.status import RLJobStatus
 from rljob_operator.build import MissingApi, Owner
 from rljob_operator.cluster.actions import ActionContext
 from rljob_operator.cluster.builds import RetainedBuilds, cost_of
@@ -25,7 +25,7 @@ from rljob_operator.cluster.report import generation_of, labels_of
 from rljob_operator.cluster.surplus import surplus
 from rljob_operator.coordinator_client.link import CoordinatorError, CoordinatorRefused
 from rljob_operator.core import Decision, DeleteJob, Event, RaiseEpoch, Reason, RefusedSpec, SetDesired, Stop, decide
-from rljob_operator.core.conditions import is_true, terminal
+from rljob_operator.core.conditions import rests, terminal
 from rljob_operator.core.deletion import leaves_everything
 from rljob_operator.core.derived_status import with_lost_contact
 from rljob_operator.kube import checkpoint_claim
@@ -107,7 +107,7 @@ class Reconciler:
     def _keep_builds(self, key: JobKey, memory: JobMemory, raw: Json) -> None:
         """A job at rest keeps nothing of what its turn has built; of the others those that had a turn last do."""
         status = memory.accepted.status(raw)
-        if isinstance(status, Unreadable) or _rests(status):
+        if isinstance(status, Unreadable) or rests(status):
             self._retained.forgotten(key)
             memory.forget_builds()
             return
@@ -318,7 +318,7 @@ class Reconciler:
     async def _reports(self, turn: TurnContext, pods: Sequence[PodView]) -> BlockerReports:
         """What blocks objects that do not come to run, where they are waited for."""
         owned, status = self._world.cache.owned(turn.key), turn.status
-        if terminal(status) is not None or is_true(status, ConditionType.SUSPENDED):
+        if rests(status):
             return BlockerReports()
         return BlockerReports(owned, await turn.memory.cluster_events.about(suspects(pods, owned)))
 
@@ -383,11 +383,6 @@ class Reconciler:
 def _is_left(raw: Json) -> bool:
     """Whether the job is being deleted and what it is made of is to stay."""
     return "deletionTimestamp" in raw["metadata"] and leaves_everything(finalizers_of(raw))
-
-
-def _rests(status: RLJobStatus) -> bool:
-    """Whether nothing of a job runs, nor is to come by itself: its turns are rare."""
-    return terminal(status) is not None or is_true(status, ConditionType.SUSPENDED)
 
 
 def _sooner(next_turn: NextTurn | None, *times: float | None) -> NextTurn | None:

@@ -33,7 +33,7 @@ def generation_of(raw: Json) -> int:
 
 
 def labels_of(raw: Json) -> dict[str, str]:
-    """Of the RLJob, as they are now: a change of them is no new generation."""
+    """Labels of the RLJob as they are now: a change of them is no new generation."""
     return raw["metadata"].get("labels") or {}
 
 

@@ -176,8 +176,7 @@ def with_tool_conditions(status: RLJobStatus, now: float) -> RLJobStatus:
     "current": so a job that has what its spec asks for, since it succeeded or is suspended, has no Ready.
     """
     accepted, failed = find(status, ConditionType.ACCEPTED), find(status, ConditionType.FAILED)
-    refused = accepted is not None and accepted.status == "False"
-    if accepted is not None and refused:
+    if accepted is not None and accepted.status == "False":
         kind, reason, message = ConditionType.RECONCILING, accepted.reason, accepted.message
         status = with_condition(status, kind, now, true=True, reason=reason, message=message)
     else:

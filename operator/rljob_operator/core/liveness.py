@@ -148,7 +148,7 @@ def _lost_pod(observed: Observed, status: RLJobStatus, key: PodKey, pod: PodStat
 
 
 def _unanswered(key: PodKey, pod: PodStatus, fact: PodFact) -> Cause:
-    """What keeps a kubelet from the answer of a launcher that turns is no failure of the pod."""
+    """An end by a kubelet that got no answer from a launcher that turns: it is no failure of the pod."""
     message = f"the container of {key} was ended by its kubelet, whose probes were not answered, while its loop turned"
     return Cause(
         id=f"pod/{pod.incarnation}",

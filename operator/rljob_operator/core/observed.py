@@ -91,7 +91,7 @@ class PodFact:
     marked: bool = False
     """It has a deletion cost: its Deployment takes it first when it shrinks."""
     memory_note: str = ""
-    """Whose memory limit its container has exceeded, now or before it was started again."""
+    """The owner of the memory limit that its container has exceeded, now or before it was started again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ BY_USER = Hold(Reason.SUSPENDED, "suspended")
 
 @dataclass(frozen=True, slots=True)
 class QueueFact:
-    """What is known of the Workload of a job with a queue."""
+    """State of the Workload of a job with a queue."""
 
     hold: Hold | None
     """None: it is admitted."""

@@ -100,7 +100,7 @@ class Delta:
     taken: tuple[Foreign, ...] = ()
     """Foreign objects that have the name of an object of the job."""
     leaving: tuple[OwnedView, ...] = ()
-    """What is waited for."""
+    """Objects that are waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +135,9 @@ class ApplyOutcome:
     held_back: frozenset[tuple[str, str]] = frozenset()
     """Kind and name of what must not be made yet: it would take what is going for its own."""
     restored: tuple[Restored, ...] = ()
-    """What other clients had changed or deleted."""
+    """Objects that other clients had changed or deleted."""
     leaving: tuple[OwnedView, ...] = ()
-    """What is being deleted and still has a name of the job's objects."""
+    """Objects that are being deleted and still have a name of the job's objects."""
 
 
 def difference(
@@ -147,7 +147,7 @@ def difference(
     owner_uid: str,
     edited: Mapping[Name, bool] = MappingProxyType({}),
 ) -> Delta:
-    """What has to be written so that `there` becomes `wanted`. Pure.
+    """Writes by which `there` becomes `wanted`. Pure.
 
     `edited`: objects that other clients have changed, and whether it is time to restore them.
     """

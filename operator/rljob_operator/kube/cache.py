@@ -53,7 +53,7 @@ _RETAINED_METADATA = (
     "deletionTimestamp",
     "finalizers",
 )
-"""Of an RLJob's metadata: managedFields are longer than all the rest, and kubectl's annotation is the spec again."""
+"""Parts of an RLJob's metadata: managedFields are longer than all the rest, and kubectl's annotation is the spec."""
 
 
 _RETAINED_LABELS = (LABEL_QUEUE, LABEL_PRIORITY)
@@ -131,7 +131,7 @@ class Cache:
         return {key: raw["metadata"]["uid"] for key, raw in self._jobs.items()}
 
     def namespaces(self) -> set[str]:
-        """Those that have RLJobs."""
+        """The namespaces that have RLJobs."""
         return {key.namespace for key in self._jobs}
 
     def wake(self, namespace: str) -> None:

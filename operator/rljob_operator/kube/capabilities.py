@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 
 async def platform_of(api: Api, options: OperatorOptions) -> Platform:
-    """What the cluster has, and the options let jobs use; asked again until it answers."""
+    """The APIs that the cluster has and the options let jobs use; asked again until it answers."""
     while True:
         try:
             return await _served_platform(api, options)

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from rljob_api.cluster import ANNOTATION_RECORDED, ANNOTATION_RUN, checkpoint_claim_name
 from rljob_api.quantity import value
 from rljob_api.spec import RLJobSpec
-from rljob_api.status import ConditionType, RLJobStatus
+from rljob_api.status import RLJobStatus
 from rljob_operator.build import Found
 from rljob_operator.core import RetainedRun, VolumeFact
-from rljob_operator.core.conditions import is_true, terminal
+from rljob_operator.core.conditions import rests
 from rljob_operator.kube.api import Api, Json
 from rljob_operator.kube.cache import Cache
 from rljob_operator.kube.errors import ApiConflict, ApiNotFound, ApiRefused, ApiUnreachable
@@ -139,8 +139,7 @@ def _of(key: JobKey, there: Objects) -> OwnedView | None:
 def _recorded(status: RLJobStatus) -> str:
     """The last record of a job that makes no more for now."""
     training = status.training
-    rests = terminal(status) is not None or is_true(status, ConditionType.SUSPENDED)
-    if training.checkpoint is None or not rests:
+    if training.checkpoint is None or not rests(status):
         return ""
     return f"{training.checkpoint} {training.checkpoint_folder or ''}".strip()
 

@@ -87,7 +87,7 @@ def _narrowed(value: object, path: str) -> str:
 
 
 def _of_item(item: object, owned: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """What is owned of an item of a list whose items have keys; a key that the item omits has its default."""
+    """The owned part of an item of a list whose items have keys; a key that the item omits has its default."""
     for name, below in owned.items():
         kind, _, text = name.partition(":")
         if kind == "v" and json.loads(text) == item:
@@ -143,13 +143,13 @@ class _Left:
 
 @dataclass(slots=True)
 class Edits:
-    """Of one job's objects."""
+    """Edits of one job's objects."""
 
     clock: Callable[[], float] = time.time
     _left: dict[Name, _Left] = field(default_factory=dict)
 
     def lost(self, manifest: Json, view: OwnedView) -> tuple[str, ...]:
-        """What another client has taken of an object that was made of this manifest; what is whole is remembered."""
+        """Fields of an object of this manifest that another client has taken; one that is whole is remembered."""
         name, digest = name_of(manifest), _digest(manifest)
         left = self._left.get(name)
         if view.kind in _NOT_JUDGED or not (view.applied == digest or _has_template(manifest, view)):

@@ -69,7 +69,7 @@ class _Series:
     emitted_at: float
     count: int = 1
     keys: deque[str] = field(default_factory=lambda: deque(maxlen=REMEMBERED_KEYS))
-    """What it was emitted for, where that has a key."""
+    """Keys of what it was emitted for."""
 
     def is_new(self, once: str) -> bool:
         """Whether it was not emitted for this key yet, which is noted; without a key it is new each time."""

@@ -138,7 +138,7 @@ class JobSecret:
             return await self._read(secret_name(self._key.name))
 
     async def _copied(self, owner: Owner) -> _Content | None:
-        """What the copy has, where it is this job's."""
+        """Content of the copy, where it is this job's."""
         found = await self._read(secret_copy_name(self._key.name))
         if found is None or _holder(found, self._key, owner) is not ObjectHolder.JOB:
             return None
@@ -159,7 +159,7 @@ class JobSecret:
 
 
 def _holder(found: Json | None, key: JobKey, owner: Owner) -> ObjectHolder | Foreign:
-    """Whose it is; PASSING too where there is none. The job's own is its own until it is gone."""
+    """The owner of the Secret; PASSING too where there is none. The job's own is its own until it is gone."""
     if found is None:
         return ObjectHolder.PASSING
     view = view_owned(SECRETS.kind, found)

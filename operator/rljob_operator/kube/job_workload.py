@@ -50,7 +50,7 @@ MOST_WRITES = 4
 
 @dataclass(frozen=True, slots=True)
 class Priority:
-    """Of a Workload."""
+    """Priority of a Workload."""
 
     group: str
     kind: str
@@ -60,7 +60,7 @@ class Priority:
 
 @dataclass(frozen=True, slots=True)
 class Brought:
-    """What came of the writes of a turn."""
+    """Outcome of the writes of a turn."""
 
     refusals: tuple[Refusal, ...] = ()
     again: bool = False
@@ -90,7 +90,7 @@ class JobWorkload:
         return view if view is not None and holder(view, self._key, self._uid) is ObjectHolder.JOB else None
 
     async def look(self, wanted: WantedWorkload, status: RLJobStatus) -> QueueFact:
-        """What Kueue has decided, with the flavors of the admission that the job is to start by."""
+        """Kueue's decision, with the flavors of the admission that the job is to start by."""
         known, problem, admission = self.known, self._problem, None
         runs = bool(status.roles) and not is_true(status, ConditionType.SUSPENDED)
         if known is not None and known.workload is not None and known.workload.is_true("Admitted"):

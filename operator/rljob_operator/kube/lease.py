@@ -33,7 +33,7 @@ _NEVER = float("-inf")
 
 
 LONGEST_IDENTITY = 320
-"""Of another holder, in messages: a namespace and a name. A Lease may hold any text."""
+"""Characters of another holder in messages: a namespace and a name. A Lease may hold any text."""
 
 
 LONGEST_DURATION_SECONDS = 3600.0

@@ -57,7 +57,7 @@ class _Claim:
 
 
 class NamespaceClaims:
-    """Of one release. A claim that is taken, or found to be another release's, wakes the jobs of its namespace."""
+    """Claims of one release. One that is taken, or found to be another release's, wakes the jobs of its namespace."""
 
     def __init__(self, api: Api, release: str, cache: Cache, clock: Callable[[], float] = time.monotonic) -> None:
         self.release = release

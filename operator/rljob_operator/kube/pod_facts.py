@@ -171,7 +171,7 @@ def last_message(pod: PodView, end: ContainerEnd | None) -> str:
 
 
 def memory_note(pod: PodView) -> str:
-    """Whose memory limit it is that a container has exceeded."""
+    """A sentence on the owner of the memory limit that a container has exceeded."""
     if not pod.memory_limit:
         return ""
     if pod.is_limit_ranged:

@@ -29,7 +29,7 @@ class StoredSpec:
     managed_by: object
     """spec.managedBy, whatever it is."""
     num_bytes: int
-    """Of its JSON."""
+    """Length of its JSON."""
     packed: bytes
     problem: str = ""
     """Why it is not kept."""

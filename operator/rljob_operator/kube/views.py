@@ -119,7 +119,7 @@ class PodView:
     last_end: ContainerEnd | None
     deletion_cost: str
     memory_limit: str = ""
-    """Of its container; "": it has none."""
+    """Memory limit of its container; "": it has none."""
     is_limit_ranged: bool = False
     """The limit is that of a LimitRange, as the API server notes it, and not the job's."""
 
@@ -166,13 +166,13 @@ class OwnedView:
     """Fields that the operator's applies own, as in `managedFields`, but for the owner reference; "": none."""
     finalizers: tuple[str, ...] = ()
     workload: WorkloadView | None = None
-    """Of a Workload."""
+    """Facts of a Workload."""
     version: int = field(default=0, compare=False)
     """Of two views of one object (uid) the one with the greater number is the later; it alone is no change."""
 
 
 def job_of(raw: Raw) -> JobKey | None:
-    """Which job an object belongs to: by its controller, where that is an RLJob, or else by its label."""
+    """The job that an object belongs to: by its controller, where that is an RLJob, or else by its label."""
     metadata = raw["metadata"]
     controller = controller_of(metadata)
     is_owned = controller is not None and controller.kind == f"{RLJOB_KIND}.{API_GROUP}"

@@ -1,4 +1,4 @@
-"""What a Workload says about its job: whether it is admitted, why it is not, and which flavors it starts with. Pure.
+"""State of a Workload for its job: whether it is admitted, why it is not, and which flavors it starts with. Pure.
 
     none -> waits -> admitted (the job runs) -> evicted: the job saves and its pods go -> quota is given back -> waits
 
@@ -58,14 +58,14 @@ class WantedWorkload:
 
 @dataclass(frozen=True, slots=True)
 class Flavor:
-    """What a ResourceFlavor adds to pods."""
+    """Additions of a ResourceFlavor to pods."""
 
     node_labels: Mapping[str, str]
     tolerations: Sequence[Json]
 
 
 def admission_of(view: WorkloadView, flavors: Mapping[str, Flavor]) -> QueueStatus:
-    """What the job is started by."""
+    """The admission that the job is started by."""
     sets = [_placement(each, flavors) for each in view.assignments]
     return QueueStatus(
         name=view.queue,
@@ -99,7 +99,7 @@ def _placement(assigned: AssignmentView, flavors: Mapping[str, Flavor]) -> PodSe
 def queue_fact(
     known: OwnedView | None, wanted: WantedWorkload, admission: QueueStatus | None, *, runs: bool, problem: str = ""
 ) -> QueueFact:
-    """What the Workload says. `runs`: the job may have pods. `problem`: why the Workload is not made or read."""
+    """The facts of the Workload. `runs`: the job may have pods. `problem`: why the Workload is not made or read."""
     rollouts = wanted.counts[ROLLOUTS]
     hold = _hold(known, wanted, runs=runs, problem=problem)
     if hold is not None or known is None or known.workload is None:

@@ -22,13 +22,13 @@ ABSENT = ConditionView("", "", "")
 
 @dataclass(frozen=True, slots=True)
 class AssignmentView:
-    """What one set of pods was given."""
+    """Assignment of one set of pods."""
 
     name: str
     flavors: tuple[str, ...]
     """ResourceFlavors, each once, sorted."""
     updates: tuple[Raw, ...] = ()
-    """What admission checks add: labels, annotations, nodeSelector, tolerations."""
+    """Additions of admission checks: labels, annotations, nodeSelector, tolerations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class WorkloadView:
     active: bool
     conditions: Mapping[str, ConditionView] = field(default_factory=dict)
     cluster_queue: str = ""
-    """Whose quota it has; "" without."""
+    """The queue of its quota; "" without."""
     assignments: tuple[AssignmentView, ...] = ()
     pending_checks: tuple[str, ...] = ()
     """Sentences of admission checks that are not through."""

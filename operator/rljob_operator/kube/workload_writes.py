@@ -32,7 +32,7 @@ class Standing:
     succeeded: bool | None = None
     """How it ended; None while it has not."""
     message: str = ""
-    """Of its end."""
+    """Sentence of its end."""
 
 
 def standing_of(status: RLJobStatus, *, num_pods: int, by_user: bool) -> Standing:
@@ -165,7 +165,7 @@ def _pods_ready(view: WorkloadView, standing: Standing) -> Write | None:
 
 
 def _not_started(view: WorkloadView) -> Write | None:
-    """What was ready before an eviction is not when it is admitted again."""
+    """PodsReady is false again at an eviction: what was ready before is not when it is admitted again."""
     known = view.condition("PodsReady")
     if known.reason in ("", "WaitForStart"):
         return None

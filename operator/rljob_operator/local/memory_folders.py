@@ -100,7 +100,7 @@ def memory_folder(run: Path) -> Path:
 
 
 def _made(folder: Path) -> Path:
-    """The folder, of this user and empty: looked at once it is there, as before that anybody may put another there."""
+    """The folder, of this user and empty: looked at once it is there, as before that another user may put one there."""
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     _sweep(folder)

@@ -10,7 +10,7 @@ cd "$here/kueue"
 # A module of its own: `make cluster` is built without it.
 key=$( { go env GOVERSION; cat go.mod go.sum; } | sha256sum | cut -c1-16)
 bin=$root/kueue-$key certs=$run/kueue/metrics/certs config=$run/kueue.yaml
-exec 8>"$root/kueue.lock"; flock 8 # whoever else builds it is waited for
+exec 8>"$root/kueue.lock"; flock 8 # another build of it is waited for
 if [ ! -e "$bin" ]; then
   CGO_ENABLED=0 GOFLAGS="-trimpath -buildvcs=false -p=${RLJOB_BUILD_JOBS:-2}" \
     go build -ldflags "-s -w" -o "$bin.new" sigs.k8s.io/kueue/cmd/kueue >&2

@@ -16,7 +16,7 @@ from rljob_workers.launcher.forking import SignalPipe
 
 
 class EndNote:
-    """Of one incarnation of the container."""
+    """The note of one incarnation of the container."""
 
     def __init__(self, signals: SignalPipe, file: Path) -> None:
         """`file` is the container's terminationMessagePath; without it nothing is noted."""

@@ -74,7 +74,7 @@ def _of_engines(pod: Labels, engines: Sequence[EngineFacts]) -> Iterator[Sample]
 
 
 BOUNDS = Bounds(most=128, request_seconds=5.0, reader_seconds=5.0)
-"""Of each port."""
+"""Bounds of each port."""
 
 
 MAX_ACCEPTED = 64

@@ -37,7 +37,7 @@ MOST_ANSWERS = 4
 @dataclass(frozen=True, slots=True)
 class _Row:
     number: int
-    """Of the line or row in its file, from 1; of a task its index, from 0."""
+    """Number of the line or row in its file, from 1; of a task its index, from 0."""
     text: str
     label: Any
     messages: tuple[Message, ...] = ()

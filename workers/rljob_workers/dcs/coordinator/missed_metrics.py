@@ -58,7 +58,7 @@ class _Named:
 
     @property
     def key(self) -> str:
-        """Of its trouble."""
+        """The event of its trouble."""
         return f"{EventKind.METRIC_MISSING}/{self.where}/{self.metric}"
 
     def sentence(self, by: str, given: Metrics) -> str:
