@@ -8,14 +8,17 @@ from rljob_api.status import (
     DemandMark,
     EvaluationStatus,
     Phase,
+    PodSetStatus,
     PodStatus,
     ProcessStatus,
+    QueueStatus,
     RestartStatus,
     RLJobStatus,
     RoleStatus,
     ScalingStatus,
     SetFigureStatus,
     StalenessStatus,
+    TolerationStatus,
     TrainingStatus,
 )
 from tests.cluster.harness.kubectl import Kubectl
@@ -119,6 +122,19 @@ FULL = RLJobStatus(
         judged_from_step=3,
         up_since=MARK,
         down_since=MARK,
+    ),
+    queue=QueueStatus(
+        name="research",
+        cluster_queue="gpus",
+        pod_sets=[
+            PodSetStatus(
+                name="actor",
+                node_selector={"example.org/gpu": "h100"},
+                tolerations=[TolerationStatus(key="example.org/gpu", operator="Exists", effect="NoSchedule")],
+                labels={"example.org/team": "research"},
+                annotations={"example.org/why": "admitted"},
+            )
+        ],
     ),
     infrastructure=[ProcessStatus(name="coordinator", restarts=1, restarts_in_vain=1)],
     started_at=1763740000.0,

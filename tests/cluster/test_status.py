@@ -9,6 +9,7 @@ from rljob_api.cluster import API_GROUP, API_VERSION, RLJOB_PLURAL
 from rljob_api.status import (
     ConditionType,
     EvaluationStatus,
+    QueueStatus,
     RestartStatus,
     RLJobStatus,
     ScalingStatus,
@@ -47,6 +48,7 @@ def test_every_field_of_the_status_is_set_in_that_test() -> None:
         ("restart", RestartStatus),
         ("scaling", ScalingStatus),
         ("evaluation", EvaluationStatus),
+        ("queue", QueueStatus),
     ):
         assert given[part].keys() == kind.model_fields.keys()
 
