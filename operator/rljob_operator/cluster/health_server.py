@@ -5,6 +5,7 @@ loop for seconds. What lives in the side loop (HTTP sessions, locks) is made in 
 """
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -21,6 +22,9 @@ from rljob_operator.kube.operator_metrics import Metrics
 from rljob_operator.kube.watch_state import WatchState
 
 _T = TypeVar("_T")
+
+
+_log = logging.getLogger(__name__)
 
 
 class SideLoop:
@@ -54,12 +58,32 @@ class SideLoop:
         try:
             self._loop.run_forever()
         finally:
-            left = asyncio.all_tasks(self._loop)
-            for task in left:
-                task.cancel()
-            self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+            self._loop.run_until_complete(_end_tasks())
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.close()
+
+
+END_SECONDS = 10.0
+"""A task that runs on for so long after its first cancellation is given up with its loop."""
+
+
+CANCEL_AGAIN_SECONDS = 0.5
+
+
+async def _end_tasks() -> None:
+    """Cancels what runs in this loop until nothing does.
+
+    Once is not enough: kopf answers a cancellation by a new task, which waits for a task that was cancelled with it.
+    """
+    deadline = time.monotonic() + END_SECONDS
+    while left := asyncio.all_tasks() - {asyncio.current_task()}:
+        if time.monotonic() > deadline:
+            names = ", ".join(sorted(str(task.get_name()) for task in left))
+            _log.error("a loop ends although tasks of it ignore their cancellation for %g s: %s", END_SECONDS, names)
+            return
+        for task in left:
+            task.cancel()
+        await asyncio.wait(left, timeout=CANCEL_AGAIN_SECONDS)
 
 
 WATCH_LIMIT_SECONDS = 150.0

@@ -12,7 +12,7 @@ import signal
 import socket
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -171,7 +171,7 @@ class OperatorProcess:
             asyncio.create_task(claims.run(), name="claims of namespaces"),
             asyncio.create_task(SecretCensus(api, cache).run(), name="census of Secrets"),
         }
-        tasks |= {asyncio.create_task(each.run(), name=f"watches of {each.namespace}") for each in served}
+        tasks |= {task for each in served for task in each.begin()}
         try:
             await _first_of({*tasks, *ends})
             if other.done() and not stopping.is_set():
@@ -194,7 +194,7 @@ class OperatorProcess:
         ended = [task for task in tasks if task.done()]
         for task in ended:
             task.result()  # raises what it ended by
-        raise RuntimeError(f"{', '.join(task.get_name() for task in ended)} ended without being told to")
+        raise RuntimeError(f"{', '.join(task.get_name() for task in ended)} ended, which none of them should")
 
     def _transport(self, api: Api, session: aiohttp.ClientSession) -> Callable[[JobKey, str], CoordinatorTransport]:
         if self._options.coordinator_access is CoordinatorAccess.PROXY:
@@ -252,16 +252,18 @@ class _ServedNamespace:
         """States of all its watches."""
         return [*(informer.state for informer in self.informers), self.jobs.state]
 
-    async def run(self) -> None:
-        """Until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            for informer in self.informers:
-                group.create_task(informer.run())
-            for informer in self.informers:
-                await informer.synced.wait()
-            # It begins with all RLJobs: by now everything that they are made of is known.
-            group.create_task(self.jobs.run())
-            group.create_task(self.census.run())
+    def begin(self) -> set[asyncio.Task[None]]:
+        """Tasks that run until they are cancelled, each by its owner: a group would cancel what is in it once."""
+        runs = {informer.state.name: informer.run() for informer in self.informers}
+        runs |= {self.jobs.state.name: self._after_the_lists(self.jobs.run)}
+        runs |= {self.census.state.name: self._after_the_lists(self.census.run)}
+        return {asyncio.create_task(run, name=name) for name, run in runs.items()}
+
+    async def _after_the_lists(self, run: Callable[[], Awaitable[None]]) -> None:
+        """RLJobs are listed once everything that they are made of is known."""
+        for informer in self.informers:
+            await informer.synced.wait()
+        await run()
 
 
 def _to_coordinators() -> aiohttp.ClientSession:

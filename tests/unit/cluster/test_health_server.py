@@ -1,16 +1,22 @@
 """Health: a sentence for what a restart would cure, and how old the watches are."""
 
 import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
 
 import pytest
 from aiohttp import ClientSession
 
 from rljob_api.serving.page_server import PageServer
+from rljob_operator.cluster import health_server
 from rljob_operator.cluster.health_server import (
     LAG_LIMIT_SECONDS,
     MAIN_LOOP_LIMIT_SECONDS,
     WATCH_LIMIT_SECONDS,
     Checks,
+    SideLoop,
     metrics_pages,
 )
 from rljob_operator.kube.errors import refusal
@@ -136,3 +142,39 @@ def test_the_age_of_a_kind_is_that_of_its_oldest_watch_and_one_that_is_closed_cl
     assert 'rljob_operator_watch_age_seconds{resource="pods"} 70.0' in text
     assert 'rljob_operator_watch_open{resource="pods"} 0.0' in text
     assert "rljob_operator_census_age_seconds 9.0" in text
+
+
+async def _answers_by_a_new_task(entered: threading.Event) -> None:
+    """As kopf does: what it waits for at its end was cancelled together with it, and will not come."""
+    other = asyncio.create_task(asyncio.sleep(3600))
+    try:
+        entered.set()
+        await other
+    finally:
+        await asyncio.shield(asyncio.create_task(asyncio.Event().wait()))
+
+
+async def _ignores(entered: threading.Event) -> None:
+    while True:
+        with suppress(asyncio.CancelledError):
+            entered.set()
+            await asyncio.sleep(3600)
+
+
+@pytest.mark.parametrize("work", [_answers_by_a_new_task, _ignores])
+def test_a_side_loop_ends_whatever_its_tasks_make_of_a_cancellation(
+    work: Callable[[threading.Event], Coroutine[Any, Any, None]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(health_server, "CANCEL_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(health_server, "END_SECONDS", 0.5)
+
+    async def run() -> None:
+        entered = threading.Event()
+        async with SideLoop() as side:
+            side.begin(work(entered))
+            await asyncio.to_thread(entered.wait)
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+    assert ("ignore their cancellation" in caplog.text) == (work is _ignores)
