@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rljob_workers.models.weight_source import (
+from rljob_workers.models.weights import (
     ExportKind,
     Folder,
     Group,
