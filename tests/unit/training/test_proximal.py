@@ -123,16 +123,17 @@ class Queue:
 
     ready = pulse
 
-    def begin(self) -> None:
+    def begin(self, *_: object) -> None:
         pass
 
     def reach(self, version: int) -> None:
         self.version = version
 
-    def stage(self) -> None:
-        pass
+    @property
+    def weights(self) -> int:
+        return self.version
 
-    def publish(self) -> None:
+    def publish(self, _: int) -> None:
         """Actor_fwd has the version reached from now on."""
         if self.forward is not None:
             path = self.folder / f"v{self.version}.safetensors"
