@@ -32,7 +32,7 @@ from rljob_workers.engines.torch_engine.scheduler import Limits, Scheduler
 from rljob_workers.models.blob import write_blob
 from rljob_workers.models.building import build_config, initial_state, torch_dtype
 from rljob_workers.models.tokenizers import build_tokenizer, decode_tokens, encode_prompt
-from rljob_workers.models.weight_source import Folder
+from rljob_workers.models.weights import Folder
 from rljob_workers.rewards.base import Answer
 from rljob_workers.rewards.builtin import CharacterMatch, ExactMatch
 from rljob_workers.tensors.jagged import Jagged

@@ -34,7 +34,7 @@ from rljob_workers.devices import own_device
 from rljob_workers.models.blob import write_blob
 from rljob_workers.models.building import build_config, tensor_shapes
 from rljob_workers.models.tokenizers import build_tokenizer
-from rljob_workers.models.weight_source import Folder
+from rljob_workers.models.weights import Folder
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_trainer
 from rljob_workers.trainers.base import Trainer, TrainRows

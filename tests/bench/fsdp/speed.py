@@ -19,7 +19,7 @@ from rljob_workers.algorithms.objective import MaskedRows, Outputs
 from rljob_workers.models.blob import read_blob, write_blob
 from rljob_workers.models.building import described_config, initial_state, model_config
 from rljob_workers.models.tokenizers import build_tokenizer
-from rljob_workers.models.weight_source import Folder
+from rljob_workers.models.weights import Folder
 from rljob_workers.tensors.columns import Column, Over
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_trainer

@@ -15,7 +15,7 @@ from rljob_workers.dcs.errors import WeightTimeout
 from rljob_workers.dcs.tensor_bytes import digest_of
 from rljob_workers.dcs.weights import build_publisher, build_receiver
 from rljob_workers.dcs.weights.host_staged import PodPulls
-from tests.integration.dcs.test_weights import assert_is, in_time, tensors
+from tests.integration.dcs.test_weights import assert_is, folder_of, in_time, publish, tensors
 from tests.integration.dcs.world import World
 from tests.weights import weight
 
@@ -31,7 +31,7 @@ def test_a_rank_links_what_another_one_of_its_pod_has_pulled(world: World) -> No
         contextlib.closing(build_receiver(second.context, second)) as other,
     ):
         with contextlib.closing(build_publisher(actor.context, actor)) as publisher:
-            publisher.publish(Stream.POLICY, weight(0), tensors(0), deadline=in_time())
+            publish(publisher, Stream.POLICY, weight(0), tensors(0))
             pulled = one.await_newer(Stream.POLICY, None, deadline=in_time())
             assert_is(pulled, weight(0), tensors(0))
         one._server.close()  # type: ignore[attr-defined] # now no one serves it
@@ -39,10 +39,10 @@ def test_a_rank_links_what_another_one_of_its_pod_has_pulled(world: World) -> No
         assert_is(linked, weight(0), tensors(0))
         assert pulled is not None
         assert linked is not None
-        assert linked.path != pulled.path
-        files = [path.name for path in pulled.path.iterdir()]
+        assert folder_of(linked) != folder_of(pulled)
+        files = [path.name for path in folder_of(pulled).iterdir()]
         assert files == ["model.safetensors"]
-        assert all((linked.path / name).samefile(pulled.path / name) for name in files)
+        assert all((folder_of(linked) / name).samefile(folder_of(pulled) / name) for name in files)
 
 
 def test_what_a_rank_has_linked_outlives_what_its_pod_keeps(world: World) -> None:
@@ -53,7 +53,7 @@ def test_what_a_rank_has_linked_outlives_what_its_pod_keeps(world: World) -> Non
         contextlib.closing(build_receiver(first.context, first)) as receiver,
     ):
         for version in range(4):
-            publisher.publish(Stream.REFERENCE, weight(version), tensors(version), deadline=in_time())
+            publish(publisher, Stream.REFERENCE, weight(version), tensors(version))
             held = weight(version - 1) if version else None
             staged = receiver.await_newer(Stream.REFERENCE, held, deadline=in_time())
             assert_is(staged, weight(version), tensors(version))

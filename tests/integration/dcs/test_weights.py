@@ -30,14 +30,15 @@ from rljob_workers.dcs.errors import (
 )
 from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.dcs.tensor_bytes import StagedPart, chunk_checksums, digest_of
-from rljob_workers.dcs.weights import StagedWeights, WeightPublisher, WeightReceiver, build_publisher, build_receiver
+from rljob_workers.dcs.weights import WeightPublisher, WeightReceiver, build_publisher, build_receiver
 from rljob_workers.dcs.weights.chunk_transfer import (
     ChunkServer,
     PullTerms,
     WantedPart,
     pull,
 )
-from rljob_workers.models.blob import WeightShare, read_weights
+from rljob_workers.models.blob import WHOLE, WeightShare, read_weights
+from rljob_workers.models.weights import Buckets, Weights, WeightSource, full_folder
 from tests.integration.dcs.world import PATIENCE_SECONDS, World, eventually, read_json
 from tests.weights import weight
 
@@ -56,10 +57,28 @@ def in_time() -> float:
     return time.monotonic() + PATIENCE_SECONDS
 
 
-def assert_is(staged: StagedWeights | None, expected_id: WeightId, expected: dict[str, torch.Tensor]) -> None:
+def publish(
+    publisher: WeightPublisher,
+    stream: Stream,
+    weight: WeightId,
+    tensors: dict[str, torch.Tensor],
+    share: WeightShare = WHOLE,
+    *,
+    probe: Probe | None = None,
+) -> None:
+    """Tensors on the host, as one rank's part."""
+    publisher.publish(Weights(weight, stream, Buckets.of_host(tensors, share), probe), timeout_seconds=PATIENCE_SECONDS)
+
+
+def folder_of(staged: Weights[WeightSource]) -> Path:
+    """Where a receiver has them."""
+    return full_folder(staged.source, "The test")
+
+
+def assert_is(staged: Weights[WeightSource] | None, expected_id: WeightId, expected: dict[str, torch.Tensor]) -> None:
     assert staged is not None
-    assert staged.weight == expected_id
-    found = read_weights(staged.path)
+    assert staged.id == expected_id
+    found = read_weights(folder_of(staged))
     assert found.keys() == expected.keys()
     for name, tensor in expected.items():
         assert torch.equal(found[name], tensor), name
@@ -87,7 +106,7 @@ def receiver(world: World, actor: RankSession) -> Iterator[WeightReceiver]:
 
 
 def test_what_is_published_is_staged_by_a_receiver(publisher: WeightPublisher, receiver: WeightReceiver) -> None:
-    publisher.publish(Stream.POLICY, weight(0), tensors(0), deadline=in_time())
+    publish(publisher, Stream.POLICY, weight(0), tensors(0))
     assert_is(receiver.await_newer(Stream.POLICY, None, deadline=in_time()), weight(0), tensors(0))
 
 
@@ -95,31 +114,31 @@ def test_what_is_published_is_staged_by_a_receiver(publisher: WeightPublisher, r
 def test_a_probe_comes_with_the_weights(
     publisher: WeightPublisher, receiver: WeightReceiver, probe: Probe | None
 ) -> None:
-    publisher.publish(Stream.POLICY, weight(0), tensors(0), deadline=in_time(), probe=probe)
+    publish(publisher, Stream.POLICY, weight(0), tensors(0), probe=probe)
     staged = receiver.await_newer(Stream.POLICY, None, deadline=in_time())
     assert staged is not None
     assert staged.probe == probe
 
 
 def test_a_waiting_receiver_is_woken(publisher: WeightPublisher, receiver: WeightReceiver) -> None:
-    staged: list[StagedWeights | None] = []
+    staged: list[Weights[WeightSource] | None] = []
     waiting = threading.Thread(
         target=lambda: staged.append(receiver.await_newer(Stream.POLICY, None, deadline=in_time()))
     )
     waiting.start()
-    publisher.publish(Stream.POLICY, weight(0), tensors(0), deadline=in_time())
+    publish(publisher, Stream.POLICY, weight(0), tensors(0))
     waiting.join()
     assert_is(staged[0], weight(0), tensors(0))
 
 
 def test_nothing_newer_is_none_at_the_deadline(publisher: WeightPublisher, receiver: WeightReceiver) -> None:
-    publisher.publish(Stream.POLICY, weight(0), tensors(0), deadline=in_time())
+    publish(publisher, Stream.POLICY, weight(0), tensors(0))
     assert receiver.await_newer(Stream.POLICY, weight(0), deadline=time.monotonic() + 0.05) is None
 
 
 def test_a_late_joiner_gets_the_newest(world: World, publisher: WeightPublisher, receiver: WeightReceiver) -> None:
     for version in range(3):
-        publisher.publish(Stream.REFERENCE, weight(version), tensors(version), deadline=in_time())
+        publish(publisher, Stream.REFERENCE, weight(version), tensors(version))
     assert_is(receiver.await_newer(Stream.REFERENCE, None, deadline=in_time()), weight(2), tensors(2))
     session = world.rank(Role.ROLLOUT, 1)
     late = build_receiver(session.context, session)
@@ -130,11 +149,11 @@ def test_a_late_joiner_gets_the_newest(world: World, publisher: WeightPublisher,
 def test_only_the_newest_files_stay(publisher: WeightPublisher, receiver: WeightReceiver) -> None:
     held, folders = None, set()
     for version in range(4):
-        publisher.publish(Stream.REFERENCE, weight(version), tensors(version), deadline=in_time())
+        publish(publisher, Stream.REFERENCE, weight(version), tensors(version))
         staged = receiver.await_newer(Stream.REFERENCE, held, deadline=in_time())
         assert staged is not None
-        held = staged.weight
-        folders.add(staged.path.parent)
+        held = staged.id
+        folders.add(folder_of(staged).parent)
     (folder,) = folders
     assert sorted(path.name for path in folder.iterdir()) == [
         "Reference-1-2",
@@ -143,25 +162,25 @@ def test_only_the_newest_files_stay(publisher: WeightPublisher, receiver: Weight
 
 
 def test_a_version_before_its_turn_is_refused(publisher: WeightPublisher) -> None:
-    publisher.publish(Stream.POLICY, weight(0), tensors(0), deadline=in_time())
+    publish(publisher, Stream.POLICY, weight(0), tensors(0))
     with pytest.raises(WeightIncomplete, match="version 1 cannot be published: train_0"):
-        publisher.publish(Stream.POLICY, weight(1), tensors(1), deadline=in_time())
+        publish(publisher, Stream.POLICY, weight(1), tensors(1))
 
 
 def test_a_weight_of_a_past_that_was_left_is_refused_and_not_reported(
     world: World, publisher: WeightPublisher, receiver: WeightReceiver
 ) -> None:
-    publisher.publish(Stream.REFERENCE, weight(5), tensors(5), deadline=in_time())
+    publish(publisher, Stream.REFERENCE, weight(5), tensors(5))
     world.raise_epoch(2)
     world.order(2)
     with pytest.raises(IncarnationOver):
-        publisher.publish(Stream.REFERENCE, weight(6), tensors(6), deadline=in_time())
+        publish(publisher, Stream.REFERENCE, weight(6), tensors(6))
     session = world.rank(Role.ACTOR, epoch=2)
     later = build_publisher(session.context, session)
     with pytest.raises(WeightDead, match="its lineage was left before this version"):
-        later.publish(Stream.REFERENCE, weight(5, lineage=1), tensors(5), deadline=in_time())
+        publish(later, Stream.REFERENCE, weight(5, lineage=1), tensors(5))
     assert receiver.await_newer(Stream.REFERENCE, None, deadline=time.monotonic() + 0.05) is None
-    later.publish(Stream.REFERENCE, weight(0, lineage=2), tensors(9), deadline=in_time())
+    publish(later, Stream.REFERENCE, weight(0, lineage=2), tensors(9))
     newest = receiver.await_newer(Stream.REFERENCE, weight(5), deadline=in_time())
     assert_is(newest, weight(0, lineage=2), tensors(9))
     later.close()
@@ -170,15 +189,13 @@ def test_a_weight_of_a_past_that_was_left_is_refused_and_not_reported(
 def test_publishing_and_waiting_outlive_a_kill_of_the_coordinator(
     world: World, publisher: WeightPublisher, receiver: WeightReceiver
 ) -> None:
-    staged: list[StagedWeights | None] = []
+    staged: list[Weights[WeightSource] | None] = []
     waiting = threading.Thread(
         target=lambda: staged.append(receiver.await_newer(Stream.POLICY, None, deadline=in_time()))
     )
     waiting.start()
     world.kill()
-    publishing = threading.Thread(
-        target=lambda: publisher.publish(Stream.POLICY, weight(0), tensors(0), deadline=in_time())
-    )
+    publishing = threading.Thread(target=lambda: publish(publisher, Stream.POLICY, weight(0), tensors(0)))
     publishing.start()
     world.start()
     publishing.join()
@@ -198,7 +215,7 @@ def test_the_pulse_is_called_while_waiting_and_may_end_it(receiver: WeightReceiv
 def test_a_receiver_serves_what_it_has_when_the_trainer_is_gone(
     world: World, publisher: WeightPublisher, receiver: WeightReceiver
 ) -> None:
-    publisher.publish(Stream.POLICY, weight(0), tensors(0), deadline=in_time())
+    publish(publisher, Stream.POLICY, weight(0), tensors(0))
     assert receiver.await_newer(Stream.POLICY, None, deadline=in_time()) is not None
 
     def peers() -> bool:
@@ -240,45 +257,45 @@ def second(world: World, actor: RankSession) -> Iterator[WeightPublisher]:
 def test_a_weight_in_parts_is_visible_when_the_last_was_reported(
     world: World, publisher: WeightPublisher, second: WeightPublisher, receiver: WeightReceiver
 ) -> None:
-    publisher.publish(Stream.POLICY, weight(0), half(0, 0), share(0), deadline=in_time())
+    publish(publisher, Stream.POLICY, weight(0), half(0, 0), share(0))
     assert receiver.await_newer(Stream.POLICY, None, deadline=time.monotonic() + 0.05) is None
     assert world.status().published is None
-    publisher.publish(Stream.POLICY, weight(0), half(0, 0), share(0), deadline=in_time())  # twice is once
+    publish(publisher, Stream.POLICY, weight(0), half(0, 0), share(0))  # twice is once
     assert world.status().published is None
-    second.publish(Stream.POLICY, weight(0), half(0, 1), share(1), deadline=in_time())
+    publish(second, Stream.POLICY, weight(0), half(0, 1), share(1))
     assert world.status().published == 0
     staged = receiver.await_newer(Stream.POLICY, None, deadline=in_time())
     assert_is(staged, weight(0), tensors(0))
     assert staged is not None
-    assert sorted(path.name for path in staged.path.iterdir()) == [
+    assert sorted(path.name for path in folder_of(staged).iterdir()) == [
         "model-00001-of-00002.safetensors",
         "model-00002-of-00002.safetensors",
         "model.safetensors.index.json",
     ]
-    index = read_json(staged.path / "model.safetensors.index.json")["weight_map"]
+    index = read_json(folder_of(staged) / "model.safetensors.index.json")["weight_map"]
     assert {name: index[name] for name in half(0, 1)} == dict.fromkeys(half(0, 1), "model-00002-of-00002.safetensors")
     assert len(world.reported(EventKind.PUBLISHED)) == 1
-    second.publish(Stream.POLICY, weight(0), half(0, 1), share(1), deadline=in_time())  # a late retry
+    publish(second, Stream.POLICY, weight(0), half(0, 1), share(1))  # a late retry
     assert len(world.reported(EventKind.PUBLISHED)) == 1
 
 
 def test_a_part_of_another_layout_is_refused_with_a_sentence(
     publisher: WeightPublisher, second: WeightPublisher, receiver: WeightReceiver
 ) -> None:
-    publisher.publish(Stream.POLICY, weight(0), half(0, 0), share(0), deadline=in_time())
+    publish(publisher, Stream.POLICY, weight(0), half(0, 0), share(0))
     with pytest.raises(CoordinatorRefused, match=r"layout \(other, 2 parts\) is not that of the parts before"):
-        second.publish(Stream.POLICY, weight(0), half(0, 1), share(1, "other"), deadline=in_time())
+        publish(second, Stream.POLICY, weight(0), half(0, 1), share(1, "other"))
     with pytest.raises(CoordinatorRefused, match="there are 2 parts, counted from 0"):
-        second.publish(Stream.POLICY, weight(0), half(0, 1), share(2), deadline=in_time())
+        publish(second, Stream.POLICY, weight(0), half(0, 1), share(2))
     assert receiver.await_newer(Stream.POLICY, None, deadline=time.monotonic() + 0.05) is None
 
 
 def test_parts_outlive_a_kill_of_the_coordinator_between_them(
     world: World, publisher: WeightPublisher, second: WeightPublisher, receiver: WeightReceiver
 ) -> None:
-    publisher.publish(Stream.POLICY, weight(0), half(0, 0), share(0), deadline=in_time())
+    publish(publisher, Stream.POLICY, weight(0), half(0, 0), share(0))
     world.restart()
-    second.publish(Stream.POLICY, weight(0), half(0, 1), share(1), deadline=in_time())
+    publish(second, Stream.POLICY, weight(0), half(0, 1), share(1))
     assert_is(receiver.await_newer(Stream.POLICY, None, deadline=in_time()), weight(0), tensors(0))
 
 
@@ -287,10 +304,10 @@ def test_a_weight_whose_owner_died_before_it_was_whole_stays_invisible(
 ) -> None:
     owner = world.rank(Role.ACTOR, 1)
     other = build_publisher(owner.context, owner)
-    other.publish(Stream.POLICY, weight(0), half(0, 1), share(1), deadline=in_time())
+    publish(other, Stream.POLICY, weight(0), half(0, 1), share(1))
     other.close()
     world.call("POST", "/v1/failures", world.failure(owner))
-    publisher.publish(Stream.POLICY, weight(0), half(0, 0), share(0), deadline=in_time())
+    publish(publisher, Stream.POLICY, weight(0), half(0, 0), share(0))
     assert receiver.await_newer(Stream.POLICY, None, deadline=time.monotonic() + 0.05) is None
     world.raise_epoch(2)
     world.order(2)
@@ -299,14 +316,14 @@ def test_a_weight_whose_owner_died_before_it_was_whole_stays_invisible(
             session = world.rank(Role.ACTOR, index, epoch=2)
             later = until_received.enter_context(contextlib.closing(build_publisher(session.context, session)))
             assert receiver.await_newer(Stream.POLICY, None, deadline=time.monotonic() + 0.05) is None
-            later.publish(Stream.POLICY, weight(0, lineage=2), half(7, index), share(index), deadline=in_time())
+            publish(later, Stream.POLICY, weight(0, lineage=2), half(7, index), share(index))
         assert_is(receiver.await_newer(Stream.POLICY, None, deadline=in_time()), weight(0, lineage=2), tensors(7))
 
 
 def test_an_owner_killed_with_its_part_staged_leaves_nothing_visible(
     world: World, publisher: WeightPublisher, receiver: WeightReceiver, tmp_path: Path
 ) -> None:
-    publisher.publish(Stream.POLICY, weight(0), half(0, 0), share(0), deadline=in_time())
+    publish(publisher, Stream.POLICY, weight(0), half(0, 0), share(0))
     world.register(Role.ACTOR, 1)
     context = world.context(world.incarnation(Role.ACTOR, 1))
     pid = os.fork()
@@ -314,8 +331,12 @@ def test_an_owner_killed_with_its_part_staged_leaves_nothing_visible(
         failpoints._ARMED["publish.part_staged"] = 1
         os.environ["RLJOB_FAILPOINTS_DIR"] = str(tmp_path)
         session = RankSession(context)
-        build_publisher(context, session).publish(
-            Stream.POLICY, weight(0), half(0, 1), share(1), deadline=time.monotonic() + PATIENCE_SECONDS
+        publish(
+            build_publisher(context, session),
+            Stream.POLICY,
+            weight(0),
+            half(0, 1),
+            share(1),
         )
         os._exit(0)
     _, status = os.waitpid(pid, 0)
@@ -329,10 +350,10 @@ def test_a_version_is_offered_while_every_part_has_a_live_source(
 ) -> None:
     owner = world.rank(Role.ACTOR, 1)
     other = build_publisher(owner.context, owner)
-    publisher.publish(Stream.REFERENCE, weight(0), half(0, 0), share(0), deadline=in_time())
-    other.publish(Stream.REFERENCE, weight(0), half(0, 1), share(1), deadline=in_time())
-    publisher.publish(Stream.POLICY, weight(0), half(1, 0), share(0), deadline=in_time())
-    other.publish(Stream.POLICY, weight(0), half(1, 1), share(1), deadline=in_time())
+    publish(publisher, Stream.REFERENCE, weight(0), half(0, 0), share(0))
+    publish(other, Stream.REFERENCE, weight(0), half(0, 1), share(1))
+    publish(publisher, Stream.POLICY, weight(0), half(1, 0), share(0))
+    publish(other, Stream.POLICY, weight(0), half(1, 1), share(1))
     assert_is(receiver.await_newer(Stream.POLICY, None, deadline=in_time()), weight(0), tensors(1))
     eventually(lambda: _offer(world, Stream.POLICY).peers, "the receiver as a source")
     other.close()

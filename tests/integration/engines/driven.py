@@ -10,11 +10,12 @@ from pathlib import Path
 
 import httpx
 
+from rljob_api.names import Stream
 from rljob_api.spec.weights import Interruption
 from rljob_api.wire.identity import WeightId
 from rljob_workers.engines.base import Engine, Generation, SamplingParams
 from rljob_workers.engines.torch_engine.torch_client import TorchEngineClient
-from rljob_workers.models.weight_source import Folder
+from rljob_workers.models.weights import Folder, Weights
 from rljob_workers.rollout.engine_access import EventLoopThread
 
 WAIT_SECONDS = 240.0
@@ -52,7 +53,9 @@ class DrivenEngine:
         deadline: float,
     ) -> None:
         """As the engine's own."""
-        self._events.call(self.engine.update_weights(Folder(folder), weight, interruption, deadline=deadline))
+        self._events.call(
+            self.engine.update_weights(Weights(weight, Stream.POLICY, Folder(folder)), interruption, deadline=deadline)
+        )
 
     def score(self, tokens: Sequence[int], *, deadline: float) -> list[float]:
         """As the engine's own."""

@@ -14,7 +14,7 @@ from rljob_workers.algorithms.objective import Output
 from rljob_workers.engines.base import SamplingParams
 from rljob_workers.models.building import build_config
 from rljob_workers.models.tokenizers import build_tokenizer
-from rljob_workers.models.weight_source import Folder
+from rljob_workers.models.weights import Folder
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers.flat_model import FlatScoring
 from rljob_workers.trainers.micro_batches import MicroBatchLimits

@@ -14,13 +14,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from rljob_api.names import Lineage, RolloutId, WeightVersion
+from rljob_api.names import Lineage, RolloutId, Stream, WeightVersion
 from rljob_api.spec.weights import Interruption
 from rljob_api.wire.identity import WeightId
 from rljob_workers.data.prompts import Prompt
 from rljob_workers.engines.base import EngineTimeout, FinishReason, Generation, SampleSoFar, SamplingParams
 from rljob_workers.engines.torch_engine.torch_client import TorchEngineClient
-from rljob_workers.models.weight_source import Folder
+from rljob_workers.models.weights import Folder, Weights
 from rljob_workers.rollout.admission import AdmissionLimits, PromptedTicket, tickets_to_claim
 from rljob_workers.rollout.continuing import ContinuingStage
 from rljob_workers.rollout.group_rows import GeneratedGroup
@@ -127,7 +127,11 @@ def opened(
         )
         engine.call(engine.client.abort_all())
         deadline = time.monotonic() + WAIT_SECONDS
-        engine.call(engine.client.update_weights(Folder(weights), WEIGHT, Interruption.RETRACT, deadline=deadline))
+        engine.call(
+            engine.client.update_weights(
+                Weights(WEIGHT, Stream.POLICY, Folder(weights)), Interruption.RETRACT, deadline=deadline
+            )
+        )
         try:
             yield Workplace(work, scores, wake)
         finally:

@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from rljob_api.spec import RLJobSpec
 from rljob_api.spec.roles import TrainerBackend
 from rljob_workers.models.tokenizers import build_tokenizer
-from rljob_workers.models.weight_source import Folder
+from rljob_workers.models.weights import Folder
 from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_trainer

@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from rljob_workers.algorithms.objective import Output
 from rljob_workers.models.blob import write_blob
 from rljob_workers.models.building import model_config
-from rljob_workers.models.weight_source import Folder
+from rljob_workers.models.weights import Folder
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers.allocator import keep_freed_memory, return_freed_memory
 from rljob_workers.trainers.base import ForwardModel

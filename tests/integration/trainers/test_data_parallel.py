@@ -13,7 +13,7 @@ import torch
 from rljob_workers.models.blob import read_blob, write_blob
 from rljob_workers.models.building import initial_state
 from rljob_workers.models.tokenizers import build_tokenizer
-from rljob_workers.models.weight_source import Folder
+from rljob_workers.models.weights import Folder
 from rljob_workers.trainers import build_trainer
 from rljob_workers.trainers.data_parallel import SingleRank, host_store
 from tests.integration.preloaded.client import Forked, fork_program

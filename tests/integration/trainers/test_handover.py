@@ -15,7 +15,7 @@ from rljob_api.spec.roles import TrainerBackend
 from rljob_workers.models.blob import write_blob
 from rljob_workers.models.building import initial_state
 from rljob_workers.models.tokenizers import build_tokenizer
-from rljob_workers.models.weight_source import Folder
+from rljob_workers.models.weights import Folder
 from rljob_workers.trainers import build_trainer
 from rljob_workers.trainers.base import Trainer
 from rljob_workers.trainers.data_parallel import SingleRank

@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from rljob_workers.models.blob import write_blob
 from rljob_workers.models.building import model_config
-from rljob_workers.models.weight_source import Folder
+from rljob_workers.models.weights import Folder
 from rljob_workers.trainers.base import Trainer, TrainRows
 from rljob_workers.trainers.data_parallel import DataParallelGroup, RankVote, agree
 from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_sharded

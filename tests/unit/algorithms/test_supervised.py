@@ -13,7 +13,7 @@ from rljob_workers.algorithms.supervised import SupervisedObjective
 from rljob_workers.models.blob import write_blob
 from rljob_workers.models.building import build_config, described_config, initial_state, model_config
 from rljob_workers.models.tokenizers import build_tokenizer
-from rljob_workers.models.weight_source import Folder
+from rljob_workers.models.weights import Folder
 from rljob_workers.tensors.columns import Column
 from rljob_workers.trainers.base import TrainRows
 from rljob_workers.trainers.data_parallel import SingleRank

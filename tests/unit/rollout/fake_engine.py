@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from rljob_api.spec.weights import Interruption
 from rljob_api.wire.identity import WeightId
 from rljob_workers.engines.base import Engine, EngineCapabilities, Generation, SampleSoFar, SamplingParams
-from rljob_workers.models.weight_source import WeightSource
+from rljob_workers.models.weights import Weights, WeightSource
 from rljob_workers.rollout.engine_access import EngineProgress, RankEngine
 
 
@@ -31,7 +31,7 @@ class FakeEngine(Engine):
         raise NotImplementedError
 
     async def update_weights(
-        self, source: WeightSource, weight: WeightId, interruption: Interruption, *, deadline: float
+        self, weights: Weights[WeightSource], interruption: Interruption, *, deadline: float
     ) -> None:
         raise NotImplementedError
 

@@ -12,21 +12,24 @@ from typing import Any
 
 import pytest
 
-from rljob_api.names import Lineage, WeightVersion
+from rljob_api.names import Lineage, Stream, WeightVersion
 from rljob_api.spec.weights import Interruption
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.weights import Probe
 from rljob_workers.dcs.membership.news import NewsQueue
-from rljob_workers.dcs.weights.transport import StagedWeights, WeightReceiver
+from rljob_workers.dcs.weights.transport import WeightReceiver
 from rljob_workers.engines.base import EngineError, EngineGone, EngineRefused, EngineTimeout
-from rljob_workers.models.weight_source import WeightSource
+from rljob_workers.models.weights import Folder, Weights, WeightSource
 from rljob_workers.rollout.engine_sync import WeightFollower
 from rljob_workers.rollout.verification import EngineMismatch, WeightProof, WrongWeights
 from rljob_workers.telemetry.timeline import Timeline
 from tests.unit.rollout.fake_engine import FakeEngine, FakeRankEngine
 
-STAGED = StagedWeights(
-    WeightId(lineage=Lineage(1), version=WeightVersion(3)), Path("weights"), 8, Probe(tokens=[1, 2], log_probs=[-1.0])
+STAGED: Weights[WeightSource] = Weights(
+    WeightId(lineage=Lineage(1), version=WeightVersion(3)),
+    Stream.POLICY,
+    Folder(Path("weights")),
+    Probe(tokens=[1, 2], log_probs=[-1.0]),
 )
 PATIENCE_SECONDS = 60.0
 
@@ -34,10 +37,10 @@ PATIENCE_SECONDS = 60.0
 class OneWeight(WeightReceiver):
     """One weight, at once; never a newer one."""
 
-    def __init__(self, staged: StagedWeights) -> None:
-        self._staged: StagedWeights | None = staged
+    def __init__(self, staged: Weights[WeightSource]) -> None:
+        self._staged: Weights[WeightSource] | None = staged
 
-    def await_newer(self, *_: Any, deadline: float, **__: Any) -> StagedWeights | None:
+    def await_newer(self, *_: Any, deadline: float, **__: Any) -> Weights[WeightSource] | None:
         staged, self._staged = self._staged, None
         if staged is not None:
             return staged
@@ -60,11 +63,11 @@ class MovedEngine(FakeEngine):
         self._held: WeightId | None = None
 
     async def update_weights(
-        self, source: WeightSource, weight: WeightId, interruption: Interruption, *, deadline: float
+        self, weights: Weights[WeightSource], interruption: Interruption, *, deadline: float
     ) -> None:
         if self._errors:
             raise self._errors.pop(0)
-        self._held = weight
+        self._held = weights.id
 
     async def score(self, tokens: Sequence[int], *, deadline: float) -> list[float]:
         return [self._scores.pop(0) if self._scores else -1.0]
@@ -92,7 +95,7 @@ def following(
     *,
     timeout_seconds: float,
     await_up: Callable[[], bool] = lambda: True,
-    staged: StagedWeights = STAGED,
+    staged: Weights[WeightSource] = STAGED,
 ) -> Iterator[tuple[WeightFollower, FakeRankEngine]]:
     with (
         closing(FakeRankEngine(engine, await_up)) as rank_engine,
@@ -102,7 +105,7 @@ def following(
             OneWeight(staged),
             rank_engine,
             timeline,
-            WeightProof(rank_engine, 0.1, RESUMED.weight.version if staged is RESUMED else WeightVersion(0)),
+            WeightProof(rank_engine, 0.1, RESUMED.id.version if staged is RESUMED else WeightVersion(0)),
             NewsQueue(),
             interruption=Interruption.RETRACT,
             on_change=lambda: None,
@@ -135,7 +138,7 @@ def test_the_time_in_which_a_dead_engine_starts_is_not_that_of_an_update(tmp_pat
     engine = MovedEngine([EngineGone("killed"), EngineGone("not there yet")])
     with following(engine, tmp_path, timeout_seconds=timeout, await_up=await_up) as (follower, _):
         wait_for(lambda: follower.held or follower.error)
-        assert (follower.held, follower.error) == (STAGED.weight, None)
+        assert (follower.held, follower.error) == (STAGED.id, None)
 
 
 def test_an_engine_that_is_up_and_takes_no_weights_is_given_up_by_name(tmp_path: Path) -> None:
@@ -164,13 +167,13 @@ def test_an_engine_that_does_not_drop_what_wrong_weights_have_made_is_ended(tmp_
     with following(engine, tmp_path, timeout_seconds=60) as (follower, rank):
         wait_for(lambda: rank.ended or follower.error)
         wait_for(lambda: follower.held or follower.error)
-        assert (follower.held, follower.error, rank.ended) == (STAGED.weight, None, 1)
+        assert (follower.held, follower.error, rank.ended) == (STAGED.id, None, 1)
         assert "has other weights" in follower._news.get_nowait().sentence
         assert follower._news.empty()
 
 
-RESUMED = replace(STAGED, weight=WeightId(lineage=Lineage(2), version=WeightVersion(7)))
-FIRST = replace(STAGED, weight=WeightId(lineage=Lineage(1), version=WeightVersion(0)))
+RESUMED = replace(STAGED, id=WeightId(lineage=Lineage(2), version=WeightVersion(7)))
+FIRST = replace(STAGED, id=WeightId(lineage=Lineage(1), version=WeightVersion(0)))
 
 
 @pytest.mark.parametrize(
@@ -185,7 +188,12 @@ FIRST = replace(STAGED, weight=WeightId(lineage=Lineage(1), version=WeightVersio
     ],
 )
 def test_an_engine_with_other_weights(
-    tmp_path: Path, staged: StagedWeights, scores: list[float], ended: int, error: type[Exception] | None, news: int
+    tmp_path: Path,
+    staged: Weights[WeightSource],
+    scores: list[float],
+    ended: int,
+    error: type[Exception] | None,
+    news: int,
 ) -> None:
     engine = MovedEngine([], scores=scores)
     with following(engine, tmp_path, timeout_seconds=60, staged=staged) as (follower, rank):

@@ -9,11 +9,11 @@ from typing import Any, cast
 import pytest
 import torch
 
-from rljob_api.names import WeightVersion
+from rljob_api.names import Stream, WeightVersion
 from rljob_api.spec.weights import WeightSyncSpec
 from rljob_api.wire.weights import Probe
-from rljob_workers.dcs.weights.transport import StagedWeights
 from rljob_workers.engines.base import EngineCapabilities
+from rljob_workers.models.weights import Folder, Weights, WeightSource
 from rljob_workers.rollout.engine_access import RankEngine
 from rljob_workers.rollout.verification import Answer, WeightProof, answer_to, bound_of, difference
 from rljob_workers.tensors.jagged import Jagged
@@ -172,8 +172,8 @@ class InPlace:
         return ended.value.value
 
 
-def expected(version: int, probe: Probe | None = PROBE) -> StagedWeights:
-    return StagedWeights(weight(version), Path("weights"), 1, probe)
+def expected(version: int, probe: Probe | None = PROBE) -> Weights[WeightSource]:
+    return Weights(weight(version), Stream.POLICY, Folder(Path("weights")), probe)
 
 
 def proof_of(engine: Scorer, bound: float | None = 1e-4) -> WeightProof:

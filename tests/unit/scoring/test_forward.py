@@ -15,7 +15,7 @@ from rljob_api.names import Role, Stream
 from rljob_api.spec import RLJob
 from rljob_api.wire.identity import WeightId
 from rljob_workers import pipeline
-from rljob_workers.dcs.weights.transport import StagedWeights
+from rljob_workers.models.weights import Folder, Weights
 from rljob_workers.scoring.forward import ForwardConfig, ForwardLoop
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.tensors.columns import Column
@@ -65,7 +65,7 @@ def test_results_state_by_which_weights_they_were_made() -> None:
     with closing(Timeline(Path(os.devnull), "actor_fwd-0")) as timeline:
         loop = ForwardLoop(make_forward(1), meets, meets, meets, meets, timeline, data_parallel(SingleRank()))
         for weight in weights:
-            loop._take(StagedWeights(weight, Path(os.devnull), 0))
+            loop._take(Weights(weight, Stream.POLICY, Folder(Path(os.devnull))))
             loop._work(cast(Any, Batch()))
     assert [call.kwargs["weight"] for call in meets.put.call_args_list] == weights
 

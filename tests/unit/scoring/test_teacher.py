@@ -15,7 +15,7 @@ from rljob_api.spec.model import ModelSpec
 from rljob_workers.algorithms.objective import Output
 from rljob_workers.models.building import build_config, initial_state, save_folder
 from rljob_workers.models.tokenizers import build_tokenizer
-from rljob_workers.models.weight_source import Folder
+from rljob_workers.models.weights import Folder
 from rljob_workers.scoring.teacher import Teacher
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_forward_model
@@ -48,12 +48,12 @@ def test_its_log_probs_are_those_of_its_own_model(tmp_path: Path, backend: str |
     assert job.roles.reference == teacher.spec.roles.reference
     given = teacher.receiver(Lineage(3)).await_newer(Stream.REFERENCE, None, deadline=time.monotonic())
     assert given is not None
-    assert (given.weight.lineage, given.weight.version) == (3, 0), "version 0 is alive in every lineage"
+    assert (given.id.lineage, given.id.version) == (3, 0), "version 0 is alive in every lineage"
     tokens = Jagged.from_rows([torch.tensor([1, 2, 10, 2, 1, 11], dtype=torch.int32)])
     lengths = torch.tensor([3])
     tokenizer = build_tokenizer(job.model)
     model = teacher.model(tokenizer, Role.REFERENCE, SingleRank())
-    model.load(Folder(given.path))
+    model.load(given.source)
     found = model.score(tokens, lengths, Output.LOG_PROBS, 1.0).values
     own = build_forward_model(job.model_copy(update={"model": LARGER}), tokenizer, Role.ACTOR_FWD, SingleRank())
     own.load(Folder(tmp_path / "teacher" / "model.safetensors"))
@@ -66,8 +66,8 @@ def test_its_weights_come_once(tmp_path: Path) -> None:
     receiver = teacher.receiver(Lineage(1))
     given = receiver.await_newer(Stream.REFERENCE, None, deadline=0)
     assert given is not None
-    assert given.num_bytes == (tmp_path / "teacher" / "model.safetensors").stat().st_size
-    assert receiver.await_newer(Stream.REFERENCE, given.weight, deadline=0) is None
+    assert given.source == Folder(tmp_path / "teacher")
+    assert receiver.await_newer(Stream.REFERENCE, given.id, deadline=0) is None
     receiver.close()
     assert (tmp_path / "teacher" / "model.safetensors").exists()
 

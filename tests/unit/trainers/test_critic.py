@@ -17,7 +17,7 @@ from rljob_workers.models.building import build_config, initial_state, save_fold
 from rljob_workers.models.slices import state_files
 from rljob_workers.models.tokenizers import build_tokenizer
 from rljob_workers.models.value_head import VALUE_HEAD, critic_files
-from rljob_workers.models.weight_source import Folder
+from rljob_workers.models.weights import Folder
 from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_critic, build_trainer, load_critic_version_0, load_version_0

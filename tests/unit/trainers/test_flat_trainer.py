@@ -14,7 +14,7 @@ from rljob_workers.models.blob import part_file, write_blob
 from rljob_workers.models.building import initial_state
 from rljob_workers.models.slices import EXP_AVG, PARAMETER, state_files
 from rljob_workers.models.tokenizers import build_tokenizer
-from rljob_workers.models.weight_source import Folder
+from rljob_workers.models.weights import Folder
 from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers import build_forward_model, build_trainer

@@ -9,7 +9,7 @@ from rljob_workers.algorithms.objective import Output
 from rljob_workers.models.blob import write_blob
 from rljob_workers.models.building import initial_state
 from rljob_workers.models.tokenizers import build_tokenizer
-from rljob_workers.models.weight_source import Folder
+from rljob_workers.models.weights import Folder
 from rljob_workers.tensors.columns import Column
 from rljob_workers.trainers import build_trainer
 from rljob_workers.trainers.data_parallel import SingleRank

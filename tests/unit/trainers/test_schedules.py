@@ -12,7 +12,7 @@ from rljob_workers.algorithms.objective import Output, Outputs, Reduction
 from rljob_workers.models.blob import write_blob
 from rljob_workers.models.building import build_config, initial_state
 from rljob_workers.models.tokenizers import build_tokenizer
-from rljob_workers.models.weight_source import Folder
+from rljob_workers.models.weights import Folder
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers.data_parallel import SingleRank
 from rljob_workers.trainers.flat_model import FlatModel

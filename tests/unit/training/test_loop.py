@@ -164,12 +164,17 @@ class Rank:
 
     def reach(self, version: int) -> None:
         self.version = version
+        self.did.append(f"reach {version}")
 
-    def stage(self) -> None:
-        self.did.append(f"stage {self.version}")
+    def name(self, version: int) -> None:
+        self.version = version
 
-    def publish(self) -> None:
-        self.did.append(f"publish {self.version}")
+    @property
+    def weights(self) -> int:
+        return self.version
+
+    def publish(self, weights: int) -> None:
+        self.did.append(f"publish {weights}")
 
     def save_if_due(self) -> None:
         self.did.append("save")
@@ -182,7 +187,7 @@ class Publisher:
     """What publishes for a rank."""
 
     def __init__(self, rank: Rank) -> None:
-        self.begin = lambda: None
+        self.begin = lambda _: None
         self.publish = rank.publish
 
 

@@ -21,7 +21,7 @@ from rljob_workers.algorithms.objective import Output
 from rljob_workers.models.blob import write_blob
 from rljob_workers.models.building import initial_state
 from rljob_workers.models.tokenizers import build_tokenizer
-from rljob_workers.models.weight_source import Folder
+from rljob_workers.models.weights import Folder
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
@@ -123,16 +123,17 @@ class Queue:
 
     ready = pulse
 
-    def begin(self) -> None:
+    def begin(self, *_: object) -> None:
         pass
 
     def reach(self, version: int) -> None:
         self.version = version
 
-    def stage(self) -> None:
-        pass
+    @property
+    def weights(self) -> int:
+        return self.version
 
-    def publish(self) -> None:
+    def publish(self, _: int) -> None:
         """Actor_fwd has the version reached from now on."""
         if self.forward is not None:
             path = self.folder / f"v{self.version}.safetensors"

@@ -57,14 +57,16 @@ class Checkpoints:
 def made(session: Any, num_bytes: int, folder: Path) -> Iterator[tuple[Saves, Exports]]:
     """Of a rank whose part has so many bytes."""
     staged = {"weight": torch.empty(num_bytes // 2, dtype=torch.bfloat16, device="meta")}
-    trainer: Any = SimpleNamespace(stage_weights=lambda: staged, stage_state=lambda: SimpleNamespace())
+    share = WeightShare(0, 1, "layout")
+    trainer: Any = SimpleNamespace(
+        weight_share=share, export=None, stage_weights=lambda: staged, stage_state=lambda: SimpleNamespace()
+    )
     publisher: Any = SimpleNamespace(publish=lambda *_, **__: None)
     checkpoints: Any = Checkpoints()
     config = ExportConfig(None, serves_reference=True, timeout_seconds=TIMEOUT)
     with contextlib.closing(Timeline(folder / "timeline.jsonl", "actor-0.0")) as timeline:
         saves = Saves(SaveConfig(10, 1, None, TIMEOUT), session, trainer, checkpoints, None, timeline)
-        share = WeightShare(0, 1, "layout")
-        yield saves, Exports(config, session, saves, share, publisher, checkpoints, timeline, lambda _: staged, None)
+        yield saves, Exports(config, session, publisher, checkpoints, timeline, lambda _: staged, None)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +92,7 @@ def test_a_reference_version_has_the_time_of_its_bytes(
     session = Session(version)
     with made(session, num_bytes, tmp_path) as (saves, exports):
         saves.begin()
-        exports.begin()
+        exports.begin(saves.weights)
     assert session.announced["keeping reference version 0"] == pytest.approx(seconds, rel=0.01)
 
 
@@ -99,9 +101,9 @@ def test_checkpoints_that_are_waited_for_have_the_time_of_their_bytes(tmp_path: 
     session = Session(0)
     with made(session, 2 * 10**10, tmp_path) as (saves, exports):
         saves.begin()
-        exports.begin()
+        exports.begin(saves.weights)
         saves.reach(WeightVersion(1))
-        exports.publish()
+        exports.publish(saves.weights)
         saves.save_if_due()
         assert "saving version 1" not in session.announced, "a rank that is stopped meanwhile is found as at any time"
         saves.reach(WeightVersion(2))

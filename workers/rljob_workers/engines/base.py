@@ -16,7 +16,7 @@ import xxhash
 
 from rljob_api.spec.weights import Interruption
 from rljob_api.wire.identity import WeightId
-from rljob_workers.models.weight_source import WeightSource
+from rljob_workers.models.weights import Weights, WeightSource
 
 
 class EngineError(Exception):
@@ -214,12 +214,12 @@ class Engine(ABC):
 
     @abstractmethod
     async def update_weights(
-        self, source: WeightSource, weight: WeightId, interruption: Interruption, *, deadline: float
+        self, weights: Weights[WeightSource], interruption: Interruption, *, deadline: float
     ) -> None:
         """Loads weights; `interruption` decides what becomes of samples that run meanwhile.
 
         SourceNotTaken for a source that this kind of engine cannot read. On any error, and when cancelled, the server
-        holds no weights that count: `held` is not `weight`.
+        holds no weights that count: `held` is not theirs.
         """
 
     @abstractmethod

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rljob_workers.dcs.weights.transport import StagedWeights, WeightReceiver
+from rljob_workers.dcs.weights.transport import WeightReceiver
+from rljob_workers.models.weights import Weights, WeightSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,16 +35,16 @@ class SharedReceiver(WeightReceiver):
         *,
         deadline: float,
         pulse: Callable[[], None] | None = None,
-    ) -> StagedWeights | None:
+    ) -> Weights[WeightSource] | None:
         """The same weight on all ranks, or None on all, where none has anything newer at the deadline.
 
         A rank that has received one waits for the others; one that has an older one receives the newer.
         """
-        own: StagedWeights | None = None
+        own: Weights[WeightSource] | None = None
         while True:
-            newest = than if own is None else own.weight
+            newest = than if own is None else own.id
             own = self._receiver.await_newer(stream, newest, deadline=deadline, pulse=pulse) or own
-            if self._is_of_all(None if own is None else own.weight):
+            if self._is_of_all(None if own is None else own.id):
                 return own
             deadline = time.monotonic() + TURN_SECONDS
 

@@ -20,9 +20,10 @@ from rljob_api.wire.identity import WeightId
 from rljob_workers.dcs.checkpoints.evaluated import EvaluatedWeights, find_weights, require_model, verify_weights
 from rljob_workers.dcs.membership.news import NewsQueue
 from rljob_workers.dcs.membership.rank_context import RankContext
-from rljob_workers.dcs.weights.transport import StagedWeights, WeightReceiver
+from rljob_workers.dcs.weights.transport import WeightReceiver
 from rljob_workers.evaluation import SampleResult, metrics_of
 from rljob_workers.models.tokenizers import build_tokenizer, text_decoder
+from rljob_workers.models.weights import Folder, Weights, WeightSource
 from rljob_workers.rank_loop import TURN_SECONDS
 from rljob_workers.rewards.scoring import ScoringCounts
 from rljob_workers.rollout.engine_access import EngineProgress, IdleEngine, RankEngine, build_engine
@@ -81,8 +82,8 @@ class SampleList:
 class OneWeight(WeightReceiver):
     """A folder on this machine in the place of an actor: one weight, to which no newer one comes."""
 
-    def __init__(self, staged: StagedWeights) -> None:
-        self._staged = staged
+    def __init__(self, weights: Weights[WeightSource]) -> None:
+        self._weights = weights
 
     def await_newer(
         self,
@@ -91,11 +92,11 @@ class OneWeight(WeightReceiver):
         *,
         deadline: float,
         pulse: Callable[[], None] | None = None,
-    ) -> StagedWeights | None:
+    ) -> Weights[WeightSource] | None:
         """The weight, at first; then None at `deadline`."""
         del stream, pulse
         if than is None:
-            return self._staged
+            return self._weights
         time.sleep(max(0.0, deadline - time.monotonic()))
         return None
 
@@ -174,7 +175,7 @@ class CheckpointEvaluator:
         begin_from_a_server()
         tokenizer = build_tokenizer(self._spec.model)
         weights = self._weights(tokenizer)
-        staged = self._staged(weights)
+        linked = self._linked(weights)
         engines = [
             RankEngine(build_engine(context), EngineProgress(time.monotonic, 1), context, Undisturbed())
             for context in self._contexts
@@ -184,7 +185,7 @@ class CheckpointEvaluator:
         plan = build_plan(_evaluates_all(self._spec), tokenizer, min(idle.max_tokens for idle in found), counts)
         assert plan is not None
         in_use = [
-            self._use(*parts, plan, staged, tokenizer) for parts in zip(engines, self._contexts, found, strict=True)
+            self._use(*parts, plan, linked, tokenizer) for parts in zip(engines, self._contexts, found, strict=True)
         ]
         self._score(in_use, plan.num_samples)
         assert self._spec.evaluation is not None
@@ -203,11 +204,11 @@ class CheckpointEvaluator:
             verify_weights(weights, record)
         return weights
 
-    def _staged(self, weights: EvaluatedWeights) -> StagedWeights:
+    def _linked(self, weights: EvaluatedWeights) -> Weights[WeightSource]:
         linked = Path(self._question.endpoints.weights_dir) / "evaluated"
         weights.link_in(linked)
         weight = WeightId(lineage=Lineage(0), version=WeightVersion(weights.version or 0))
-        return StagedWeights(weight, linked, sum(file.stat().st_size for file in weights.files))
+        return Weights(weight, Stream.POLICY, Folder(linked))
 
     def _use(
         self,
@@ -215,13 +216,13 @@ class CheckpointEvaluator:
         context: RankContext,
         idle: IdleEngine,
         plan: EvaluationPlan,
-        staged: StagedWeights,
+        weights: Weights[WeightSource],
         tokenizer: PreTrainedTokenizerBase,
     ) -> _EngineInUse:
         """Has the engine load the weights."""
         spec, key = self._spec, str(context.incarnation.key)
         # No trainer is there that could say what an engine with these weights must answer.
-        proof = WeightProof(engine, None, first=staged.weight.version)
+        proof = WeightProof(engine, None, first=weights.id.version)
         evaluator = Evaluator(
             plan,
             self._work,
@@ -234,7 +235,7 @@ class CheckpointEvaluator:
             advance=lambda _: None,
         )
         follower = WeightFollower(
-            OneWeight(staged),
+            OneWeight(weights),
             engine,
             Timeline(Path(context.endpoints.run_dir) / "timeline" / f"{key}.jsonl", key),
             proof,

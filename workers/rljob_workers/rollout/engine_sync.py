@@ -17,9 +17,9 @@ from rljob_api.spec.weights import Interruption
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.ranks import NoticeKind
 from rljob_workers.dcs.membership.news import News, NewsQueue
-from rljob_workers.dcs.weights.transport import StagedWeights, WeightReceiver
+from rljob_workers.dcs.weights.transport import WeightReceiver
 from rljob_workers.engines.base import EngineError, EngineTimeout
-from rljob_workers.models.weight_source import Folder
+from rljob_workers.models.weights import Weights, WeightSource
 from rljob_workers.rollout.engine_access import RankEngine, watched
 from rljob_workers.rollout.verification import Answer, EngineMismatch, Refutation, WeightProof, WrongWeights
 from rljob_workers.telemetry.timeline import Timeline
@@ -62,7 +62,7 @@ class WeightFollower:
         self._news = news
         self._on_change = on_change
         self._timeout = timeout_seconds
-        self._staged: StagedWeights | None = None
+        self._newest: Weights[WeightSource] | None = None
         self._stop = threading.Event()
         self._empty_since: float | None = None
         self._restarted_for: Refutation | None = None
@@ -88,14 +88,14 @@ class WeightFollower:
             self._on_change()
 
     def _turn(self) -> None:
-        than = self._staged.weight if self._staged else None
+        than = self._newest.id if self._newest else None
         newer = self._receiver.await_newer(Stream.POLICY, than, deadline=time.monotonic() + POLL_SECONDS)
         if newer is not None:
-            self._staged = newer
-        if self._staged is None:
+            self._newest = newer
+        if self._newest is None:
             return
-        if newer is not None or self.held is None or not self._engine_has(self._staged.weight):
-            self._load(self._staged)
+        if newer is not None or self.held is None or not self._engine_has(self._newest.id):
+            self._load(self._newest)
 
     def _engine_has(self, weight: WeightId) -> bool:
         try:
@@ -103,13 +103,13 @@ class WeightFollower:
         except EngineError:
             return False
 
-    def _load(self, staged: StagedWeights) -> None:
+    def _load(self, weights: Weights[WeightSource]) -> None:
         drains = self._interruption is Interruption.DRAIN
-        self._proof.expect(staged)
+        self._proof.expect(weights)
         try:
-            with self._timeline.span("swap", row=1, version=staged.weight.version):
-                self._engine.call(self._drain_and_update(staged) if drains else self._update(staged))
-            self._change(staged.weight)  # generation goes on while the proof is made: what it makes waits for it
+            with self._timeline.span("swap", row=1, version=weights.id.version):
+                self._engine.call(self._drain_and_update(weights) if drains else self._update(weights))
+            self._change(weights.id)  # generation goes on while the proof is made: what it makes waits for it
             refuted = self._proof.verify(time.monotonic() + self._timeout)
         except EngineError as error:
             if isinstance(error, EngineTimeout):
@@ -129,22 +129,18 @@ class WeightFollower:
         _log.warning(sentence)
         self._news.put(News(NoticeKind.WRONG_WEIGHTS, sentence))
 
-    async def _update(self, staged: StagedWeights) -> None:
+    async def _update(self, weights: Weights[WeightSource]) -> None:
         deadline = time.monotonic() + self._timeout
         with self._engine.progress.paused():
-            await self._engine.client.update_weights(
-                Folder(staged.path), staged.weight, self._interruption, deadline=deadline
-            )
+            await self._engine.client.update_weights(weights, self._interruption, deadline=deadline)
 
-    async def _drain_and_update(self, staged: StagedWeights) -> None:
+    async def _drain_and_update(self, weights: Weights[WeightSource]) -> None:
         """Time counts from the last token: the samples that are waited for take as long as they take.
 
         The engine counts as paused, as in any update: when it has drained, a load makes no token either.
         """
         began = time.monotonic()
-        update = self._engine.client.update_weights(
-            Folder(staged.path), staged.weight, self._interruption, deadline=began + LONGEST_DRAIN_SECONDS
-        )
+        update = self._engine.client.update_weights(weights, self._interruption, deadline=began + LONGEST_DRAIN_SECONDS)
 
         def check() -> None:
             if time.monotonic() - max(began, self._engine.progress.last_progress) > self._timeout:

@@ -17,8 +17,8 @@ from rljob_api.spec import RLJobSpec
 from rljob_api.spec.weights import WeightVerification
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.weights import Probe
-from rljob_workers.dcs.weights.transport import StagedWeights
 from rljob_workers.engines.base import EngineCapabilities
+from rljob_workers.models.weights import Weights, WeightSource
 from rljob_workers.rollout.engine_access import RankEngine
 from rljob_workers.rollout.trajectory import place_of
 
@@ -159,7 +159,7 @@ class Made(Protocol):
 class WeightProof:
     """One engine's.
 
-    proof.expect(staged)               the follower, before the update
+    proof.expect(weights)              the follower, before the update
     refuted = proof.verify(deadline)   after it; None: proven
     proof.awaited_by(groups)           the loop: not yet to be put
     proof.voids(groups, begun)         never to be put; `begun`: num_voided when their work began
@@ -172,7 +172,7 @@ class WeightProof:
         self._first = first
         self._refuted: list[Difference] = []
         """What was found in a row while the engine had other weights than it reported."""
-        self._expected: StagedWeights | None = None
+        self._expected: Weights[WeightSource] | None = None
         self._voided: list[WeightId] = []
         """Weights that the engine reported and was not proven to have, once for each time."""
 
@@ -186,11 +186,11 @@ class WeightProof:
         """Whether it is not known yet if the engine has the weights that it reports."""
         return self._expected is not None
 
-    def expect(self, staged: StagedWeights) -> None:
+    def expect(self, weights: Weights[WeightSource]) -> None:
         """From here on groups with tokens of this version wait. Those of one that was not proven are void."""
         if self._expected is not None:
-            self._voided.append(self._expected.weight)
-        self._expected = None if self._bound is None or staged.probe is None else staged
+            self._voided.append(self._expected.id)
+        self._expected = None if self._bound is None or weights.probe is None else weights
 
     def verify(self, deadline: float) -> Refutation | None:
         """What is wrong with the weights that the engine has. Raises what `Engine.score` raises."""
@@ -202,7 +202,7 @@ class WeightProof:
             problem = difference(found, expected.probe, self._bound)
             if problem is not None:
                 self._refuted.append(problem)
-                return Refutation(expected.weight, problem, answer_to(expected.weight, self._refuted, self._first))
+                return Refutation(expected.id, problem, answer_to(expected.id, self._refuted, self._first))
             self._expected = None
         self._refuted.clear()
         return None
@@ -210,7 +210,7 @@ class WeightProof:
     def awaited_by(self, groups: Sequence[Made]) -> bool:
         """Whether groups have tokens of the version that is being proven. Those would be their newest."""
         expected = self._expected
-        return expected is not None and any(expected.weight in group.newest for group in groups)
+        return expected is not None and any(expected.id in group.newest for group in groups)
 
     def voids(self, groups: Sequence[Made], begun: int) -> bool:
         """Whether groups may have tokens of other weights than their engine reported."""

@@ -18,12 +18,12 @@ from rljob_workers import pipeline
 from rljob_workers.algorithms.objective import Output
 from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.dcs.weights import build_receiver
-from rljob_workers.dcs.weights.transport import StagedWeights, WeightReceiver
+from rljob_workers.dcs.weights.transport import WeightReceiver
 from rljob_workers.gangs.rendezvous import form_group
 from rljob_workers.gangs.shared_claims import SharedClaims
 from rljob_workers.gangs.shared_weights import SharedReceiver
 from rljob_workers.models.tokenizers import build_tokenizer
-from rljob_workers.models.weight_source import Folder
+from rljob_workers.models.weights import Folder, Weights, WeightSource
 from rljob_workers.rank_loop import TURN_SECONDS, Draining, RankParts, RowServer, idle_until_ordered
 from rljob_workers.run_inputs import report_inputs
 from rljob_workers.scoring.teacher import Teacher
@@ -117,15 +117,15 @@ class ForwardLoop:
         """Rows that are lost now are made again under this version: without them no newer one would ever come."""
         self._rows.serve_again(self._partitions())
 
-    def _await_newer(self) -> StagedWeights:
+    def _await_newer(self) -> Weights[WeightSource]:
         than = self._held
         while True:
             if than is not None:
                 self._serve_again()
             deadline = time.monotonic() + TURN_SECONDS
-            staged = self._receiver.await_newer(self._config.stream, than, deadline=deadline, pulse=self._pulse_waiting)
-            if staged is not None:
-                return staged
+            newer = self._receiver.await_newer(self._config.stream, than, deadline=deadline, pulse=self._pulse_waiting)
+            if newer is not None:
+                return newer
             if self._is_draining():
                 raise Draining
 
@@ -134,19 +134,20 @@ class ForwardLoop:
         wanted = "the first weights" if self._held is None else f"weights newer than {self._held}"
         self._session.pulse(waiting=wanted, holds=self._held)
 
-    def _take(self, staged: StagedWeights) -> None:
-        with self._timeline.span("load", version=staged.weight.version), self._loading(staged):
-            self._model.load(Folder(staged.path))
+    def _take(self, weights: Weights[WeightSource]) -> None:
+        with self._timeline.span("load", version=weights.id.version), self._loading(weights):
+            self._model.load(weights.source)
         first = self._held is None
-        self._held = staged.weight
+        self._held = weights.id
         if first:
             self._session.ready()
 
-    def _loading(self, staged: StagedWeights) -> AbstractContextManager[None]:
+    def _loading(self, weights: Weights[WeightSource]) -> AbstractContextManager[None]:
         """Announced where it may take longer than a beat: the announcement itself costs a request."""
-        if staged.num_bytes < LARGE_BYTES:
+        num_bytes = weights.source.num_bytes if isinstance(weights.source, Folder) else 0
+        if num_bytes < LARGE_BYTES:
             return nullcontext()
-        return self._session.busy(f"loading {staged.weight}", loading_seconds(staged.num_bytes))
+        return self._session.busy(f"loading {weights.id}", loading_seconds(num_bytes))
 
     def _work(self, batch: Batch) -> None:
         """Beats after every micro-batch: that keeps the lease, however long the whole batch takes."""

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rljob_api.model_files.tokens import FIELD, teacher_problem, tokens_in, tokens_of
-from rljob_api.names import WeightVersion
+from rljob_api.names import Stream, WeightVersion
 from rljob_api.wire.identity import WeightId
-from rljob_workers.dcs.weights.transport import StagedWeights, WeightReceiver
+from rljob_workers.dcs.weights.transport import WeightReceiver
 from rljob_workers.models.building import weight_files
+from rljob_workers.models.weights import Folder, Weights, WeightSource
 from rljob_workers.trainers import build_forward_model
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedTokenizerBase
 
-    from rljob_api.names import Lineage, Role, Stream
+    from rljob_api.names import Lineage, Role
     from rljob_api.spec import RLJobSpec
     from rljob_workers.trainers.base import ForwardModel
     from rljob_workers.trainers.data_parallel import DataParallelGroup
@@ -63,9 +64,8 @@ class Teacher:
 
     def receiver(self, lineage: Lineage) -> WeightReceiver:
         """What gives its weights, once, to a rank of an epoch that began with `lineage`."""
-        num_bytes = sum(file.stat().st_size for file in weight_files(self.folder))
         weight = WeightId(lineage=lineage, version=WeightVersion(0))
-        return _GivenWeights(StagedWeights(weight, self.folder, num_bytes))
+        return _GivenWeights(Weights(weight, Stream.REFERENCE, Folder(self.folder)))
 
 
 _OF_THE_POLICY = "model.path: "
@@ -85,7 +85,7 @@ def _naming_its_field() -> Iterator[None]:
 class _GivenWeights(WeightReceiver):
     """Weights that never become newer: version 0 of the reference, alive in every lineage, as the policy's would be."""
 
-    def __init__(self, given: StagedWeights) -> None:
+    def __init__(self, given: Weights[WeightSource]) -> None:
         self._given = given
 
     def await_newer(
@@ -95,7 +95,7 @@ class _GivenWeights(WeightReceiver):
         *,
         deadline: float,  # noqa: ARG002 - nothing is waited for
         pulse: Callable[[], None] | None = None,  # noqa: ARG002
-    ) -> StagedWeights | None:
+    ) -> Weights[WeightSource] | None:
         """See the base."""
         return self._given if than is None else None
 

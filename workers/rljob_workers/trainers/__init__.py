@@ -14,7 +14,7 @@ from rljob_api.machine.room import named_room
 from rljob_api.roles import LEADING_ROLE, VALUE_ROLE
 from rljob_workers.models.blob import write_blob
 from rljob_workers.models.building import stored_weights
-from rljob_workers.models.weight_source import Folder
+from rljob_workers.models.weights import Folder
 from rljob_workers.trainers import flat_backend, sim_backend
 from rljob_workers.trainers.fsdp import fsdp_backend
 from rljob_workers.trainers.megatron import megatron_backend

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rljob_workers.algorithms.objective import Output
     from rljob_workers.models.blob import WeightShare
     from rljob_workers.models.slices import StateShare
-    from rljob_workers.models.weight_source import WeightSource
+    from rljob_workers.models.weights import Bucket, WeightSource
     from rljob_workers.tensors.jagged import Jagged
     from rljob_workers.trainers.mesh import Mesh
     from rljob_workers.trainers.micro_batches import RowRange
@@ -92,18 +92,6 @@ class OptimizerStepResult:
     def metrics(self) -> dict[str, float]:
         """The values of `totals`."""
         return values_of(self.totals)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Bucket:
-    """Some whole tensors of the weights under Hugging Face's names, on the device, in the published dtype or a wider.
-
-    Empty where this rank was assigned none of them.
-    """
-
-    tensors: Mapping[str, torch.Tensor]
-    is_live: bool
-    """Whether they are what is trained: they change with the next optimizer step. Else they are the receiver's."""
 
 
 class ForwardModel(ABC):

@@ -13,7 +13,7 @@ from rljob_api.machine.room import named_room
 from rljob_workers.models.blob import WEIGHTS_FILE, write_blob
 from rljob_workers.models.building import weight_files
 from rljob_workers.models.value_head import new_value_head, require_value_head
-from rljob_workers.models.weight_source import Folder
+from rljob_workers.models.weights import Folder
 from rljob_workers.trainers.settings import initial_weights
 
 if TYPE_CHECKING:

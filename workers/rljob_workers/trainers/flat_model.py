@@ -13,7 +13,7 @@ from rljob_workers.algorithms.objective import Output, Outputs
 from rljob_workers.devices import HOST
 from rljob_workers.models.blob import WeightShare, layout_digest, read_weights
 from rljob_workers.models.slices import EXP_AVG, EXP_AVG_SQ, PARAMETER, STEPS, SavedState, StateShare, StateSlice
-from rljob_workers.trainers.base import Bucket
+from rljob_workers.models.weights import Bucket
 from rljob_workers.trainers.flat_decoder import Decoder
 from rljob_workers.trainers.micro_batches import RowRange, pack
 from rljob_workers.trainers.model_trainer import ScoringModel, TrainableModel

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import torch
 
-from rljob_workers.trainers.base import Bucket
+from rljob_workers.models.weights import Bucket
 
 K = TypeVar("K")
 

@@ -16,10 +16,10 @@ import torch
 
 from rljob_workers.algorithms.metric_totals import OwnTotals, StepTotals, Totals
 from rljob_workers.algorithms.objective import MaskedRows, Output, Outputs
-from rljob_workers.models.weight_source import full_folder
+from rljob_workers.models.weights import full_folder
 from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
-from rljob_workers.trainers.base import Bucket, ForwardModel, OptimizerStepResult, Trainer, TrainRows, no_progress
+from rljob_workers.trainers.base import ForwardModel, OptimizerStepResult, Trainer, TrainRows, no_progress
 from rljob_workers.trainers.data_parallel import SingleRank
 from rljob_workers.trainers.host_staging import HostStaging
 from rljob_workers.trainers.micro_batches import MicroBatchLimits, RowRange, cut
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from rljob_workers.models.blob import WeightShare
     from rljob_workers.models.slices import StateShare
-    from rljob_workers.models.weight_source import WeightSource
+    from rljob_workers.models.weights import Bucket, WeightSource
     from rljob_workers.trainers.data_parallel import DataParallelGroup
     from rljob_workers.trainers.mesh import Mesh
 

@@ -11,7 +11,7 @@ from rljob_api.spec.roles import TrainerBackend
 from rljob_api.spec.simulation import SimulationSpec
 from rljob_workers.models.blob import WEIGHTS_FILE, write_blob
 from rljob_workers.models.building import described_config
-from rljob_workers.models.weight_source import Folder
+from rljob_workers.models.weights import Folder
 from rljob_workers.simulation.pace import SimulatedPace
 from rljob_workers.simulation.policy import tensors_of, version_0
 from rljob_workers.tensors.columns import Column

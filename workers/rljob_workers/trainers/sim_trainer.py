@@ -16,7 +16,7 @@ from rljob_workers.algorithms.objective import Output
 from rljob_workers.devices import own_device
 from rljob_workers.models.blob import WeightShare, layout_digest
 from rljob_workers.models.slices import EXP_AVG, STEPS, SavedState, StateShare, StateSlice
-from rljob_workers.models.weight_source import WeightSource, full_folder
+from rljob_workers.models.weights import Bucket, WeightSource, full_folder
 from rljob_workers.simulation.policy import (
     NAMES,
     Uints,
@@ -34,7 +34,7 @@ from rljob_workers.simulation.policy import (
 )
 from rljob_workers.tensors.columns import Column
 from rljob_workers.tensors.jagged import Jagged
-from rljob_workers.trainers.base import Bucket, ForwardModel, OptimizerStepResult, Trainer, TrainRows, no_progress
+from rljob_workers.trainers.base import ForwardModel, OptimizerStepResult, Trainer, TrainRows, no_progress
 from rljob_workers.trainers.micro_batches import MicroBatchLimits, RowRange, cut
 from rljob_workers.trainers.optimizer_steps import Skipping, Suspects
 

@@ -75,9 +75,7 @@ class CriticLoop(GangLoop):
         self.starved.count(0.0)
         if self.reports is not None:
             self.reports.report(self.rollout_id, self.tally)
-        if self.saves.is_due:
-            self.saves.stage()
-            self.saves.save_if_due()
+        self.saves.save_if_due()
 
     def while_waiting(self) -> None:
         """Makes values that were lost since again, else no rows would come.

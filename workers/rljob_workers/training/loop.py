@@ -135,7 +135,7 @@ class ActorLoop(GangLoop):
     def begin(self) -> None:
         """Durable, and visible."""
         super().begin()
-        self._exports.begin()
+        self._exports.begin(self.saves.weights)
 
     def _train_rollout(self, loader: StreamingDataLoader) -> None:
         rollout_id, mesh, reports = self.rollout_id, self.gang.mesh, self.reports
@@ -145,10 +145,11 @@ class ActorLoop(GangLoop):
         self._log_probs, self._passed = {}, {}
         if reports is not None:
             reports.sync_samples()
-        self.saves.reach(WeightVersion(rollout_id + 1))
         if self.computes:
-            self.saves.stage()
-        self._exports.publish()
+            self.saves.reach(WeightVersion(rollout_id + 1))
+        else:
+            self.saves.name(WeightVersion(rollout_id + 1))
+        self._exports.publish(self.saves.weights)
         # Nothing is reported, or recorded, of a version that is not visible: a rank may still be announcing its part.
         agree(mesh.gang, RankVote(False, False, 0), f"the parts of version {rollout_id + 1}")
         self.starved.count(0.0)
@@ -274,8 +275,6 @@ def run_actor(rank: RankParts) -> None:
     exports = Exports(
         ExportConfig.of(spec),
         session,
-        saves,
-        trainer.weight_share,
         build_publisher(context, session),
         store,
         rank.timeline,

@@ -1,16 +1,15 @@
 """What every rank of the actor publishes: its part of each version and of reference versions, and the probe.
 
-    exports.begin()                     the restored version, visible; `saves` has begun before
-    exports.publish()                   the version that `saves` has reached
+    exports.begin(saves.weights)        the restored version, visible; `saves` has begun before
+    exports.publish(saves.weights)      the version that `saves` has reached
 
 Both are collectives: every rank calls them, in this order; one that has no part of something does nothing for it.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -26,12 +25,11 @@ from rljob_workers.algorithms.objective import Output
 from rljob_workers.dcs.checkpoints.store import CheckpointStore
 from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.dcs.weights.transport import WeightPublisher
-from rljob_workers.models.blob import WeightShare
 from rljob_workers.models.building import described_config
+from rljob_workers.models.weights import Buckets, Weights
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers.base import Trainer
-from rljob_workers.training.saving import Saves
 
 NUM_TOKENS = 64
 
@@ -104,87 +102,83 @@ class Exports:
         self,
         config: ExportConfig,
         session: RankSession,
-        saves: Saves,
-        share: WeightShare | None,
         publisher: WeightPublisher,
         checkpoints: CheckpointStore,
         timeline: Timeline,
         initial: Callable[[Collection[str]], Mapping[str, torch.Tensor]],
         probe: Callable[[], Probe | None] | None,
     ) -> None:
-        """`share`: which part of the weights is this rank's. `initial` makes tensors of version 0 again.
+        """`initial` makes tensors of version 0 again.
 
         `probe` computes what engines must answer under the weights, a collective; None: engines are not verified.
         """
         self._config = config
         self._session = session
-        self._saves = saves
-        self._share = share
         self._publisher = publisher
         self._checkpoints = checkpoints
         self._timeline = timeline
         self._initial = initial
         self._probe = probe
 
-    def begin(self) -> None:
-        """Makes the restored version, which is staged, visible; the first ticket waits for it."""
+    def begin(self, weights: Weights[Buckets]) -> None:
+        """Makes the restored version visible; the first ticket waits for it."""
         if self._config.serves_reference:
-            self._publish_reference()
-        self._publish_policy()
+            self._publish_reference(weights)
+        self._publish_policy(weights)
 
-    def publish(self) -> None:
-        """This rank's part of the version reached, which is staged; visible with all parts."""
+    def publish(self, weights: Weights[Buckets]) -> None:
+        """This rank's part of the version reached; visible with all parts."""
         failpoint("publish.before")
-        with self._timeline.span("publish", version=self._saves.version):
-            if self._is_reference_version():
-                self._publish_reference()
-            self._publish_policy()
+        with self._timeline.span("publish", version=weights.id.version):
+            if self._is_reference(weights.id.version):
+                self._publish_reference(weights)
+            self._publish_policy(weights)
         failpoint("publish.after")
 
-    def _is_reference_version(self) -> bool:
+    def _is_reference(self, version: WeightVersion) -> bool:
         interval = self._config.ref_update_interval
-        return self._config.serves_reference and interval is not None and self._saves.version % interval == 0
+        return self._config.serves_reference and interval is not None and version % interval == 0
 
-    def _publish_policy(self) -> None:
+    def _publish_policy(self, weights: Weights[Buckets]) -> None:
         probe = None if self._probe is None else self._probe()
-        if self._share is not None:
-            deadline = time.monotonic() + self._config.timeout_seconds
-            self._publisher.publish(
-                Stream.POLICY, self._saves.weight, self._saves.staged, self._share, deadline=deadline, probe=probe
-            )
+        self._publisher.publish(replace(weights, probe=probe), timeout_seconds=self._config.timeout_seconds)
 
-    def _publish_reference(self) -> None:
+    def _publish_reference(self, weights: Weights[Buckets]) -> None:
         """The version that rows of `train_version` are measured against; durable before anyone uses it."""
-        if self._share is None:
+        own, share = weights.source.on_host(), weights.source.share
+        if share is None:
             return
         interval = self._config.ref_update_interval
-        version = 0 if interval is None else self._saves.version // interval * interval
-        weight = WeightId(lineage=self._session.welcome.restore.lineage, version=WeightVersion(version))
-        with self._session.busy(f"keeping reference version {version}", self._reference_seconds()):
-            tensors = self._reference(version)
-        deadline = time.monotonic() + self._config.timeout_seconds
-        self._publisher.publish(Stream.REFERENCE, weight, tensors, self._share, deadline=deadline)
+        version = WeightVersion(0 if interval is None else weights.id.version // interval * interval)
+        with self._session.busy(f"keeping reference version {version}", self._reference_seconds(own)):
+            tensors = self._reference(version, weights.id.version, own)
+        reference = WeightId(lineage=weights.id.lineage, version=version)
+        self._publisher.publish(
+            Weights(reference, Stream.REFERENCE, Buckets.of_host(tensors, share)),
+            timeout_seconds=self._config.timeout_seconds,
+        )
 
-    def _reference_seconds(self) -> float:
+    def _reference_seconds(self, own: Mapping[str, torch.Tensor]) -> float:
         """For this rank's part, which may be read, and written in the loop's own thread: no beat comes meanwhile."""
-        num_bytes = sum(tensor.nbytes for tensor in self._saves.staged.values())
+        num_bytes = sum(tensor.nbytes for tensor in own.values())
         return max(self._config.timeout_seconds, loading_seconds(2 * num_bytes))
 
-    def _reference(self, version: int) -> Mapping[str, torch.Tensor]:
+    def _reference(
+        self, version: WeightVersion, reached: WeightVersion, own: Mapping[str, torch.Tensor]
+    ) -> Mapping[str, torch.Tensor]:
         """This rank's part of a reference version, durable."""
         saved = self._checkpoints.reference_version
-        if version == saved and version != self._saves.version:
-            return self._checkpoints.restored_reference(version, self._saves.staged.keys())
-        tensors = self._new_reference(version, saved)
+        if version == saved and version != reached:
+            return self._checkpoints.restored_reference(version, own.keys())
+        tensors = own if version == reached else self._initial_reference(version, reached, saved, own)
         self._checkpoints.keep_reference(version, tensors)
         return tensors
 
-    def _new_reference(self, version: int, saved: int | None) -> Mapping[str, torch.Tensor]:
-        if version == self._saves.version:
-            return self._saves.staged
+    def _initial_reference(
+        self, version: WeightVersion, reached: WeightVersion, saved: int | None, own: Mapping[str, torch.Tensor]
+    ) -> Mapping[str, torch.Tensor]:
         if version == 0:
-            return self._initial(self._saves.staged.keys())
-        reached = self._saves.version
+            return self._initial(own.keys())
         raise ValueError(
             f"training.refUpdateInterval: {self._config.ref_update_interval} measures train_{reached} against"
             f" version {version}, but the checkpoint of version {reached} has"

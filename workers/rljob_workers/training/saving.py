@@ -11,15 +11,13 @@ versions, each its part of one record (`dcs.checkpoints`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-import torch
-
 from rljob_api.metric_names import is_of_evaluations
 from rljob_api.model_files.size import checkpoint_bytes, checkpoint_interval
-from rljob_api.names import WeightVersion
+from rljob_api.names import Stream, WeightVersion
 from rljob_api.spec import RLJobSpec
 from rljob_api.spec.evaluation import EvaluationSpec
 from rljob_api.spec.model import Dtype
@@ -27,6 +25,7 @@ from rljob_api.spec.restart import loading_seconds
 from rljob_api.wire.identity import WeightId
 from rljob_workers.dcs.checkpoints.store import CheckpointStore
 from rljob_workers.dcs.membership.session import RankSession
+from rljob_workers.models.weights import Buckets, Weights
 from rljob_workers.telemetry.timeline import Timeline
 from rljob_workers.trainers.base import Trainer
 
@@ -78,29 +77,32 @@ class Saves:
         self._saved: int | None = None
         self.version = session.welcome.restore.version
         """The one reached."""
-        self.staged: Mapping[str, torch.Tensor] = {}
-        """This rank's part of its weights, on the host; made anew by `stage`."""
+        self._exported = self._export()
+        self._num_parameters = 0
+        """Of this rank's part."""
 
     @property
-    def weight(self) -> WeightId:
+    def weights(self) -> Weights[Buckets]:
         """The version reached, in this epoch's lineage."""
-        return WeightId(lineage=self._session.welcome.restore.lineage, version=self.version)
+        weight = WeightId(lineage=self._session.welcome.restore.lineage, version=self.version)
+        return Weights(weight, Stream.POLICY, self._exported)
 
     def begin(self) -> None:
         """Saves version 0, where the job begins with it, and waits for the record."""
-        self.stage()
+        self._num_parameters = sum(tensor.numel() for tensor in self._exported.on_host().values())
         if self._session.welcome.restore.folder is None:
             with self._session.busy("saving version 0", self._saving_seconds()):
                 self._save()
                 self._checkpoints.wait()
         self._saved = self.version
 
-    def stage(self) -> None:
-        """Copies this rank's part of the weights of now."""
-        self.staged = self._trainer.stage_weights()
-
     def reach(self, version: WeightVersion) -> None:
-        """The weights are those of this version from now on."""
+        """The trainer's weights of now are this version. They are exported before the next optimizer step, or not."""
+        self.version = version
+        self._exported = self._export()
+
+    def name(self, version: WeightVersion) -> None:
+        """The weights of the version before have this number, too: nothing was trained."""
         self.version = version
 
     @property
@@ -113,7 +115,7 @@ class Saves:
         return is_due or is_candidate or self.version == count
 
     def save_if_due(self) -> None:
-        """Begins to save the version reached, whose weights are staged; returns before it is recorded.
+        """Begins to save the version reached; returns before it is recorded.
 
         Announced to a drain, which gives up what has not saved: the checkpoint before it is waited for. Not announced
         otherwise, since a rank that is stopped while it is busy is found late.
@@ -128,7 +130,6 @@ class Saves:
         """Saves the version reached if it is not saved yet, and waits until it is recorded."""
         with self._session.busy("saving the last version", self._saving_seconds()):
             if self._saved != self.version:
-                self.stage()
                 self._save()
             self._checkpoints.wait()
 
@@ -136,11 +137,13 @@ class Saves:
         with self._timeline.span("stage checkpoint", version=self.version):
             state = self._trainer.stage_state()
             tickets = None if self._tickets is None else self._tickets()
-            self._checkpoints.write(self.weight, self.staged, state, tickets)
+            self._checkpoints.write(self.weights.id, self._exported.on_host(), state, tickets)
         self._saved = self.version
+
+    def _export(self) -> Buckets:
+        return Buckets(self._trainer.weight_share, self._trainer.export, self._trainer.stage_weights)
 
     def _saving_seconds(self) -> float:
         """For this rank's part of a checkpoint, and of one before it that is not written yet."""
-        parameters = sum(tensor.numel() for tensor in self.staged.values())
-        num_bytes = checkpoint_bytes(parameters, Dtype.BFLOAT16)  # the larger one
+        num_bytes = checkpoint_bytes(self._num_parameters, Dtype.BFLOAT16)  # the larger one
         return max(self._config.timeout_seconds, loading_seconds(2 * num_bytes))

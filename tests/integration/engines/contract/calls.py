@@ -10,11 +10,11 @@ from pathlib import Path
 
 import torch
 
-from rljob_api.names import Lineage, WeightVersion
+from rljob_api.names import Lineage, Stream, WeightVersion
 from rljob_api.spec.weights import Interruption
 from rljob_api.wire.identity import WeightId
 from rljob_workers.engines.base import Engine, Sample, SamplingParams
-from rljob_workers.models.weight_source import Folder
+from rljob_workers.models import weights as values
 from tests.integration.engines.contract.reference import Weights
 from tests.near import assert_log_probs_near
 
@@ -39,7 +39,9 @@ def soon() -> float:
 
 async def load(engine: Engine, folder: Path, number: int, mode: Interruption = Interruption.RETRACT) -> None:
     """An update to version `number`."""
-    await engine.update_weights(Folder(folder), version(number), mode, deadline=soon())
+    await engine.update_weights(
+        values.Weights(version(number), Stream.POLICY, values.Folder(folder)), mode, deadline=soon()
+    )
 
 
 async def draw(

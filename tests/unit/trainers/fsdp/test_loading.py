@@ -10,7 +10,7 @@ import torch
 from rljob_workers.algorithms.objective import Output
 from rljob_workers.models.blob import part_file, read_weights, write_blob
 from rljob_workers.models.building import model_config
-from rljob_workers.models.weight_source import Folder
+from rljob_workers.models.weights import Folder
 from rljob_workers.trainers.fsdp.sharded_model import ModelOptions, build_whole
 from rljob_workers.trainers.fsdp.sharded_trainer import FsdpScoring
 from rljob_workers.trainers.fsdp.stored_tensors import load_folder, load_weights, own_parts, weight_shapes

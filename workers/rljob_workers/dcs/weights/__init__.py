@@ -8,9 +8,9 @@ from __future__ import annotations
 from rljob_api.spec.weights import WeightBackend
 from rljob_workers.dcs.membership.rank_context import RankContext
 from rljob_workers.dcs.membership.session import RankSession
-from rljob_workers.dcs.weights.transport import StagedWeights, WeightPublisher, WeightReceiver
+from rljob_workers.dcs.weights.transport import WeightPublisher, WeightReceiver
 
-__all__ = ["StagedWeights", "WeightPublisher", "WeightReceiver", "build_publisher", "build_receiver"]
+__all__ = ["WeightPublisher", "WeightReceiver", "build_publisher", "build_receiver"]
 
 
 def build_publisher(context: RankContext, session: RankSession) -> WeightPublisher:

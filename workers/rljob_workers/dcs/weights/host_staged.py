@@ -15,25 +15,21 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rljob_api.failpoints import failpoint
 from rljob_api.machine.room import named_room
 from rljob_api.names import Stream
 from rljob_api.wire.identity import PodKey, WeightId
-from rljob_api.wire.weights import PartRequest, Probe, SourceRequest, WeightOffer, WeightPart
+from rljob_api.wire.weights import PartRequest, SourceRequest, WeightOffer, WeightPart
 from rljob_workers.dcs.errors import WeightTimeout
 from rljob_workers.dcs.membership.coordinator_http import ATTEMPT_SECONDS, ChannelBroken, CoordinatorClient, HttpChannel
 from rljob_workers.dcs.membership.rank_context import RankContext
 from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.dcs.tensor_bytes import StagedPart, digest_of, index_of_parts, stage_part
 from rljob_workers.dcs.weights.chunk_transfer import ChunkServer, PullTerms, WantedPart, pull
-from rljob_workers.dcs.weights.transport import StagedWeights, WeightPublisher, WeightReceiver
-from rljob_workers.models.blob import INDEX_FILE, WHOLE, WeightShare, part_file
-
-if TYPE_CHECKING:
-    import torch
-
+from rljob_workers.dcs.weights.transport import WeightPublisher, WeightReceiver
+from rljob_workers.models.blob import INDEX_FILE, part_file
+from rljob_workers.models.weights import Buckets, Folder, Weights
 
 TURN_SECONDS = 0.05
 """Between two checks whether the rank that pulls is done."""
@@ -160,23 +156,17 @@ class HostStagedPublisher(WeightPublisher):
         self._client = CoordinatorClient(context.endpoints)
         self._server = ChunkServer(context.endpoints.address, context.endpoints.token)
 
-    def publish(
-        self,
-        stream: Stream,
-        weight: WeightId,
-        tensors: Mapping[str, torch.Tensor],
-        share: WeightShare = WHOLE,
-        *,
-        deadline: float,
-        probe: Probe | None = None,
-    ) -> None:
+    def publish(self, weights: Weights[Buckets], *, timeout_seconds: float) -> None:
         """See the base. Returns after about one copy, one checksum and one request."""
-        staged = stage_part(f"{stream.value}-{weight}-{share.index}", tensors, self._chunk_bytes)
-        self._server.serve(stream, weight, {share.index: staged})
+        tensors, share = weights.source.on_host(), weights.source.share
+        if share is None:
+            return
+        staged = stage_part(f"{weights.stream.value}-{weights.id}-{share.index}", tensors, self._chunk_bytes)
+        self._server.serve(weights.stream, weights.id, {share.index: staged})
         failpoint("publish.part_staged")
         part = WeightPart(
-            stream=stream,
-            id=weight,
+            stream=weights.stream,
+            id=weights.id,
             index=share.index,
             count=share.count,
             layout=share.layout,
@@ -184,10 +174,10 @@ class HostStagedPublisher(WeightPublisher):
             chunk_bytes=staged.chunk_bytes,
             digest=digest_of(staged.checksums),
             address=self._server.address,
-            probe=probe,
+            probe=weights.probe,
         )
         request = PartRequest(incarnation=self._incarnation, part=part)
-        self._client.call("POST", "/v1/weights/parts", request, deadline=deadline)
+        self._client.call("POST", "/v1/weights/parts", request, deadline=time.monotonic() + timeout_seconds)
 
     def close(self) -> None:
         """See the base."""
@@ -220,7 +210,7 @@ class HostStagedReceiver(WeightReceiver):
         *,
         deadline: float,
         pulse: Callable[[], None] | None = None,
-    ) -> StagedWeights | None:
+    ) -> Weights[Folder] | None:
         """See the base. A weight that is replaced while it is pulled is given up for the newer one, all its parts."""
         beat = pulse or _no_pulse
         while True:
@@ -256,7 +246,7 @@ class HostStagedReceiver(WeightReceiver):
         body = self._client.call("GET", path, None, deadline=patience, wait=wait)
         return None if body == b"null" else WeightOffer.model_validate_json(body)
 
-    def _fetch(self, offer: WeightOffer, pulse: Callable[[], None]) -> StagedWeights | None:
+    def _fetch(self, offer: WeightOffer, pulse: Callable[[], None]) -> Weights[Folder] | None:
         """The staged weight; None where it is not offered any more. The ranks of a pod pull it once."""
         folder = self._folder / folder_name(offer)
         with self._pulls.turn(pulse):
@@ -265,7 +255,7 @@ class HostStagedReceiver(WeightReceiver):
                 return None
             self._pulls.link(offer, folder)
         self._keep(offer, folder, checksums)
-        return StagedWeights(offer.id, folder, offer.num_bytes, offer.probe)
+        return Weights(offer.id, offer.stream, Folder(folder), offer.probe)
 
     def _pull(self, offer: WeightOffer, pulse: Callable[[], None]) -> dict[int, bytes] | None:
         """Pulls it for the whole pod; the checksums of each part, None where it is not offered any more."""

@@ -1,58 +1,29 @@
 """How weights travel: the two ends that roles use. A transport implements both and is chosen once, in the factory.
 
 Called by the actor's ranks (publishers, each of its part) and by rollout, actor_fwd and reference (receivers). Knows
-weights as named tensors and as folders of safetensors files, never as a model.
+weights as a value (`models.weights`), never as a model.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from rljob_api.names import Stream
 from rljob_api.wire.identity import WeightId
-from rljob_api.wire.weights import Probe
-from rljob_workers.models.blob import WHOLE, WeightShare
-
-if TYPE_CHECKING:
-    import torch
-
-
-@dataclass(frozen=True, slots=True)
-class StagedWeights:
-    """A whole, verified weight on this machine."""
-
-    weight: WeightId
-    path: Path
-    """A folder with `model.safetensors`, or its parts and their index. It stays until two newer ones were staged."""
-    num_bytes: int
-    probe: Probe | None = None
-    """What an engine must answer once it has them."""
+from rljob_workers.models.weights import Buckets, Weights, WeightSource
 
 
 class WeightPublisher(ABC):
     """The trainer's end."""
 
     @abstractmethod
-    def publish(
-        self,
-        stream: Stream,
-        weight: WeightId,
-        tensors: Mapping[str, torch.Tensor],
-        share: WeightShare = WHOLE,
-        *,
-        deadline: float,
-        probe: Probe | None = None,
-    ) -> None:
-        """Stages and reports part `share` of a weight; returns when that is durable knowledge.
+    def publish(self, weights: Weights[Buckets], *, timeout_seconds: float) -> None:
+        """Offers this rank's part of a version; returns when that is durable knowledge. A collective, as an export is.
 
-        The weight is visible to receivers once all its parts were reported. `tensors` are host copies that the caller
-        does not change any more. The same part twice is one. `probe` is what engines must answer then; any part may
-        bring it. `deadline` is monotonic seconds. Raises IncarnationOver (fenced),
-        WeightDead, WeightIncomplete, CoordinatorUnreachable.
+        The version is visible to receivers once all its parts were reported. The same part twice is one; any part may
+        bring the probe. A transport that fails has taken the buckets to their end. `timeout_seconds` is for the report,
+        once the part is there. Raises IncarnationOver (fenced), WeightDead, WeightIncomplete, CoordinatorUnreachable.
         """
 
     @abstractmethod
@@ -71,8 +42,10 @@ class WeightReceiver(ABC):
         *,
         deadline: float,
         pulse: Callable[[], None] | None = None,
-    ) -> StagedWeights | None:
-        """The newest weight of a stream if it is newer than `than`; None when there is none until `deadline`.
+    ) -> Weights[WeightSource] | None:
+        """The newest version of a stream if it is newer than `than`, whole, verified and on this machine; else None.
+
+        Its source stays as it is until two newer ones came.
 
         `deadline` (monotonic seconds) is for something newer to be offered; pulling it then has the time of
         weightSync.timeoutSeconds. `pulse` is called between waits and chunks and may raise. Raises WeightTimeout,

@@ -44,7 +44,7 @@ from rljob_workers.engines.sglang.weight_update import (
     require_fit,
     weight_of,
 )
-from rljob_workers.models.weight_source import WeightSource, full_folder
+from rljob_workers.models.weights import Weights, WeightSource, full_folder
 
 EVENTS_PER_SECOND = 1.0
 
@@ -207,10 +207,10 @@ class SglangEngine(Engine):
         return [Generation(tuple(islice(samples, one.num_samples))) for one in params]
 
     async def update_weights(
-        self, source: WeightSource, weight: WeightId, interruption: Interruption, *, deadline: float
+        self, weights: Weights[WeightSource], interruption: Interruption, *, deadline: float
     ) -> None:
         """See `Engine.update_weights`."""
-        folder = full_folder(source, "An engine of kind SGLang")
+        folder = full_folder(weights.source, "An engine of kind SGLang")
         async with self._one_incarnation(deadline) as (facts, require_same_incarnation):
             await require_fit(folder, facts.shapes)
             async with self._gate.closed():
@@ -220,7 +220,7 @@ class SglangEngine(Engine):
                     await self._gate.recall_confined()
                 if interruption is Interruption.IN_PLACE:
                     self._gate.recall()  # they would read prefixes under the label of the weights that cached them
-                self._label = label_of(weight)
+                self._label = label_of(weights.id)
                 await replace_weights(
                     self._connection, folder, self._label, interruption, require_same_incarnation, deadline=deadline
                 )

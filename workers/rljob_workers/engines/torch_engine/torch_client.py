@@ -36,7 +36,7 @@ from rljob_workers.engines.base import (
     sampling_fields,
 )
 from rljob_workers.engines.torch_engine import INCARNATION_HEADER
-from rljob_workers.models.weight_source import WeightSource, full_folder
+from rljob_workers.models.weights import Weights, WeightSource, full_folder
 from rljob_workers.sockets import is_readable
 
 if TYPE_CHECKING:
@@ -335,14 +335,14 @@ class TorchEngineClient(Engine):
         return generations
 
     async def update_weights(
-        self, source: WeightSource, weight: WeightId, interruption: Interruption, *, deadline: float
+        self, weights: Weights[WeightSource], interruption: Interruption, *, deadline: float
     ) -> None:
         """See `Engine.update_weights`. After an error the pause ends too: the server refuses by itself."""
-        folder = full_folder(source, "An engine of kind Torch")
+        folder = full_folder(weights.source, "An engine of kind Torch")
         asked = await self._info(deadline)
         try:
             await self._control(asked, "/pause_generation", {"mode": _PAUSE_MODES[interruption]}, deadline)
-            await self._control(asked, "/update_weights_from_disk", _update_body(folder, weight), deadline)
+            await self._control(asked, "/update_weights_from_disk", _update_body(folder, weights.id), deadline)
         except EngineGone:
             raise
         except BaseException:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rljob_workers.models.weight_source import WeightSource, full_folder
+from rljob_workers.models.weights import WeightSource, full_folder
 from rljob_workers.tensors.jagged import Jagged
 from rljob_workers.trainers.base import ForwardModel, no_progress
 from rljob_workers.trainers.fsdp.inputs import joined_inputs, padded_inputs

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
+    from rljob_workers.models.weights import Bucket
     from rljob_workers.tensors.jagged import Jagged
-    from rljob_workers.trainers.base import Bucket
     from rljob_workers.trainers.data_parallel import DataParallelGroup
     from rljob_workers.trainers.fsdp.inputs import ModelInputs
     from rljob_workers.trainers.fsdp.stored_tensors import StoredLayout, StoredPart

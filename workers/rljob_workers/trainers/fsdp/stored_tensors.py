@@ -19,7 +19,7 @@ from torch import distributed
 
 from rljob_workers.models.blob import WeightShare, layout_digest, read_weights, rounds
 from rljob_workers.models.building import check_shapes
-from rljob_workers.trainers.base import Bucket
+from rljob_workers.models.weights import Bucket
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from rljob_workers.algorithms.metric_totals import Totals
     from rljob_workers.models.slices import StateShare
+    from rljob_workers.models.weights import Bucket
     from rljob_workers.tensors.jagged import Jagged
-    from rljob_workers.trainers.base import Bucket
     from rljob_workers.trainers.host_staging import HostStaging
     from rljob_workers.trainers.megatron.decoder import Decoder
     from rljob_workers.trainers.mesh import Mesh

@@ -15,7 +15,7 @@ from torch import distributed
 
 from rljob_workers.models.blob import WeightShare, layout_digest, read_weights, rounds
 from rljob_workers.models.building import EMBEDDING, HEAD, check_shapes
-from rljob_workers.trainers.base import Bucket
+from rljob_workers.models.weights import Bucket
 from rljob_workers.trainers.megatron.stored_names import is_copy, is_cut, is_expert, pieces
 
 if TYPE_CHECKING:
