@@ -12,7 +12,6 @@ from rljob_workers.engines.base import (
     Drawn,
     Ended,
     Engine,
-    EngineCapabilities,
     Event,
     GivenUp,
     Sample,
@@ -35,7 +34,6 @@ def ends(samples: Sequence[Sample]) -> Iterator[Event]:
 class FakeEngine(Engine):
     """Answers nothing; tests override what is asked of it."""
 
-    capabilities = EngineCapabilities(scores=False)
     prompts_per_request: ClassVar[int | None] = None
 
     def generate(

@@ -53,14 +53,6 @@ class EngineRefused(EngineError):
 
 
 @dataclass(frozen=True, slots=True)
-class EngineCapabilities:
-    """What not every kind of engine can do; a job that needs more is refused before it starts."""
-
-    scores: bool
-    """Computes the log-probs of given tokens."""
-
-
-@dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How one prompt is sampled: `num_samples` samples, the i-th drawn with seed `seed + i`.
 
@@ -201,7 +193,6 @@ class Engine(ABC):
     EngineRefused (with the server's sentence). Those with a deadline (monotonic seconds) also raise EngineTimeout.
     """
 
-    capabilities: ClassVar[EngineCapabilities]
     prompts_per_request: ClassVar[int | None]
     """Most prompts that one `generate` takes. None: as many as the caller likes, and a larger request is cheaper. 1:
     each sample is a request of its own at the server, so that nothing is gained by asking for several at once."""

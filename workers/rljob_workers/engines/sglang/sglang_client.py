@@ -21,7 +21,6 @@ from rljob_workers.engines.base import (
     Drawn,
     Ended,
     Engine,
-    EngineCapabilities,
     EngineGone,
     EngineRefused,
     Event,
@@ -179,7 +178,6 @@ class SglangEngine(Engine):
     async for event in engine.generate(prompts, params): ...
     """
 
-    capabilities = EngineCapabilities(scores=True)
     prompts_per_request = 1
 
     def __init__(self, url: str, identity_file: Path | None) -> None:

@@ -21,7 +21,6 @@ from rljob_api.spec.weights import Interruption
 from rljob_api.wire.identity import WeightId
 from rljob_workers.engines.base import (
     Engine,
-    EngineCapabilities,
     EngineError,
     EngineGone,
     EngineRefused,
@@ -228,7 +227,6 @@ class TorchEngineClient(Engine):
     async for event in engine.generate(prompts, params): ...
     """
 
-    capabilities = EngineCapabilities(scores=True)
     prompts_per_request: ClassVar[int | None] = None
 
     def __init__(self, url: str) -> None:
