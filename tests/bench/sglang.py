@@ -23,6 +23,7 @@ from rljob_workers.engines.sglang.sglang_client import sampling_body
 from tests.integration.engines.contract.calls import load, params
 from tests.integration.engines.contract.contenders import SglangContender
 from tests.integration.engines.contract.reference import write_versions
+from tests.integration.engines.driven import samples_of
 
 PROMPTS = [[5 + i % 90, 6, 7 + i % 50, 8] for i in range(64)]
 
@@ -45,8 +46,8 @@ async def compare(server: SglangContender, folder: Path, num_samples: int, num_t
 
         async def through_the_client(prompt: Sequence[int]) -> int:
             async with at_once:
-                [generation] = await engine.generate([prompt], [one], progress=lambda _: None)
-            return len(generation.samples[0].output_ids)
+                [[sample]] = await samples_of(engine, [prompt], [one])
+            return len(sample.output_ids)
 
         async def rate(ask: Callable[[Sequence[int]], Awaitable[int]]) -> float:
             begun = time.perf_counter()

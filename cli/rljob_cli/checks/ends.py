@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from rljob_api.model_files.ends import ALWAYS_END, GENERATION_FILE, EndTokens, end_tokens
 from rljob_api.model_files.tokens import added_in, end_of_sequence, policy_rows, tokens_of
-from rljob_api.names import EngineKind
 from rljob_api.spec.model import SPECIAL_TOKENS
 from rljob_cli.checks.findings import Finding, problem, warning
 from rljob_cli.checks.models import json_object
@@ -37,7 +36,7 @@ def end_findings(spec: RLJobSpec) -> Iterator[Finding]:
     folder = None if model.path is None else Path(model.path)
     described = {} if folder is None else json_object(folder / "config.json")
     tokens = tokens_of(model)
-    if described is None or tokens is None or spec.roles.rollout.engine.kind is EngineKind.SIM:
+    if described is None or tokens is None or not spec.roles.rollout.engine.traits.computes:
         return
     try:
         ends = end_tokens(described, folder, _of_tokenizer(model, tokens))

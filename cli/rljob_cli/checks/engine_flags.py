@@ -1,4 +1,4 @@
-"""Flags of SGLang that a job may have and that change how tokens are drawn.
+"""Flags of an engine that a job may have and that change how tokens are drawn.
 
 For the checks of a manifest. They are warned of and not refused, since jobs that run may have them.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rljob_api.names import EngineKind
 from rljob_cli.checks.findings import Finding, warning
 
 if TYPE_CHECKING:
@@ -15,16 +14,14 @@ if TYPE_CHECKING:
 
     from rljob_api.spec import RLJobSpec
 
-_DRAWS_OTHERWISE = "--preferred-sampling-params"
-
 
 def engine_flag_findings(spec: RLJobSpec) -> Iterator[Finding]:
-    """SGLang puts what the flag says into each request that does not say it itself, penalties above all."""
+    """The server puts what the flag says into each request that does not say it itself, penalties above all."""
     engine = spec.roles.rollout.engine
-    is_given = any(arg.partition("=")[0] == _DRAWS_OTHERWISE for arg in engine.args)
-    if engine.kind is EngineKind.SGLANG and is_given:
+    flag = engine.traits.sampling_flag
+    if flag and any(arg.partition("=")[0] == flag for arg in engine.args):
         yield warning(
-            f"spec.roles.rollout.engine.args: {_DRAWS_OTHERWISE} adds to each request what rollout.sampling does not"
+            f"spec.roles.rollout.engine.args: {flag} adds to each request what rollout.sampling does not"
             " say, such as a penalty: tokens are then drawn from another distribution than the trainer's. Remove it,"
             " and say in rollout.sampling how tokens are drawn.",
             "spec.roles.rollout.engine.kind",

@@ -17,8 +17,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from rljob_api.cluster import PRETENDED_DEVICES as PRETENDED
+from rljob_api.engines import DEFAULT_ENGINE
 from rljob_api.machine.devices import machine_devices
-from rljob_api.names import EngineKind
 from rljob_api.roles import LEADING_ROLE, MODEL_ROLES, field_name
 from rljob_api.spec.roles import BACKENDS
 from rljob_cli.checks.findings import ANY, Finding, problem, unchecked, warning
@@ -90,10 +90,7 @@ _PROBE_SECONDS = 30
 """For an interpreter to say what it can import; on a network disk that takes a while."""
 
 
-_MEMORY_FLAG = "mem-fraction-static"
-
-
-_PROBE = "import importlib.util, sys; sys.exit(importlib.util.find_spec('sglang') is None)"
+_PROBE = "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)"
 
 
 def machine_findings(spec: RLJobSpec) -> Iterator[Finding]:
@@ -105,15 +102,17 @@ def machine_findings(spec: RLJobSpec) -> Iterator[Finding]:
     if (lacking := tracker_problem(spec)) is not None:
         yield problem(lacking, "spec.telemetry.reportTo")
     engine = spec.roles.rollout.engine
-    if engine.kind is not EngineKind.SGLANG:
-        return
-    if spec.roles.rollout.share_devices_with is not None and not any(_MEMORY_FLAG in arg for arg in engine.args):
+    flag = engine.traits.memory_flag
+    is_shared = spec.roles.rollout.share_devices_with is not None
+    if flag and is_shared and not any(flag in arg for arg in engine.args):
         yield warning(
-            "spec.roles.rollout.shareDevicesWith: actor, but SGLang takes nearly all memory of its devices, unless its"
-            f' flags say how much. Give engine.args: [--{_MEMORY_FLAG}, "0.4"], or engine.kind: Torch.',
+            f"spec.roles.rollout.shareDevicesWith: actor, but {engine.kind} takes nearly all memory of its devices,"
+            f' unless its flags say how much. Give engine.args: [--{flag}, "0.4"], or engine.kind: {DEFAULT_ENGINE}.',
             *_KIND,
             f"{FIELD}.args",
         )
+    if not engine.traits.module:
+        return
     if os.environ.get(PRETENDED):  # the plan of another machine
         if engine.python is not None:
             yield unchecked(
@@ -149,21 +148,26 @@ def _device_findings(spec: RLJobSpec) -> Iterator[Finding]:
 
 
 def python_problem(engine: EngineSpec) -> str | None:
-    """A sentence where `python` is given and is no interpreter with SGLang."""
+    """A sentence where `python` is given and is no interpreter with the engine's package."""
     if engine.python is None:
         return None
     if shutil.which(engine.python) is None:
         return (
             f"{FIELD}.python: {engine.python} is no program of this machine. Give the interpreter of an environment"
-            " that has SGLang, or remove python."
+            f" that has {engine.kind}, or remove python."
         )
     try:
-        done = subprocess.run([engine.python, "-c", _PROBE], capture_output=True, timeout=_PROBE_SECONDS, check=False)
+        done = subprocess.run(
+            [engine.python, "-c", _PROBE, engine.traits.module],
+            capture_output=True,
+            timeout=_PROBE_SECONDS,
+            check=False,
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"{FIELD}.python: {engine.python} cannot be asked for SGLang ({error}). Give a Python that works."
+        return f"{FIELD}.python: {engine.python} cannot be asked for {engine.kind} ({error}). Give a Python that works."
     if done.returncode:
         return (
-            f"{FIELD}.python: {engine.python} has no SGLang. Install it there, or give the interpreter of an"
+            f"{FIELD}.python: {engine.python} has no {engine.kind}. Install it there, or give the interpreter of an"
             " environment that has it."
         )
     return None
@@ -194,9 +198,10 @@ def tracker_problem(spec: RLJobSpec) -> str | None:
 
 def engine_problem(engine: EngineSpec) -> str | None:
     """A sentence where the server cannot be started here as far as can be seen, which a run needs."""
-    if engine.kind is not EngineKind.SGLANG or engine.python is not None or find_spec("sglang") is not None:
+    module = engine.traits.module
+    if not module or engine.python is not None or find_spec(module) is not None:
         return None
     return (
-        f"{FIELD}.kind: SGLang is not installed here. Install it beside rljob, give the interpreter of an environment"
-        " that has it as engine.python, or set kind to Torch."
+        f"{FIELD}.kind: {engine.kind} is not installed here. Install it beside rljob, give the interpreter of an"
+        f" environment that has it as engine.python, or set kind to {DEFAULT_ENGINE}."
     )

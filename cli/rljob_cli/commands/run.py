@@ -15,7 +15,6 @@ import click
 
 from rljob_api.cluster_rules import given_cluster_fields
 from rljob_api.machine.devices import machine_devices
-from rljob_api.names import EngineKind
 from rljob_cli.checks.findings import Level
 from rljob_cli.checks.machine import engine_problem, extra_problem, tracker_problem, trainer_problem
 from rljob_cli.checks.manifests import EarlierRun, checked_job_or_exit, refuse, run_folder
@@ -133,7 +132,7 @@ def run(
     engine = job.spec.roles.rollout.engine
     problem = extra_problem("worker", "rljob run") or trainer_problem(job.spec) or engine_problem(engine)
     problem = problem or tracker_problem(job.spec)
-    if problem is None and engine.kind is EngineKind.SGLANG:  # before a server takes minutes to start
+    if problem is None and engine.traits.compiles:  # before a server takes minutes to start
         problem = try_reward(job.spec, rows=0).problem if job.spec.rollout.reward.functions else None
     if problem is not None:
         refuse([lines.located(problem)])

@@ -22,7 +22,7 @@ from rljob_api.machine.memory import (
 )
 from rljob_api.machine.parallel_memory import RankPart, laid_out_forward_memory, laid_out_trainer_memory
 from rljob_api.model_files.size import ModelShape, critic_shape, fitting_interval, model_shape, reference_shape
-from rljob_api.names import EngineKind, Role, Stream
+from rljob_api.names import Role, Stream
 from rljob_api.rank_places import RankPlace, bubble_share, place_of
 from rljob_api.roles import LEADING_ROLE, PROXIMAL_ROLE, REFERENCE_ROLE, TRAITS, VALUE_ROLE, RoleTopology
 from rljob_api.spec import RLJob, RLJobSpec
@@ -353,7 +353,7 @@ def _engine(job: _Job, role: RoleSpec) -> _Work:
         "headDtype": job.spec.head_dtype.value,
         "threads": role.threads,
     }
-    if engine.kind is EngineKind.SGLANG:
+    if engine.traits.module:
         settings |= {"tensorParallel": engine.tensor_parallel, "args": " ".join(engine.args)}
     return settings, engine_memory(job.shape, dtype, job.spec.head_dtype, engine)
 

@@ -45,7 +45,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from rljob_api.model_files.size import ModelShape
-from rljob_api.names import EngineKind
 from rljob_api.spec.engine import EngineSpec
 from rljob_api.spec.model import Dtype
 from rljob_api.spec.roles import BACKENDS, TrainerBackend
@@ -149,9 +148,9 @@ def forward_memory(
 
 def engine_memory(shape: ModelShape, dtype: Dtype, head_dtype: Dtype, engine: EngineSpec) -> ProcessMemory:
     """Of an engine on each of its devices, without a single sample: what is left may hold keys and values."""
-    if engine.kind is EngineKind.SIM:
+    if not engine.traits.computes:
         return ProcessMemory(weights=0)
-    if engine.kind is EngineKind.SGLANG:
+    if engine.traits.loads_in_place:
         return ProcessMemory(weights=-(-dtype.num_bytes * shape.parameters // engine.tensor_parallel))
     head = shape.vocabulary * shape.hidden
     is_tied = shape.outside < 2 * head

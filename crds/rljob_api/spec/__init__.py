@@ -14,7 +14,7 @@ from pydantic import Field, StringConstraints
 
 from rljob_api.base import ApiModel
 from rljob_api.change import LIVE, RESTARTS, fixed
-from rljob_api.names import EngineKind, Role
+from rljob_api.names import Role
 from rljob_api.roles import FORWARD_ROLES, LEADING_ROLE, PROXIMAL_ROLE, TRAITS, field_name
 from rljob_api.rule import Derived, Rule, RuledModel
 from rljob_api.spec.advantages import ADVANTAGES, WITHOUT_GROUPS
@@ -71,7 +71,7 @@ _IS_FSDP = "(has(self.roles.actor.backend) ? self.roles.actor.backend == 'Fsdp' 
 
 
 def _is_simulated(job: RLJobSpec) -> bool:
-    return job.roles.rollout.engine.kind == "Sim"
+    return not job.roles.rollout.engine.traits.computes
 
 
 def _is_simulated_by_both(job: RLJobSpec) -> bool:
@@ -586,7 +586,7 @@ class RLJobSpec(RuledModel):
         """The actor's backend: as given, else as the model wants it."""
         if self.roles.actor.backend is not None:
             return self.roles.actor.backend
-        if self.roles.rollout.engine.kind is EngineKind.SIM:
+        if _is_simulated(self):
             return TrainerBackend.SIM
         return TrainerBackend.FLAT if self.model.path is None else TrainerBackend.FSDP
 

@@ -12,6 +12,7 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints, field_validator
 
+from rljob_api.engines import DEFAULT_ENGINE, ENGINES, EngineTraits
 from rljob_api.names import EngineKind
 from rljob_api.rule import Derived, Rule, RuledModel
 
@@ -108,9 +109,6 @@ ENGINE: tuple[Rule, ...] = (
 _VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 
-_STARTUP_SECONDS = {EngineKind.TORCH: 300, EngineKind.SGLANG: 1800, EngineKind.SIM: 300}
-
-
 EngineArgument = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 
 
@@ -119,7 +117,7 @@ class EngineSpec(RuledModel):
 
     rules = ENGINE
 
-    kind: EngineKind = EngineKind.TORCH
+    kind: EngineKind = DEFAULT_ENGINE
     """Torch: a small server of our own, for small models and for machines without GPUs. SGLang: the one of that name,
     which must be installed where the job runs. Sim: computes nothing and spends the time that `simulation` says; the
     roles that train and compute log-probs then do so, too. Not given: SGLang where the rollouts have gpus, else Torch;
@@ -140,10 +138,15 @@ class EngineSpec(RuledModel):
     """GPUs of each engine. A pod has gpus / tensorParallel engines, and a rank for each. For kind SGLang."""
 
     @property
+    def traits(self) -> EngineTraits:
+        """Traits of its kind."""
+        return ENGINES[self.kind]
+
+    @property
     def startup_seconds(self) -> int:
         """How long a start may take."""
         given = self.startup_timeout_seconds
-        return _STARTUP_SECONDS[self.kind] if given is None else given
+        return self.traits.startup_seconds if given is None else given
 
     @field_validator("env")
     @classmethod

@@ -132,7 +132,7 @@ _OTHER = "or give another metric."
 
 _NEEDS: Mapping[Needs, _Need] = {
     Needs.COMPUTED: _Need(
-        lambda job: job.roles.rollout.engine.kind != "Sim",
+        lambda job: job.roles.rollout.engine.traits.computes,
         f"!{ENGINE_IS_SIM}",
         "is computed with a model, and this job is simulated. Set roles.rollout.engine.kind to Torch or SGLang, "
         f"{_OTHER}",

@@ -15,6 +15,7 @@ from pydantic import Field, StringConstraints
 
 from rljob_api.base import ApiModel
 from rljob_api.change import LIVE, RESTARTS
+from rljob_api.engines import PROGRAM_ENGINE
 from rljob_api.names import EngineKind, Role
 from rljob_api.roles import TRAITS, RoleTopology
 from rljob_api.rule import Derived, Rule, RuledModel
@@ -60,7 +61,7 @@ ROLE: tuple[Rule, ...] = (
 _ROLES_ARGS = "(has(self.engine) && has(self.engine.args) ? self.engine.args : [])"
 
 
-_IS_SGLANG = f"(has(self.engine) && has(self.engine.kind) ? self.engine.kind == 'SGLang' : {GPUS} > 0)"
+_IS_PROGRAM = f"(has(self.engine) && has(self.engine.kind) ? self.engine.kind == '{PROGRAM_ENGINE}' : {GPUS} > 0)"
 
 
 _SHARE = "(has(self.engine) && has(self.engine.tensorParallel) ? self.engine.tensorParallel : 1)"
@@ -82,36 +83,40 @@ def _first_of_the_cpu(role: RolloutRoleSpec) -> str:
 
 
 def engine_kind(role: RolloutRoleSpec) -> EngineKind:
-    """The engine's kind: as given, else SGLang where it computes on GPUs.
+    """The engine's kind: as given, else a program where it computes on GPUs.
 
     For the manifest of a new job, and not for one that is resolved: there `engine.kind` says it.
     """
     if "kind" in role.engine.model_fields_set or not role.gpus:
         return role.engine.kind
-    return EngineKind.SGLANG
+    return PROGRAM_ENGINE
+
+
+def _is_program(role: RolloutRoleSpec) -> bool:
+    return engine_kind(role) is PROGRAM_ENGINE
 
 
 ROLLOUT_ENGINE: tuple[Rule, ...] = (
     Rule(
         field="engine.args",
-        holds=lambda role: engine_kind(role) == "SGLang" or not role.engine.args,
+        holds=lambda role: _is_program(role) or not role.engine.args,
         sentence="are flags of a server of kind SGLang; those of other kinds have none. Remove args or set kind to "
         "SGLang.",
-        cel=f"{_IS_SGLANG} || {_ROLES_ARGS}.size() == 0",
+        cel=f"{_IS_PROGRAM} || {_ROLES_ARGS}.size() == 0",
     ),
     Rule(
         field="engine.python",
-        holds=lambda role: engine_kind(role) == "SGLang" or role.engine.python is None,
+        holds=lambda role: _is_program(role) or role.engine.python is None,
         sentence="{engine.python} is for kind SGLang; servers of other kinds run in the environment of the job. Remove "
         "python or set kind to SGLang.",
-        cel=f"{_IS_SGLANG} || !has(self.engine) || !has(self.engine.python)",
+        cel=f"{_IS_PROGRAM} || !has(self.engine) || !has(self.engine.python)",
     ),
     Rule(
         field="engine.tensorParallel",
-        holds=lambda role: engine_kind(role) == "SGLang" or role.engine.tensor_parallel == 1,
+        holds=lambda role: _is_program(role) or role.engine.tensor_parallel == 1,
         sentence="{engine.tensorParallel} needs kind SGLang; servers of other kinds have one device at most. Set kind "
         "to SGLang or leave tensorParallel out.",
-        cel=f"{_IS_SGLANG} || {_SHARE} == 1",
+        cel=f"{_IS_PROGRAM} || {_SHARE} == 1",
     ),
     Rule(
         field="engine.tensorParallel",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rljob_api.engines import SIMULATED_ENGINE
 from rljob_api.roles import SAVING_ROLES, field_name
 from rljob_api.rule import Derived, Rule
 from rljob_api.spec.advantages import ADVANTAGES
@@ -23,7 +24,7 @@ NO_GPUS = "(has({0}.gpus) ? {0}.gpus : 0)"
 
 ENGINE_IS_SIM = (
     "(has(self.roles) && has(self.roles.rollout) && has(self.roles.rollout.engine) && "
-    "has(self.roles.rollout.engine.kind) && self.roles.rollout.engine.kind == 'Sim')"
+    f"has(self.roles.rollout.engine.kind) && self.roles.rollout.engine.kind == '{SIMULATED_ENGINE}')"
 )
 
 

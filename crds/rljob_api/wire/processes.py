@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field, TypeAdapter
 
 from rljob_api.base import WireModel
+from rljob_api.engines import DEFAULT_ENGINE
 from rljob_api.names import EngineKind
 from rljob_api.roles import MODEL_ROLES, TRAITS
 from rljob_api.spec.roles import TrainerBackend
@@ -29,7 +30,7 @@ class Preloads:
     """What a process imports before it forks a job's ranks and engines, beside what all jobs have in common."""
 
     trainers: frozenset[TrainerBackend] = frozenset({TrainerBackend.FLAT})
-    engine: EngineKind | None = EngineKind.TORCH
+    engine: EngineKind | None = DEFAULT_ENGINE
     """Of engines that are forked; None: there are none."""
     tokenizer_in_folder: bool = False
     """Its class is then found among those of all families, whose index takes as long to import as a third of torch."""
@@ -38,7 +39,7 @@ class Preloads:
 def preloads_of(spec: RLJobSpec, roles: Iterable[Role]) -> Preloads:
     """For the pods of `roles`: backends of those whose ranks hold a model, and engines.
 
-    An engine of kind SGLang with GPUs is no fork: it imports what it needs itself.
+    An engine with GPUs that is a program is no fork: it imports what it needs itself.
     """
     asked, engine = list(roles), spec.roles.rollout.engine.kind
     is_forked = spec.roles.rollout.gpus == 0 and any(TRAITS[role].has_engines for role in asked)

@@ -6,6 +6,8 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import aclosing
+from itertools import islice
 from pathlib import Path
 
 import httpx
@@ -13,7 +15,7 @@ import httpx
 from rljob_api.names import Stream
 from rljob_api.spec.weights import Interruption
 from rljob_api.wire.identity import WeightId
-from rljob_workers.engines.base import Engine, Generation, SamplingParams
+from rljob_workers.engines.base import Drawn, Engine, Sample, SamplingParams
 from rljob_workers.engines.torch_engine.torch_client import TorchEngineClient
 from rljob_workers.models.weights import Folder, Weights
 from rljob_workers.rollout.engine_access import EventLoopThread
@@ -22,27 +24,30 @@ WAIT_SECONDS = 240.0
 
 
 class DrivenEngine:
-    """An `Engine` whose calls block. `progress` has every call of its like-named callback, in order."""
+    """An `Engine` whose calls block. `progress` has every count of tokens, in order."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.progress: list[int] = []
         self._events = EventLoopThread("engine")
 
-    def begin(self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams]) -> Future[list[Generation]]:
-        """A generation that may be cancelled."""
-        return self._events.begin(self.engine.generate(prompts, params, progress=self.progress.append))
+    def begin(self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams]) -> Future[list[list[Sample]]]:
+        """A generation that may be cancelled: the samples of each prompt."""
+        return self._events.begin(self._samples(prompts, params))
 
     def generate(
         self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], *, deadline: float
-    ) -> list[Generation]:
+    ) -> list[list[Sample]]:
         """Cancelled at the deadline, as the rollout does; then a TimeoutError."""
 
-        async def within() -> list[Generation]:
+        async def within() -> list[list[Sample]]:
             async with asyncio.timeout(deadline - time.monotonic()):
-                return await self.engine.generate(prompts, params, progress=self.progress.append)
+                return await self._samples(prompts, params)
 
         return self._events.call(within())
+
+    async def _samples(self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams]) -> list[list[Sample]]:
+        return await samples_of(self.engine, prompts, params, self.progress.append)
 
     def update_weights(
         self,
@@ -81,6 +86,25 @@ class DrivenEngine:
         """Ends the client, and the loop with all that still runs in it."""
         self._events.call(self.engine.close())
         self._events.close()
+
+
+async def samples_of(
+    engine: Engine,
+    prompts: Sequence[Sequence[int]],
+    params: Sequence[SamplingParams],
+    progress: Callable[[int], None] = lambda _: None,
+) -> list[list[Sample]]:
+    """The samples of each prompt, those that were given up among them; `progress` gets each count of tokens."""
+    found: dict[int, Sample] = {}
+    async with aclosing(engine.generate(prompts, params)) as events:
+        async for event in events:
+            if isinstance(event, Drawn):
+                progress(event.num_tokens)
+            else:
+                assert not found.keys() & event.samples.keys(), "a sample has ended twice"
+                found |= event.samples
+    numbers = iter(range(len(found)))
+    return [[found[number] for number in islice(numbers, one.num_samples)] for one in params]
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:

@@ -32,12 +32,8 @@ def test_engine_and_trainer_state_the_same(engine: DrivenEngine, first_weights: 
     deadline = time.monotonic() + 240
     engine.update_weights(first_weights, WeightId(lineage=Lineage(1), version=WeightVersion(0)), deadline=deadline)
     params = SamplingParams(temperature, 1.0, 0, 40, (), SAMPLES, 7)
-    generations = engine.generate(PROMPTS, [params] * len(PROMPTS), deadline=deadline)
-    samples = [
-        (prompt, sample)
-        for prompt, generation in zip(PROMPTS, generations, strict=True)
-        for sample in generation.samples
-    ]
+    drawn = engine.generate(PROMPTS, [params] * len(PROMPTS), deadline=deadline)
+    samples = [(prompt, sample) for prompt, samples in zip(PROMPTS, drawn, strict=True) for sample in samples]
     tokens = Jagged.from_rows([torch.tensor([*prompt, *sample.output_ids]) for prompt, sample in samples])
     lengths = torch.tensor([len(sample.output_ids) for _, sample in samples])
     spec = talkative_model()

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from rljob_api.names import Lineage, WeightVersion
 from rljob_api.spec.weights import Interruption
 from rljob_api.wire.identity import WeightId
-from rljob_workers.engines.base import EngineGone, EngineRefused, Generation, SamplingParams
+from rljob_workers.engines.base import EngineGone, EngineRefused, Sample, SamplingParams
 from rljob_workers.engines.torch_engine.scheduler import Limits
 from rljob_workers.models.blob import read_blob
 from rljob_workers.models.building import build_config
@@ -75,9 +75,9 @@ def test_max_tokens_is_the_models_positions(engine: DrivenEngine) -> None:
     assert engine.max_tokens() == 1024
 
 
-def interrupted(engine: DrivenEngine, url: str, between: Callable[[], object]) -> Generation:
+def interrupted(engine: DrivenEngine, url: str, between: Callable[[], object]) -> list[Sample]:
     """Runs `between` while a long generation runs, and waits for both."""
-    found: list[Generation] = []
+    found: list[list[Sample]] = []
 
     def generate() -> None:
         long = params(num_samples=8, seed=5, max_new_tokens=900)
@@ -96,7 +96,7 @@ def test_drain_lets_what_runs_end_and_keeps_what_comes_for_the_new_weights(
     engine: DrivenEngine, server_url: str, first_weights: Path, second_weights: Path
 ) -> None:
     engine.update_weights(first_weights, FIRST, deadline=soon())
-    late: list[Future[list[Generation]]] = []
+    late: list[Future[list[list[Sample]]]] = []
 
     def update() -> None:
         httpx.post(f"{server_url}/pause_generation", json={"mode": "in_place"}, timeout=60).raise_for_status()
@@ -104,10 +104,10 @@ def test_drain_lets_what_runs_end_and_keeps_what_comes_for_the_new_weights(
         wait_until(lambda: waiting_prompts(server_url) > 0, "the late request to wait")
         engine.update_weights(second_weights, SECOND, Interruption.DRAIN, deadline=soon())
 
-    generation = interrupted(engine, server_url, update)
-    assert {span.weight for sample in generation.samples for span in sample.spans} == {FIRST}
+    samples = interrupted(engine, server_url, update)
+    assert {span.weight for sample in samples for span in sample.spans} == {FIRST}
     (of_late,) = late[0].result(60)
-    assert {span.weight for sample in of_late.samples for span in sample.spans} == {SECOND}
+    assert {span.weight for sample in of_late for span in sample.spans} == {SECOND}
 
 
 def test_a_long_request_reports_its_tokens_while_it_runs(
@@ -119,10 +119,10 @@ def test_a_long_request_reports_its_tokens_while_it_runs(
         wait_until(lambda: bool(engine.progress), "a word of progress")
         httpx.post(f"{server_url}/continue_generation", json={}, timeout=60).raise_for_status()
 
-    generation = interrupted(engine, server_url, listen)
+    samples = interrupted(engine, server_url, listen)
     assert len(engine.progress) > 1
     assert min(engine.progress) >= 0
-    assert sum(engine.progress) == sum(len(sample.output_ids) for sample in generation.samples)
+    assert sum(engine.progress) == sum(len(sample.output_ids) for sample in samples)
 
 
 def test_a_request_that_fails_on_its_way_is_refused_with_the_servers_sentence(
@@ -213,9 +213,9 @@ def test_abort_all_ends_running_samples_with_what_they_have(
 ) -> None:
     engine.update_weights(first_weights, FIRST, deadline=soon())
     with closing(torch_engine(server_url)) as other:
-        generation = interrupted(engine, server_url, other.abort_all)
-    assert {sample.finish_reason for sample in generation.samples} <= {"abort", "stop"}
-    assert "abort" in {sample.finish_reason for sample in generation.samples}
+        samples = interrupted(engine, server_url, other.abort_all)
+    assert {sample.finish_reason for sample in samples} <= {"abort", "stop"}
+    assert "abort" in {sample.finish_reason for sample in samples}
     assert running_samples(server_url) == 0
 
 

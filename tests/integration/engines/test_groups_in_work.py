@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
@@ -18,7 +18,8 @@ from rljob_api.names import Lineage, RolloutId, Stream, WeightVersion
 from rljob_api.spec.weights import Interruption
 from rljob_api.wire.identity import WeightId
 from rljob_workers.data.prompts import Prompt
-from rljob_workers.engines.base import EngineTimeout, FinishReason, Generation, SampleSoFar, SamplingParams
+from rljob_workers.engines.base import EngineTimeout, Event, FinishReason, SamplingParams, Shown
+from rljob_workers.engines.torch_engine.torch_backend import OneByOne
 from rljob_workers.engines.torch_engine.torch_client import TorchEngineClient
 from rljob_workers.models.weights import Folder, Weights
 from rljob_workers.rollout.admission import AdmissionLimits, PromptedTicket, tickets_to_claim
@@ -42,24 +43,12 @@ WAIT_SECONDS = 240.0
 CONFIG = GenerateConfig(0, 4, 1.0, 1.0, 0, 24, 1024, ())
 
 
-class OneByOne(TorchEngineClient):
-    """The same server, asked for each sample alone."""
-
-    prompts_per_request = 1
-
-
 class LastIsSlow(TorchEngineClient):
     """Of each group the last sample is long, and greedy so that it draws no end; the others have two tokens."""
 
-    async def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        params: Sequence[SamplingParams],
-        *,
-        progress: Callable[[int], None],
-        ended: Callable[[int], None] | None = None,
-        so_far: Sequence[Sequence[SampleSoFar]] | None = None,
-    ) -> list[Generation]:
+    def generate(
+        self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], shown: Shown = Shown.ENDS
+    ) -> AsyncGenerator[Event]:
         """In one request, as the engine would have had it."""
         both = [
             part
@@ -69,11 +58,7 @@ class LastIsSlow(TorchEngineClient):
                 replace(one, num_samples=1, max_new_tokens=SLOW_TOKENS, temperature=0.0),
             )
         ]
-        parts = None if so_far is None else [part for samples in so_far for part in (samples[:-1], samples[-1:])]
-        made = await super().generate(
-            [prompt for prompt in prompts for _ in range(2)], both, progress=progress, ended=ended, so_far=parts
-        )
-        return [Generation((*short.samples, *slow.samples)) for short, slow in zip(made[::2], made[1::2], strict=True)]
+        return super().generate([prompt for prompt in prompts for _ in range(2)], both, shown)
 
 
 class Scores:

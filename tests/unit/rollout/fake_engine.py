@@ -1,33 +1,44 @@
 """An engine without a server: a test says what it answers."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from rljob_api.spec.weights import Interruption
 from rljob_api.wire.identity import WeightId
-from rljob_workers.engines.base import Engine, EngineCapabilities, Generation, SampleSoFar, SamplingParams
+from rljob_workers.engines.base import (
+    Drawn,
+    Ended,
+    Engine,
+    Event,
+    GivenUp,
+    Sample,
+    SamplingParams,
+    Shown,
+)
 from rljob_workers.models.weights import Weights, WeightSource
 from rljob_workers.rollout.engine_access import EngineProgress, RankEngine
+
+
+def ends(samples: Sequence[Sample]) -> Iterator[Event]:
+    """All samples of a request at once."""
+    yield Drawn(sum(len(sample.output_ids) for sample in samples))
+    if ended := {number: sample for number, sample in enumerate(samples) if not sample.goes_on}:
+        yield Ended(ended)
+    if given_up := {number: sample for number, sample in enumerate(samples) if sample.goes_on}:
+        yield GivenUp(given_up)
 
 
 class FakeEngine(Engine):
     """Answers nothing; tests override what is asked of it."""
 
-    capabilities = EngineCapabilities(scores=False)
     prompts_per_request: ClassVar[int | None] = None
 
-    async def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        params: Sequence[SamplingParams],
-        *,
-        progress: Callable[[int], None],
-        ended: Callable[[int], None] | None = None,
-        so_far: Sequence[Sequence[SampleSoFar]] | None = None,
-    ) -> list[Generation]:
+    def generate(
+        self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], shown: Shown = Shown.ENDS
+    ) -> AsyncGenerator[Event]:
         raise NotImplementedError
 
     async def update_weights(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
-from typing import ClassVar
 
 import pytest
 
@@ -14,11 +13,12 @@ from rljob_workers.engines.base import (
     NOT_BEGUN,
     EngineEmptied,
     EngineGone,
+    Event,
     FinishReason,
-    Generation,
+    Grown,
     Sample,
-    SampleSoFar,
     SamplingParams,
+    Shown,
     VersionSpan,
     continued_seed,
 )
@@ -27,7 +27,7 @@ from rljob_workers.rollout.continuing import ContinuingStage
 from rljob_workers.rollout.group_rows import GeneratedGroup
 from rljob_workers.rollout.sampling import sampling_seed
 from rljob_workers.rollout.trajectory import Trajectory
-from tests.unit.rollout.fake_engine import FakeEngine
+from tests.unit.rollout.fake_engine import FakeEngine, ends
 from tests.unit.rollout.test_generate import CONFIG, TICKET, Counts, counted_calls
 from tests.weights import weight
 
@@ -47,27 +47,17 @@ class ShowingEngine(FakeEngine):
         self.asked: list[tuple[list[int], SamplingParams]] = []
 
     async def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        params: Sequence[SamplingParams],
-        *,
-        progress: Callable[[int], None],
-        ended: Callable[[int], None] | None = None,
-        so_far: Sequence[Sequence[SampleSoFar]] | None = None,
-    ) -> list[Generation]:
+        self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], shown: Shown = Shown.ENDS
+    ) -> AsyncGenerator[Event]:
         self.asked += [(list(prompt), one) for prompt, one in zip(prompts, params, strict=True)]
-        assert so_far is not None
-        assert [len(samples) for samples in so_far] == [one.num_samples for one in params]
-        for sample in (one for samples in so_far for one in samples):
-            sample.output_ids, sample.log_probs, sample.spans = [5], [-0.5], (VersionSpan(weight(3), 0, 1),)
+        assert shown is Shown.TOKENS
+        numbers = range(sum(one.num_samples for one in params))
+        first = Sample([5], [-0.5], FinishReason.ABORT, (VersionSpan(weight(3), 0, 1),))
+        yield Grown(dict.fromkeys(numbers, first))
         if self.dies:
             raise EngineGone("it died")
-        made = Sample([5, 5], [-0.5, -0.6], self.finish, (VersionSpan(weight(3), 0, 2),))
-        return [Generation((made,) * one.num_samples) for one in params]
-
-
-class OneByOneEngine(ShowingEngine):
-    prompts_per_request: ClassVar[int | None] = 1
+        for event in ends([Sample([5, 5], [-0.5, -0.6], self.finish, (VersionSpan(weight(3), 0, 2),))] * len(numbers)):
+            yield event
 
 
 def run(
@@ -88,9 +78,8 @@ def responses(group: GeneratedGroup) -> list[tuple[list[int], list[float], Finis
     return [(list(one.response_ids), list(one.log_probs), one.finish) for one in made]
 
 
-@pytest.mark.parametrize("kind", [ShowingEngine, OneByOneEngine])
-def test_the_beginning_is_sent_behind_the_prompt_and_only_what_is_left_is_asked_for(kind: type[ShowingEngine]) -> None:
-    engine, counts = kind(), Counts()
+def test_the_beginning_is_sent_behind_the_prompt_and_only_what_is_left_is_asked_for() -> None:
+    engine, counts = ShowingEngine(), Counts()
     _, group = run(engine, (ENDED, BEGUN), counts)
     ((ids, params),) = engine.asked
     assert ids == [4, 4, 8, 9]
@@ -106,15 +95,10 @@ def test_the_beginning_is_sent_behind_the_prompt_and_only_what_is_left_is_asked_
     assert counts.moved == [-1, -1]
 
 
-@pytest.mark.parametrize(
-    ("kind", "asked"), [(ShowingEngine, [(2, SEED)]), (OneByOneEngine, [(1, SEED), (1, SEED + 1)])]
-)
-def test_a_group_without_a_beginning_is_asked_for_as_ever(
-    kind: type[ShowingEngine], asked: list[tuple[int, int]]
-) -> None:
-    engine = kind()
+def test_a_group_without_a_beginning_is_asked_for_as_ever() -> None:
+    engine = ShowingEngine()
     _, group = run(engine, ())
-    assert [(one.num_samples, one.seed) for _, one in engine.asked] == asked
+    assert [(one.num_samples, one.seed) for _, one in engine.asked] == [(2, SEED)]
     assert {one.max_new_tokens for _, one in engine.asked} == {CONFIG.max_new_tokens}
     assert [ids for ids, _, _ in responses(group)] == [[5, 5], [5, 5]]
 
@@ -144,9 +128,8 @@ def test_a_greedy_answer_is_drawn_again() -> None:
     assert list(group.greedy.response_ids) == [5, 5]
 
 
-@pytest.mark.parametrize("kind", [ShowingEngine, OneByOneEngine])
-def test_when_the_engine_dies_what_it_had_shown_is_there(kind: type[ShowingEngine]) -> None:
-    engine = kind()
+def test_when_the_engine_dies_what_it_had_shown_is_there() -> None:
+    engine = ShowingEngine()
     engine.dies = True
     stage = ContinuingStage(CONFIG, engine)
     with pytest.raises(EngineGone):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -14,12 +14,20 @@ import pytest
 from rljob_api.spec.data import DataSpec
 from rljob_api.spec.evaluation import EvaluationDataSpec, EvaluationSetSpec, EvaluationSpec
 from rljob_workers.data.prompts import Prompt, PromptSource
-from rljob_workers.engines.base import EngineGone, FinishReason, Generation, Sample, SamplingParams, VersionSpan
+from rljob_workers.engines.base import (
+    EngineGone,
+    Event,
+    FinishReason,
+    Sample,
+    SamplingParams,
+    Shown,
+    VersionSpan,
+)
 from rljob_workers.rewards.base import Answer, SettledScore
 from rljob_workers.rollout.checkpoint_evaluation import SampleList
 from rljob_workers.rollout.evaluating import SCORED_TOGETHER, Evaluator, _scores
 from rljob_workers.rollout.evaluation_plan import EvaluationPlan, EvaluationSet, NumberedSample
-from tests.unit.rollout.fake_engine import FakeEngine, FakeRankEngine
+from tests.unit.rollout.fake_engine import FakeEngine, FakeRankEngine, ends
 from tests.weights import weight
 
 PROMPTS = 4 * SCORED_TOGETHER
@@ -36,22 +44,16 @@ class Numbers(PromptSource):
 
 class OneToken(FakeEngine):
     async def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        params: Sequence[SamplingParams],
-        *,
-        progress: Callable[[int], None],
-        ended: Callable[[int], None] | None = None,
-        so_far: object = None,
-    ) -> list[Generation]:
-        progress(len(prompts))
-        sample = Sample([7], [-0.5], FinishReason.STOP, (VersionSpan(HELD, 0, 1),))
-        return [Generation((sample,)) for _ in prompts]
+        self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], shown: Shown = Shown.ENDS
+    ) -> AsyncGenerator[Event]:
+        for event in ends([Sample([7], [-0.5], FinishReason.STOP, (VersionSpan(HELD, 0, 1),))] * len(prompts)):
+            yield event
 
 
 class DeadEngine(OneToken):
-    async def generate(self, *_: Any, **__: Any) -> list[Generation]:
+    async def generate(self, *_: Any, **__: Any) -> AsyncGenerator[Event]:
         raise EngineGone("it has died")
+        yield
 
 
 class HeldUp:
@@ -157,11 +159,12 @@ class DiesBetween(OneToken):
         self.go = threading.Event()
         self._begun = 0
 
-    async def generate(self, *_: Any, **__: Any) -> list[Generation]:
+    async def generate(self, *_: Any, **__: Any) -> AsyncGenerator[Event]:
         self._begun += 1
         if self._begun > PROMPTS // 2:
             await asyncio.to_thread(self.go.wait, 60)
         raise EngineGone("it has died")
+        yield
 
 
 def test_a_death_whose_requests_end_one_after_the_other_is_handed_back_once(monkeypatch: pytest.MonkeyPatch) -> None:

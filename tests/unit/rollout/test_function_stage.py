@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,11 +18,11 @@ from rljob_workers.dcs.membership.news import News, NewsQueue
 from rljob_workers.engines.base import (
     EngineEmptied,
     EngineGone,
+    Event,
     FinishReason,
-    Generation,
     Sample,
-    SampleSoFar,
     SamplingParams,
+    Shown,
     VersionSpan,
 )
 from rljob_workers.models.tokenizers import TokenizerText, make_tokenizer
@@ -36,7 +36,7 @@ from rljob_workers.rollout.group_rows import GeneratedGroup
 from rljob_workers.rollout.sampling import GenerateConfig, sampling_seed
 from rljob_workers.rollout.trajectory import LostSample
 from rljob_workers.transfer_queue.types import Ticket
-from tests.unit.rollout.fake_engine import FakeEngine, FakeRankEngine
+from tests.unit.rollout.fake_engine import FakeEngine, FakeRankEngine, ends
 from tests.weights import weight
 
 CONFIG = GenerateConfig(
@@ -63,20 +63,14 @@ class TwoTokens(FakeEngine):
         self.asked: list[tuple[list[int], SamplingParams]] = []
 
     async def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        params: Sequence[SamplingParams],
-        *,
-        progress: Callable[[int], None],
-        ended: Callable[[int], None] | None = None,
-        so_far: Sequence[Sequence[SampleSoFar]] | None = None,
-    ) -> list[Generation]:
+        self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], shown: Shown = Shown.ENDS
+    ) -> AsyncGenerator[Event]:
         (prompt,), (one,) = prompts, params
         self.asked.append((list(prompt), one))
         tokens = [1, 2][: one.max_new_tokens]
-        progress(len(tokens))
         span = VersionSpan(weight(len(prompt)), 0, len(tokens))
-        return [Generation((Sample(tokens, [-1.0] * len(tokens), FinishReason.STOP, (span,)),))]
+        for event in ends([Sample(tokens, [-1.0] * len(tokens), FinishReason.STOP, (span,))]):
+            yield event
 
 
 @dataclass
@@ -302,9 +296,10 @@ def test_a_function_that_hangs_to_the_end_is_named(setting: Setting) -> None:
 def test_time_at_the_engine_is_not_the_functions(setting: Setting) -> None:
     original = setting.engine.generate
 
-    async def slow(*arguments: Any, **named: Any) -> list[Generation]:
+    async def slow(*arguments: Any, **named: Any) -> AsyncGenerator[Event]:
         await asyncio.sleep(2.5)
-        return await original(*arguments, **named)
+        async for event in original(*arguments, **named):
+            yield event
 
     setting.engine.generate = slow  # type: ignore[method-assign]
     samples = setting.run(single_turn, timeout_seconds=0.3, retries=0)
@@ -315,8 +310,9 @@ def test_time_at_the_engine_is_not_the_functions(setting: Setting) -> None:
 def test_what_the_engine_raises_ends_the_group_even_where_the_function_catches_it(
     setting: Setting, error: Exception
 ) -> None:
-    async def dies(*_: Any, **__: Any) -> list[Generation]:
+    async def dies(*_: Any, **__: Any) -> AsyncGenerator[Event]:
         raise error
+        yield
 
     async def catches(prompt: Prompt, engine: RolloutEngine, params: SamplingParams) -> Trajectory:
         try:

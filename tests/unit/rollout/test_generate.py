@@ -1,7 +1,8 @@
 """Tickets become requests that only the ticket decides, and answers become groups of samples."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from itertools import pairwise
 from typing import ClassVar
@@ -12,15 +13,18 @@ from rljob_api.names import RolloutId
 from rljob_api.wire.identity import WeightId
 from rljob_workers.data.prompts import Prompt
 from rljob_workers.engines.base import (
+    Drawn,
+    Ended,
     EngineEmptied,
     EngineGone,
+    Event,
     FinishReason,
-    Generation,
     Sample,
-    SampleSoFar,
     SamplingParams,
+    Shown,
     VersionSpan,
 )
+from rljob_workers.engines.one_by_one import merged, singles
 from rljob_workers.rollout.admission import PromptedTicket
 from rljob_workers.rollout.continuing import ContinuingStage
 from rljob_workers.rollout.engine_access import EngineProgress
@@ -30,7 +34,7 @@ from rljob_workers.rollout.groups import GenerateStage
 from rljob_workers.rollout.sampling import GenerateConfig, sampling_seed
 from rljob_workers.rollout.trajectory import Trajectory
 from rljob_workers.transfer_queue.types import Ticket
-from tests.unit.rollout.fake_engine import FakeEngine
+from tests.unit.rollout.fake_engine import FakeEngine, ends
 from tests.weights import weight
 
 CONFIG = GenerateConfig(
@@ -59,21 +63,16 @@ class SwappedOnceEngine(FakeEngine):
         self.params: list[SamplingParams] = []
 
     async def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        params: Sequence[SamplingParams],
-        *,
-        progress: Callable[[int], None],
-        ended: Callable[[int], None] | None = None,
-        so_far: Sequence[Sequence[SampleSoFar]] | None = None,
-    ) -> list[Generation]:
+        self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], shown: Shown = Shown.ENDS
+    ) -> AsyncGenerator[Event]:
         self.params += params
-        generations = [
-            Generation(tuple(self._sample(prompt[0], number) for number in self._numbers(param)))
+        samples = [
+            self._sample(prompt[0], number)
             for prompt, param in zip(prompts, params, strict=True)
+            for number in self._numbers(param)
         ]
-        progress(sum(len(sample.output_ids) for generation in generations for sample in generation.samples))
-        return generations
+        for event in ends(samples):
+            yield event
 
     async def held(self) -> WeightId | None:
         return weight(3)
@@ -94,24 +93,23 @@ class SwappedOnceEngine(FakeEngine):
 
 
 class SampleBySampleEngine(SwappedOnceEngine):
-    """Takes one sample a request; the last of a group is answered first."""
+    """Has a request of its own for each sample; the last of a group is answered first."""
 
     prompts_per_request = 1
     first_seed = sampling_seed(CONFIG.job_seed, TICKET)
 
     async def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        params: Sequence[SamplingParams],
-        *,
-        progress: Callable[[int], None],
-        ended: Callable[[int], None] | None = None,
-        so_far: Sequence[Sequence[SampleSoFar]] | None = None,
-    ) -> list[Generation]:
-        (one,) = params
+        self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], shown: Shown = Shown.ENDS
+    ) -> AsyncGenerator[Event]:
+        async with aclosing(merged(self._alone(*each, shown) for each in singles(prompts, params))) as events:
+            async for event in events:
+                yield event
+
+    async def _alone(self, prompt: Sequence[int], one: SamplingParams, shown: Shown) -> AsyncGenerator[Event]:
         for _ in range(CONFIG.samples_per_prompt - (one.seed - self.first_seed)):
             await asyncio.sleep(0)
-        return await super().generate(prompts, params, progress=progress)
+        async for event in super().generate([prompt], [one], shown):
+            yield event
 
     def _numbers(self, params: SamplingParams) -> range:
         assert params.num_samples == 1
@@ -200,19 +198,18 @@ class LastGoesOnEngine(SwappedOnceEngine):
         self.may_end = asyncio.Event()
 
     async def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        params: Sequence[SamplingParams],
-        *,
-        progress: Callable[[int], None],
-        ended: Callable[[int], None] | None = None,
-        so_far: Sequence[Sequence[SampleSoFar]] | None = None,
-    ) -> list[Generation]:
-        assert ended is not None
-        for _ in range(sum(one.num_samples for one in params) - 1):
-            ended(1)
-        await self.may_end.wait()
-        return await super().generate(prompts, params, progress=progress)
+        self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], shown: Shown = Shown.ENDS
+    ) -> AsyncGenerator[Event]:
+        samples = [
+            sample
+            async for event in super().generate(prompts, params)
+            if isinstance(event, Ended)
+            for sample in event.samples.values()
+        ]
+        for number, sample in enumerate(samples):
+            if number == len(samples) - 1:
+                await self.may_end.wait()
+            yield Ended({number: sample})
 
 
 @pytest.mark.parametrize("kind", [GenerateStage, ContinuingStage])
@@ -315,23 +312,15 @@ class FailingEngine(SampleBySampleEngine):
         super().__init__()
         self.cancelled = 0
 
-    async def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        params: Sequence[SamplingParams],
-        *,
-        progress: Callable[[int], None],
-        ended: Callable[[int], None] | None = None,
-        so_far: Sequence[Sequence[SampleSoFar]] | None = None,
-    ) -> list[Generation]:
-        if params[0].seed == self.first_seed:
+    async def _alone(self, prompt: Sequence[int], one: SamplingParams, shown: Shown) -> AsyncGenerator[Event]:
+        if one.seed == self.first_seed:
             await asyncio.sleep(0)
             raise EngineGone("the engine's sentence")
         try:
             await asyncio.Event().wait()
         finally:
             self.cancelled += 1
-        raise AssertionError
+        yield Drawn(1)
 
 
 def test_the_first_sample_that_fails_ends_its_group() -> None:

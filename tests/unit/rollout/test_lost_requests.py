@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from concurrent.futures import wait
 from contextlib import closing
 from dataclasses import replace
@@ -16,7 +16,17 @@ import pytest
 
 from rljob_workers.data.prompts import Prompt
 from rljob_workers.dcs.membership.news import NewsQueue
-from rljob_workers.engines.base import EngineGone, Generation, SampleSoFar, SamplingParams, VersionSpan
+from rljob_workers.engines.base import (
+    Drawn,
+    EngineGone,
+    Event,
+    FinishReason,
+    Grown,
+    Sample,
+    SamplingParams,
+    Shown,
+    VersionSpan,
+)
 from rljob_workers.rollout.admission import PromptedTicket, RolloutShape
 from rljob_workers.rollout.continuing import ContinuingStage
 from rljob_workers.rollout.engine_access import CREDITED_BEGINNINGS, EventLoopThread
@@ -38,18 +48,11 @@ class DyingEngine(FakeEngine):
     prompts_per_request = 1
 
     async def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        params: Sequence[SamplingParams],
-        *,
-        progress: Callable[[int], None],
-        ended: Callable[[int], None] | None = None,
-        so_far: Sequence[Sequence[SampleSoFar]] | None = None,
-    ) -> list[Generation]:
-        assert so_far is not None
-        for sample in (one for samples in so_far for one in samples):
-            sample.output_ids, sample.log_probs, sample.spans = [5], [-0.5], (VersionSpan(weight(3), 0, 1),)
-            progress(1)
+        self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], shown: Shown = Shown.ENDS
+    ) -> AsyncGenerator[Event]:
+        for number in range(sum(one.num_samples for one in params)):
+            yield Drawn(1)
+            yield Grown({number: Sample([5], [-0.5], FinishReason.ABORT, (VersionSpan(weight(3), 0, 1),))})
         raise EngineGone("it died")
 
 

@@ -9,10 +9,10 @@ from typing import Any, cast
 import pytest
 import torch
 
+from rljob_api.engines import EngineTraits
 from rljob_api.names import Stream, WeightVersion
 from rljob_api.spec.weights import WeightSyncSpec
 from rljob_api.wire.weights import Probe
-from rljob_workers.engines.base import EngineCapabilities
 from rljob_workers.models.weights import Folder, Weights, WeightSource
 from rljob_workers.rollout.engine_access import RankEngine
 from rljob_workers.rollout.verification import Answer, WeightProof, answer_to, bound_of, difference
@@ -109,7 +109,7 @@ def test_what_follows_when_weights_are_refuted(
     ],
 )
 def test_who_is_held_to_which_bound(verify: str | None, scores: bool, dtype: str, bound: float | None) -> None:
-    assert bound_of(spec_with(verify, dtype), capabilities(scores=scores)) == bound
+    assert bound_of(spec_with(verify, dtype), EngineTraits(scores=scores)) == bound
 
 
 class FixedTrainer:
@@ -131,16 +131,12 @@ def test_weights_of_which_nothing_finite_can_be_stated_have_no_probe(second: flo
 
 def test_an_engine_that_cannot_score_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"weightSync\.verify: Probe needs an engine .* which Torch does not\. Set"):
-        bound_of(spec_with("Probe", "float32"), capabilities(scores=False))
+        bound_of(spec_with("Probe", "float32"), EngineTraits(scores=False))
 
 
 def spec_with(verify: str | None, dtype: str) -> Any:
     weights = WeightSyncSpec.model_validate({"verify": verify})
     return make_spec(dtype=dtype).model_copy(update={"weight_sync": weights})
-
-
-def capabilities(*, scores: bool) -> EngineCapabilities:
-    return EngineCapabilities(scores=scores)
 
 
 def made_under(oldest: int, newest: int) -> list[GroupRows]:

@@ -1,4 +1,4 @@
-"""What a rollout needs of an inference engine: the contract, its values and what engines raise.
+"""The contract of an inference engine: its calls, the events of a request, their values and what engines raise.
 
 Read by rollout, training and every backend. Torch-free; knows no backend, no coordinator and no queue.
 """
@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
-from typing import Any, ClassVar, TypeVar
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum, StrEnum, auto
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import xxhash
 
@@ -50,14 +50,6 @@ class EngineEmptied(EngineError):
 
 class EngineRefused(EngineError):
     """The server refuses the request, with its sentence."""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineCapabilities:
-    """What not every kind of engine can do; a job that needs more is refused before it starts."""
-
-    scores: bool
-    """Computes the log-probs of given tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,35 +142,48 @@ def continued_seed(seed: int, num_tokens: int) -> int:
     return xxhash.xxh3_64_intdigest(f"{seed}+{num_tokens}".encode()) >> 20
 
 
-@dataclass(slots=True)
-class SampleSoFar:
-    """What is known of a sample that is being generated.
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """More tokens of a request have been made. Each token is counted once, shown or not."""
 
-    Made empty by who asks for it, filled in by the engine's client in its event loop, without a gap in any of it.
-    """
-
-    output_ids: list[int] = field(default_factory=list)
-    log_probs: list[float] = field(default_factory=list)
-    """As of a `Sample`."""
-    spans: tuple[VersionSpan, ...] = ()
-    """Over all of `output_ids`."""
-    finish_reason: FinishReason = FinishReason.ABORT
-
-    def settle(self, sample: Sample) -> None:
-        """It is this one now."""
-        self.output_ids, self.log_probs, self.spans = list(sample.output_ids), list(sample.log_probs), sample.spans
-        self.finish_reason = sample.finish_reason
-
-    def now(self) -> Sample:
-        """What there is, which grows no more."""
-        return Sample(self.output_ids[:], self.log_probs[:], self.finish_reason, self.spans)
+    num_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
-class Generation:
-    """All samples of one prompt."""
+class Grown:
+    """Samples that go on have more tokens."""
 
-    samples: tuple[Sample, ...]
+    samples: Mapping[int, Sample]
+    """Number of each -> what follows the tokens that were shown of it before; its spans begin at 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Samples have ended by themselves."""
+
+    samples: Mapping[int, Sample]
+    """Number of each -> the whole sample, whatever was shown of it before."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """Samples were aborted at the engine."""
+
+    samples: Mapping[int, Sample]
+    """As of `Ended`, with the tokens that were made until then."""
+
+
+Event: TypeAlias = Drawn | Grown | Ended | GivenUp
+"""An event has all samples that come together: a chunk of tokens costs no object of its own."""
+
+
+class Shown(Enum):
+    """What of a request comes before the ends of its samples."""
+
+    ENDS = auto()
+    """Nothing but the count of tokens."""
+    TOKENS = auto()
+    """Tokens as they are drawn, each with the weights that drew it."""
 
 
 class Engine(ABC):
@@ -188,28 +193,19 @@ class Engine(ABC):
     EngineRefused (with the server's sentence). Those with a deadline (monotonic seconds) also raise EngineTimeout.
     """
 
-    capabilities: ClassVar[EngineCapabilities]
     prompts_per_request: ClassVar[int | None]
     """Most prompts that one `generate` takes. None: as many as the caller likes, and a larger request is cheaper. 1:
     each sample is a request of its own at the server, so that nothing is gained by asking for several at once."""
 
     @abstractmethod
-    async def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        params: Sequence[SamplingParams],
-        *,
-        progress: Callable[[int], None],
-        ended: Callable[[int], None] | None = None,
-        so_far: Sequence[Sequence[SampleSoFar]] | None = None,
-    ) -> list[Generation]:
-        """All samples of a batch of prompts, in their order, when the last one is done.
+    def generate(
+        self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], shown: Shown = Shown.ENDS
+    ) -> AsyncGenerator[Event]:
+        """Events of one request, until the last of its samples has ended.
 
-        `progress(n)`: n more tokens of this request have been made; called as often as the engine knows, and at least
-        once a second while it makes tokens. `ended(n)`: n more samples of it have ended while others go on; called as
-        often, but not for the last, with which the answer comes. `so_far`: for each sample of each prompt what is to be
-        filled in meanwhile, about as often; None costs nothing. There is no deadline: the caller cancels after too long
-        a stall, which aborts the request at the server, also while that is paused.
+        Samples are numbered in the order of prompts. Each is in one `Ended` or `GivenUp`, as soon as the engine knows.
+        `Drawn` comes as often as the engine knows, and at least once a second while it makes tokens. There is no
+        deadline: who closes the iterator before its end aborts the request at the server, also while that is paused.
         """
 
     @abstractmethod

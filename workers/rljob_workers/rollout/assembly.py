@@ -119,7 +119,7 @@ def _serve_tickets(rank: RankParts, engine: RankEngine, found: IdleEngine) -> No
     fitting = FittingPrompts(rank.queue, prompts, limit, rank.session.counters)
     with closing(build_receiver(rank.context, rank.session)) as receiver:
         proof = WeightProof(
-            engine, bound_of(spec, engine.client.capabilities), first=rank.session.welcome.restore.version
+            engine, bound_of(spec, spec.roles.rollout.engine.traits), first=rank.session.welcome.restore.version
         )
         follower = WeightFollower(
             receiver,

@@ -7,25 +7,56 @@ beginning is sent behind its prompt, as tokens to be read; the engine draws what
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
 from rljob_workers.engines.base import (
     NOT_BEGUN,
     Engine,
+    FinishReason,
+    Grown,
     Sample,
-    SampleSoFar,
     SamplingParams,
-    all_or_none,
+    Shown,
+    VersionSpan,
     continued,
     continued_seed,
+    joined_spans,
 )
 from rljob_workers.rollout.admission import PromptedTicket
 from rljob_workers.rollout.carried import sampling_digest
-from rljob_workers.rollout.engine_calls import EngineCalls, require_ended
+from rljob_workers.rollout.engine_calls import EngineCalls
 from rljob_workers.rollout.group_rows import GeneratedGroup
 from rljob_workers.rollout.sampling import GenerateConfig
 from rljob_workers.rollout.trajectory import Trajectory
 from rljob_workers.transfer_queue.types import Ticket
+
+
+@dataclass(slots=True)
+class SampleSoFar:
+    """What is known of a sample that is being generated; read and changed in the engine's event loop."""
+
+    output_ids: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+    """As of a `Sample`."""
+    spans: tuple[VersionSpan, ...] = ()
+    """Over all of `output_ids`."""
+    finish_reason: FinishReason = FinishReason.ABORT
+
+    def add(self, more: Sample) -> None:
+        """Tokens that follow."""
+        self.spans = joined_spans(self.spans, more.spans, len(self.output_ids))
+        self.output_ids += more.output_ids
+        self.log_probs += more.log_probs
+
+    def settle(self, whole: Sample) -> None:
+        """The sample as it ended."""
+        self.output_ids, self.log_probs, self.spans = whole.output_ids, whole.log_probs, whole.spans
+        self.finish_reason = whole.finish_reason
+
+    def now(self) -> Sample:
+        """What there is, which grows no more."""
+        return Sample(self.output_ids[:], self.log_probs[:], self.finish_reason, self.spans)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,33 +152,13 @@ class ContinuingStage:
                 yield _Request([*ids, *begun.output_ids], one, [sample.more])
 
     async def _draw(self, requests: Sequence[_Request], calls: EngineCalls) -> None:
-        """Settles all samples of the requests. The first failure ends the others."""
-        if self._engine.prompts_per_request is None:
-            await self._draw_together(requests, calls)
-            return
-        await all_or_none(
-            self._draw_together(
-                [
-                    _Request(
-                        request.prompt,
-                        replace(request.params, num_samples=1, seed=request.params.seed + index),
-                        [so_far],
-                    )
-                ],
-                calls,
-            )
-            for request in requests
-            for index, so_far in enumerate(request.so_far)
-        )
-
-    async def _draw_together(self, requests: Sequence[_Request], calls: EngineCalls) -> None:
-        generations = await calls.generate(
-            self._engine,
-            [request.prompt for request in requests],
-            [request.params for request in requests],
-            [request.so_far for request in requests],
-        )
-        for request, generation in zip(requests, generations, strict=True):
-            for so_far, sample in zip(request.so_far, generation.samples, strict=True):
-                so_far.settle(sample)
-        require_ended(generations)
+        """Settles all samples of the requests."""
+        drawn = [so_far for request in requests for so_far in request.so_far]
+        prompts, params = [request.prompt for request in requests], [request.params for request in requests]
+        async with aclosing(calls.events(self._engine, prompts, params, Shown.TOKENS)) as events:
+            async for event in events:
+                for number, sample in event.samples.items():
+                    if isinstance(event, Grown):
+                        drawn[number].add(sample)
+                    else:
+                        drawn[number].settle(sample)

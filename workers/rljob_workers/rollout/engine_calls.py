@@ -6,17 +6,22 @@ For the stages that generate. The clock of a stall runs while the engine has a r
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from contextlib import aclosing
+from copy import copy
 from typing import Any, TypeVar
 
 from rljob_workers.engines.base import (
+    Drawn,
+    Ended,
     Engine,
     EngineEmptied,
     EngineStalled,
-    FinishReason,
-    Generation,
-    SampleSoFar,
+    GivenUp,
+    Grown,
+    Sample,
     SamplingParams,
+    Shown,
 )
 from rljob_workers.rollout.engine_access import EngineProgress, watched
 from rljob_workers.transfer_queue.types import Ticket
@@ -48,24 +53,48 @@ class EngineCalls:
         self.made = progress.counted(tickets, carried)
         """Counts tokens of the engine."""
 
-    async def generate(
+    def without_places(self) -> EngineCalls:
+        """Calls of the same tickets, for a caller that counts its samples in flight itself."""
+        calls = copy(self)
+        calls.moved = lambda _: None
+        return calls
+
+    async def events(
         self,
         engine: Engine,
         prompts: Sequence[Sequence[int]],
         params: Sequence[SamplingParams],
-        so_far: Sequence[Sequence[SampleSoFar]] | None = None,
-    ) -> list[Generation]:
-        """`Engine.generate` in one request: each sample leaves its place once it has ended, while others go on."""
-        left = sum(one.num_samples for one in params)
+        shown: Shown = Shown.ENDS,
+    ) -> AsyncGenerator[Grown | Ended | GivenUp]:
+        """`Engine.generate`, its tokens counted. Each sample leaves its place once it has ended.
 
-        def ended(num_samples: int) -> None:
-            nonlocal left
-            left -= num_samples
-            self.moved(-num_samples)
+        Raises EngineEmptied at the end where samples were given up.
+        """
+        num_given_up = 0
+        async with aclosing(engine.generate(prompts, params, shown)) as events:
+            async for event in events:
+                match event:
+                    case Drawn(num_tokens):
+                        self.made(num_tokens)
+                        continue
+                    case Ended(samples):
+                        self.moved(-len(samples))
+                    case GivenUp(samples):
+                        self.moved(-len(samples))
+                        num_given_up += len(samples)
+                yield event
+        if num_given_up:
+            raise EngineEmptied("the samples were aborted at the engine: they are no answers")
 
-        generations = await engine.generate(prompts, params, progress=self.made, ended=ended, so_far=so_far)
-        self.moved(-left)
-        return generations
+    async def samples(
+        self, engine: Engine, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams]
+    ) -> list[Sample]:
+        """All samples, in the order of prompts, once the last has ended."""
+        found: dict[int, Sample] = {}
+        async with aclosing(self.events(engine, prompts, params)) as events:
+            async for event in events:
+                found |= event.samples
+        return [found[number] for number in range(len(found))]
 
     async def watch(self, work: Coroutine[Any, Any, _Answer]) -> _Answer:
         """The answer of the engine. Raises EngineStalled when the engine has been stalled for too long."""
@@ -80,9 +109,3 @@ class EngineCalls:
                 f"the engine has made no token for {stalled:.0f} s; it had {what}",
                 found_at=time.monotonic(),
             )
-
-
-def require_ended(generations: Iterable[Generation]) -> None:
-    """Raises EngineEmptied where a sample was aborted."""
-    if any(sample.finish_reason is FinishReason.ABORT for generation in generations for sample in generation.samples):
-        raise EngineEmptied("the samples were aborted at the engine: they are no answers")

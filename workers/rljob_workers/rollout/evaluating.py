@@ -31,7 +31,7 @@ from rljob_workers.models.tokenizers import TextDecoder
 from rljob_workers.rewards.base import Answer, SettledScore
 from rljob_workers.rollout.admission import SCORED_PER_GENERATED
 from rljob_workers.rollout.engine_access import RankEngine
-from rljob_workers.rollout.engine_calls import EngineCalls, require_ended
+from rljob_workers.rollout.engine_calls import EngineCalls
 from rljob_workers.rollout.evaluation_plan import EvaluationPlan, NumberedSample
 from rljob_workers.rollout.verification import WeightProof
 from rljob_workers.transfer_queue.types import EvaluationWaits
@@ -254,10 +254,8 @@ class Evaluator:
         """One of each, in one request."""
         params = [self._params_of(prompt, sample) for prompt, sample in zip(prompts, samples, strict=True)]
         calls = EngineCalls(self._engine.progress, [], stall_seconds=self._stall_seconds, moved=lambda _: None)
-        request = calls.generate(self._engine.client, [each.token_ids for each in prompts], params)
-        generations = await calls.watch(request)
-        require_ended(generations)
-        return [generation.samples[0] for generation in generations]
+        request = calls.samples(self._engine.client, [each.token_ids for each in prompts], params)
+        return await calls.watch(request)
 
     def _params_of(self, prompt: Prompt, sample: NumberedSample) -> SamplingParams:
         room, given = self._max_tokens - len(prompt.token_ids), sample.of.params

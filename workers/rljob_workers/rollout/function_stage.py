@@ -24,7 +24,6 @@ from rljob_workers.dcs.membership.counters import FUNCTION_RETRIES, SAMPLES_LOST
 from rljob_workers.dcs.membership.news import News, NewsQueue
 from rljob_workers.engines.base import (
     Engine,
-    EngineEmptied,
     EngineError,
     FinishReason,
     SamplingParams,
@@ -240,11 +239,7 @@ class _SampleEngine:
         asked = replace(params, max_new_tokens=wanted, num_samples=1, seed=seed)
         self._place.enter()
         try:
-            request = self._engine.generate([token_ids], [asked], progress=self._calls.made)
-            (generation,) = await self._calls.watch(request)
-            (sample,) = generation.samples
-            if sample.finish_reason is FinishReason.ABORT:
-                raise EngineEmptied("the turn was aborted at the engine: it is no answer")
+            (sample,) = await self._calls.watch(self._calls.samples(self._engine, [token_ids], [asked]))
         except EngineError as error:
             self.error = error
             raise
@@ -355,7 +350,7 @@ class FunctionStage:
     async def _attempt(self, prompt: Prompt, params: SamplingParams, place: _Place, calls: EngineCalls) -> Trajectory:
         texts = _ToolTexts(self._text, self._limits, self._encoders)
         engine = _SampleEngine(
-            self._engine, self._begin, calls, place, texts, params, self._limits, len(prompt.token_ids)
+            self._engine, self._begin, calls.without_places(), place, texts, params, self._limits, len(prompt.token_ids)
         )
         place.begin()
         try:

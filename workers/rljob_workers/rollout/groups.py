@@ -10,20 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple, Protocol
 
-from rljob_workers.engines.base import (
-    Engine,
-    Generation,
-    Sample,
-    SamplingParams,
-    all_or_none,
-)
+from rljob_workers.engines.base import Engine
 from rljob_workers.rollout.admission import PromptedTicket
 from rljob_workers.rollout.engine_access import RankEngine
-from rljob_workers.rollout.engine_calls import EngineCalls, require_ended
+from rljob_workers.rollout.engine_calls import EngineCalls
 from rljob_workers.rollout.group_rows import GeneratedGroup
 from rljob_workers.rollout.sampling import GenerateConfig
 from rljob_workers.rollout.scoring_stage import Outcome, ScoreStage
@@ -53,7 +47,7 @@ class GenerateStage:
         self._engine = engine
 
     async def run(self, tickets: Sequence[PromptedTicket], calls: EngineCalls) -> list[GeneratedGroup]:
-        """All samples of all tickets: one request where the engine takes many prompts, else one for each sample.
+        """All samples of all tickets, in one request.
 
         With greedy answers where the job has them, which are prompts of one sample beside the others.
         Raises EngineError (nothing of it counts). Prompts leave room for a response: others are passed over before.
@@ -63,14 +57,10 @@ class GenerateStage:
         if self._config.draws_greedy:
             params += [self._config.greedy_of(each) for each in tickets]
             ids += ids
-        if self._engine.prompts_per_request is None:
-            generations = await calls.watch(calls.generate(self._engine, ids, params))
-        else:
-            generations = await calls.watch(self._one_by_one(ids, params, calls))
-        require_ended(generations)
+        samples = iter(await calls.watch(calls.samples(self._engine, ids, params)))
         made = [
-            tuple(Trajectory.of_sample(prompt, sample) for sample in generation.samples)
-            for prompt, generation in zip(ids, generations, strict=True)
+            tuple(Trajectory.of_sample(prompt, sample) for sample in islice(samples, one.num_samples))
+            for prompt, one in zip(ids, params, strict=True)
         ]
         count = len(tickets)
         greedy = made[count:] or [()] * count
@@ -81,27 +71,6 @@ class GenerateStage:
 
     def close(self) -> None:
         """Nothing: the engine is its rank's."""
-
-    async def _one_by_one(
-        self,
-        prompts: Sequence[Sequence[int]],
-        params: Sequence[SamplingParams],
-        calls: EngineCalls,
-    ) -> list[Generation]:
-        """Every sample on its own, so that one that is done makes room at once. The first failure ends the others."""
-
-        async def draw(prompt: Sequence[int], one: SamplingParams) -> Sample:
-            (generation,) = await calls.generate(self._engine, [prompt], [one])
-            return generation.samples[0]
-
-        samples = iter(
-            await all_or_none(
-                draw(prompt, replace(given, num_samples=1, seed=given.seed + index))
-                for prompt, given in zip(prompts, params, strict=True)
-                for index in range(given.num_samples)
-            )
-        )
-        return [Generation(tuple(islice(samples, given.num_samples))) for given in params]
 
 
 SCORING_THREADS = 128

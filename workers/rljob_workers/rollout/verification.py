@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Protocol
 
+from rljob_api.engines import EngineTraits
 from rljob_api.names import WeightVersion
 from rljob_api.spec import RLJobSpec
 from rljob_api.spec.weights import WeightVerification
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.weights import Probe
-from rljob_workers.engines.base import EngineCapabilities
 from rljob_workers.models.weights import Weights, WeightSource
 from rljob_workers.rollout.engine_access import RankEngine
 from rljob_workers.rollout.trajectory import place_of
@@ -28,15 +28,15 @@ engines and trainers agree to 1e-5. bfloat16 has 8 bits, of logits and of every 
 other places: a hundredth of a log-prob is common between two of them."""
 
 
-def bound_of(spec: RLJobSpec, capabilities: EngineCapabilities) -> float | None:
+def bound_of(spec: RLJobSpec, traits: EngineTraits) -> float | None:
     """The bound that an engine is held to; None where none is verified. ValueError for what it cannot do."""
     verify, kind = spec.weight_sync.verify, spec.roles.rollout.engine.kind.value
-    if verify is WeightVerification.PROBE and not capabilities.scores:
+    if verify is WeightVerification.PROBE and not traits.scores:
         raise ValueError(
             f"weightSync.verify: Probe needs an engine that tells log-probs of given tokens, which {kind} does not. "
             "Set it to None."
         )
-    return BOUNDS[spec.model.dtype] if verify is not WeightVerification.NONE and capabilities.scores else None
+    return BOUNDS[spec.model.dtype] if verify is not WeightVerification.NONE and traits.scores else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from rljob_api.wire.identity import WeightId
 from rljob_workers.engines.base import Engine, Sample, SamplingParams
 from rljob_workers.models import weights as values
 from tests.integration.engines.contract.reference import Weights
+from tests.integration.engines.driven import samples_of
 from tests.near import assert_log_probs_near
 
 PROMPT = [5, 6, 7, 8, 9, 10]
@@ -53,8 +54,8 @@ async def draw(
 ) -> list[Sample]:
     """The samples of one prompt."""
     async with asyncio.timeout(240):
-        [generation] = await engine.generate([prompt], [one], progress=progress)
-    return list(generation.samples)
+        [samples] = await samples_of(engine, [prompt], [one], progress)
+    return samples
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:
@@ -80,7 +81,7 @@ class Running:
     def __init__(self, engine: Engine, one: SamplingParams, prompt: Sequence[int] = PROMPT) -> None:
         self._made = asyncio.Event()
         self.num_tokens = 0
-        self.task = asyncio.create_task(engine.generate([prompt], [one], progress=self._progress))
+        self.task = asyncio.create_task(samples_of(engine, [prompt], [one], self._progress))
 
     def _progress(self, num_tokens: int) -> None:
         self.num_tokens += num_tokens
@@ -95,8 +96,8 @@ class Running:
     async def samples(self) -> list[Sample]:
         """When it has ended."""
         async with asyncio.timeout(240):
-            [generation] = await self.task
-        return list(generation.samples)
+            [samples] = await self.task
+        return samples
 
     async def give_up(self) -> None:
         """As a caller that needs it no longer."""

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from transformers import AutoTokenizer
 
-from rljob_workers.engines.base import Engine, EngineRefused, FinishReason, VersionSpan
+from rljob_workers.engines.base import (
+    NOT_BEGUN,
+    Ended,
+    Engine,
+    EngineRefused,
+    FinishReason,
+    Grown,
+    Sample,
+    Shown,
+    VersionSpan,
+    continued,
+)
 from rljob_workers.models.tokenizers import build_tokenizer
+from rljob_workers.rollout.carried import beginning
 from tests.integration.engines.contract.calls import PROMPT, Running, draw, load, params, soon, until, version
 from tests.integration.engines.contract.contenders import Contender, TorchContender
 from tests.integration.engines.contract.reference import Weights
+from tests.integration.engines.driven import samples_of
 from tests.integration.engines.engine_process import talkative_model
 from tests.near import assert_log_probs_near
 
@@ -42,12 +58,7 @@ async def test_top_p_and_top_k_choose_tokens_and_leave_log_probs_as_they_were(
 async def test_temperature_0_takes_the_likeliest_token(engine: Engine, versions: list[Weights]) -> None:
     await load(engine, versions[1].folder, 1)
     """With the log-probs of temperature 1, beside a sample of another temperature."""
-    (greedy,), (other,) = (
-        one.samples
-        for one in await engine.generate(
-            [PROMPT, PROMPT], [params(32, temperature=0.0), params(32)], progress=lambda _: None
-        )
-    )
+    (greedy,), (other,) = await samples_of(engine, [PROMPT, PROMPT], [params(32, temperature=0.0), params(32)])
     assert versions[1].nucleus(PROMPT, greedy.output_ids, 0.0, 1).all()
     assert not versions[1].nucleus(PROMPT, other.output_ids, 0.0, 1).all()
     assert_log_probs_near(torch.tensor(greedy.log_probs), versions[1].log_probs(PROMPT, greedy.output_ids))
@@ -71,10 +82,10 @@ async def test_samples_come_in_the_order_of_prompts_as_many_as_each_asks_for(
     await load(engine, versions[1].folder, 1)
     prompts = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 1, 2, 3]]
     asked = [params(3 + count, num_samples=count, seed=count) for count in (3, 1, 2)]
-    found = await engine.generate(prompts, asked, progress=lambda _: None)
-    assert [len(generation.samples) for generation in found] == [3, 1, 2]
-    for prompt, generation in zip(prompts, found, strict=True):
-        for sample in generation.samples:
+    found = await samples_of(engine, prompts, asked)
+    assert [len(samples) for samples in found] == [3, 1, 2]
+    for prompt, samples in zip(prompts, found, strict=True):
+        for sample in samples:
             expected = versions[1].log_probs(prompt, sample.output_ids)
             assert_log_probs_near(torch.tensor(sample.log_probs), expected)
             assert sample.spans == (VersionSpan(version(1), 0, len(sample.output_ids)),)
@@ -164,8 +175,33 @@ async def test_the_longest_sample_that_there_is_room_for_is_made_and_a_longer_on
 async def test_progress_reports_each_token_once(server: Contender, engine: Engine, versions: list[Weights]) -> None:
     await load(engine, versions[1].folder, 1)
     reported: list[int] = []
-    [generation] = await engine.generate([PROMPT], [params(300, num_samples=server.crowd)], progress=reported.append)
-    assert sum(reported) == sum(len(sample.output_ids) for sample in generation.samples)
+    samples = await draw(engine, params(300, num_samples=server.crowd), progress=reported.append)
+    assert sum(reported) == sum(len(sample.output_ids) for sample in samples)
+
+
+async def test_tokens_that_are_shown_are_those_of_the_whole_samples(
+    server: Contender, engine: Engine, versions: list[Weights]
+) -> None:
+    """Of each sample in order, with log-probs and weights; nothing is shown of one that has ended."""
+    await load(engine, versions[1].folder, 1)
+    num_samples = server.crowd
+    shown = dict.fromkeys(range(num_samples), NOT_BEGUN)
+    whole: dict[int, Sample] = {}
+    async with (
+        asyncio.timeout(240),
+        aclosing(engine.generate([PROMPT], [params(300, num_samples=num_samples)], Shown.TOKENS)) as events,
+    ):
+        async for event in events:
+            if isinstance(event, Grown):
+                assert not whole.keys() & event.samples.keys()
+                shown |= {number: continued(shown[number], more) for number, more in event.samples.items()}
+            elif isinstance(event, Ended):
+                whole |= event.samples
+    assert len(whole) == num_samples
+    assert any(sample.output_ids for sample in shown.values()), "all ended before any tokens were shown"
+    for number, sample in whole.items():
+        begun = beginning(sample, len(shown[number].output_ids))
+        assert shown[number] == replace(begun, finish_reason=FinishReason.ABORT)
 
 
 async def test_progress_is_reported_while_tokens_are_made(

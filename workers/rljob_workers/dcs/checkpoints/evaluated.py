@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rljob_api.names import EngineKind
 from rljob_api.roles import LEADING_ROLE
 from rljob_api.spec import RLJobSpec
 from rljob_workers.dcs.checkpoints.description import damage_in, described_model, expected_files, find_record
@@ -103,7 +102,7 @@ def require_model(weights: EvaluatedWeights, job: RLJobSpec, tokenizer: PreTrain
             " manifest that it was trained by."
         )
     shapes = RecordedWeights(weights.folder, LEADING_ROLE, None).meta()
-    if job.roles.rollout.engine.kind is EngineKind.TORCH:  # another one knows the shapes of more families itself
+    if job.roles.rollout.engine.traits.plain_decoder_only:  # another one knows the shapes of more families itself
         check_fit(shapes, build_config(job.model, tokenizer), source=f"the weights in {weights.folder}")
 
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +18,24 @@ from rljob_api.spec.weights import Interruption
 from rljob_api.wire.identity import WeightId
 from rljob_workers.engines.base import (
     NOT_BEGUN,
+    Drawn,
+    Ended,
     Engine,
-    EngineCapabilities,
     EngineGone,
     EngineRefused,
+    Event,
     FinishReason,
-    Generation,
+    GivenUp,
+    Grown,
     Sample,
-    SampleSoFar,
     SamplingParams,
+    Shown,
     VersionSpan,
-    all_or_none,
     continued,
     continued_seed,
     sampling_fields,
 )
+from rljob_workers.engines.one_by_one import merged, singles
 from rljob_workers.engines.sglang.connection import Connection, IncarnationFile, ServerFacts, ask_facts
 from rljob_workers.engines.sglang.weight_update import (
     Gate,
@@ -92,6 +94,7 @@ class SampleBuilder:
         self._incremental = incremental
         self._tokens: list[int] = []
         self._log_probs: list[float] = []
+        self._given = 0
         self._last: dict[str, Any] = {}
 
     def add(self, event: dict[str, Any]) -> int:
@@ -107,14 +110,18 @@ class SampleBuilder:
             self._tokens, self._log_probs = tokens, log_probs
         return len(self._tokens) - before
 
-    def show(self, so_far: SampleSoFar, begun: Sample, weight: WeightId) -> None:
-        """Fills in what there is: `begun`, and behind it what `weight` has drawn."""
-        count, reason = min(len(self._tokens), len(self._log_probs)), self._last.get("finish_reason")
-        made = (VersionSpan(weight, 0, count),) if count else ()
-        finish = FinishReason.ABORT
-        if reason is not None and reason["type"] in (FinishReason.STOP, FinishReason.LENGTH):
-            finish = FinishReason(reason["type"])
-        so_far.settle(continued(begun, Sample(self._tokens[:count], self._log_probs[:count], finish, made)))
+    @property
+    def has_ended(self) -> bool:
+        """Whether the sample has ended by itself."""
+        reason = self._last.get("finish_reason")
+        return reason is not None and reason["type"] in (FinishReason.STOP, FinishReason.LENGTH)
+
+    def more(self, weight: WeightId) -> Grown:
+        """The tokens that no call before has given, as `weight` has drawn them."""
+        begin, end = self._given, min(len(self._tokens), len(self._log_probs))
+        self._given = end
+        spans = (VersionSpan(weight, 0, end - begin),) if end > begin else ()
+        return Grown({0: Sample(self._tokens[begin:end], self._log_probs[begin:end], FinishReason.ABORT, spans)})
 
     def sample(self) -> Sample:
         """The whole; EngineGone where it never ended, EngineRefused where what made it has no name."""
@@ -151,6 +158,10 @@ class SampleBuilder:
             )
 
 
+def _end(sample: Sample) -> Event:
+    return GivenUp({0: sample}) if sample.goes_on else Ended({0: sample})
+
+
 _CONTROL_SECONDS = 60.0
 """For calls that the base gives no deadline."""
 
@@ -164,10 +175,9 @@ class SglangEngine(Engine):
 
     engine = SglangEngine("http://127.0.0.1:30000", identity_file)
     await engine.update_weights(Folder(folder), weight, Interruption.RETRACT, deadline=...)
-    await engine.generate(prompts, params, progress=...)
+    async for event in engine.generate(prompts, params): ...
     """
 
-    capabilities = EngineCapabilities(scores=True)
     prompts_per_request = 1
 
     def __init__(self, url: str, identity_file: Path | None) -> None:
@@ -181,30 +191,17 @@ class SglangEngine(Engine):
         """Of the last update; prefixes that other weights cached are not read by samples that begin under it."""
 
     async def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        params: Sequence[SamplingParams],
-        *,
-        progress: Callable[[int], None],
-        ended: Callable[[int], None] | None = None,
-        so_far: Sequence[Sequence[SampleSoFar]] | None = None,
-    ) -> list[Generation]:
+        self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], shown: Shown = Shown.ENDS
+    ) -> AsyncGenerator[Event]:
         """See `Engine.generate`."""
-        del ended  # who wants to know asks for each sample alone
         async with self._one_incarnation(_soon()) as (facts, _):
             for prompt, one in zip(prompts, params, strict=True):
                 _require_known_tokens(prompt, facts)
                 _require_room(prompt, one, facts)
-            samples = iter(
-                await all_or_none(
-                    self._sample(
-                        prompt, one, one.seed + index, facts, progress, None if so_far is None else so_far[place][index]
-                    )
-                    for place, (prompt, one) in enumerate(zip(prompts, params, strict=True))
-                    for index in range(one.num_samples)
-                )
-            )
-        return [Generation(tuple(islice(samples, one.num_samples))) for one in params]
+            draw = self._ends if shown is Shown.ENDS else self._tokens
+            async with aclosing(merged(draw(*each, facts) for each in singles(prompts, params))) as events:
+                async for event in events:
+                    yield event
 
     async def update_weights(
         self, weights: Weights[WeightSource], interruption: Interruption, *, deadline: float
@@ -263,78 +260,73 @@ class SglangEngine(Engine):
         """See `Engine.close`."""
         await self._connection.close()
 
-    async def _sample(
-        self,
-        prompt: Sequence[int],
-        params: SamplingParams,
-        seed: int,
-        facts: ServerFacts,
-        progress: Callable[[int], None],
-        so_far: SampleSoFar | None,
-    ) -> Sample:
-        if so_far is not None:
-            return await self._shown(prompt, params, seed, facts, progress, so_far)
+    async def _ends(self, prompt: Sequence[int], params: SamplingParams, facts: ServerFacts) -> AsyncGenerator[Event]:
+        """A sample that is shown when it has ended; the server then says which weights drew what."""
         while True:
+            building = SampleBuilder(incremental=facts.incremental)
             with suppress(Recalled):
-                async with self._gate.passed():
-                    return await self._draw(prompt, params, seed, facts, progress, self._gate.unbegun())
+                async with (
+                    self._gate.passed(),
+                    aclosing(self._grows(building, prompt, params, facts, self._gate.unbegun())) as growing,
+                ):
+                    async for num_tokens in growing:
+                        yield Drawn(num_tokens)
+                yield _end(building.sample())
+                return
 
-    async def _shown(
-        self,
-        prompt: Sequence[int],
-        params: SamplingParams,
-        seed: int,
-        facts: ServerFacts,
-        progress: Callable[[int], None],
-        so_far: SampleSoFar,
-    ) -> Sample:
+    async def _tokens(self, prompt: Sequence[int], params: SamplingParams, facts: ServerFacts) -> AsyncGenerator[Event]:
         """A sample of which it is known at any time which weights drew what there is.
 
         The server says so at a sample's end alone, so that none runs on over an update: it is begun anew behind its
         tokens, which new weights then read, as after Retract. What the server had not sent until then is drawn again.
         """
-        begun = NOT_BEGUN
-        while True:
-            count = len(begun.output_ids)
-            if count == params.max_new_tokens:  # all had come but the end of the stream
-                return replace(begun, finish_reason=FinishReason.LENGTH)
-            left = replace(params, max_new_tokens=params.max_new_tokens - count)
+        made = NOT_BEGUN
+        while made.goes_on:
+            if len(made.output_ids) == params.max_new_tokens:  # all had come but the end of the stream
+                yield Ended({0: replace(made, finish_reason=FinishReason.LENGTH)})
+                return
             with suppress(Recalled):
-                async with self._gate.passed(), self._gate.confined():
-                    weight = await self.held()  # an update that failed has left none
-                    if weight is None:
-                        raise EngineRefused("The engine holds no weights that have a name. Load some.")
-                    drawn = await self._draw(
-                        [*prompt, *begun.output_ids],
-                        left,
-                        continued_seed(seed, count) if count else seed,
-                        facts,
-                        progress,
-                        nullcontext(),
-                        functools.partial(SampleBuilder.show, so_far=so_far, begun=begun, weight=weight),
-                    )
-                    return continued(begun, drawn)
-            begun = so_far.now()
-            if not begun.goes_on:
-                return begun
+                async with aclosing(self._confined(made, prompt, params, facts)) as events:
+                    async for event in events:
+                        if not isinstance(event, Drawn):
+                            made = continued(made, event.samples[0]) if isinstance(event, Grown) else event.samples[0]
+                        yield event
+                return
 
-    async def _draw(
+    async def _confined(
+        self, begun: Sample, prompt: Sequence[int], params: SamplingParams, facts: ServerFacts
+    ) -> AsyncGenerator[Event]:
+        """What follows `begun` under the weights that are held now; Recalled by an update."""
+        count = len(begun.output_ids)
+        seed = continued_seed(params.seed, count) if count else params.seed
+        left = replace(params, max_new_tokens=params.max_new_tokens - count, seed=seed)
+        building = SampleBuilder(incremental=facts.incremental)
+        async with self._gate.passed(), self._gate.confined():
+            weight = await self.held()  # an update that failed has left none
+            if weight is None:
+                raise EngineRefused("The engine holds no weights that have a name. Load some.")
+            growing = self._grows(building, [*prompt, *begun.output_ids], left, facts, nullcontext())
+            async with aclosing(growing):
+                async for num_tokens in growing:
+                    yield Drawn(num_tokens)
+                    yield _end(continued(begun, building.sample())) if building.has_ended else building.more(weight)
+        if not building.has_ended:
+            yield _end(continued(begun, building.sample()))
+
+    async def _grows(
         self,
+        building: SampleBuilder,
         prompt: Sequence[int],
         params: SamplingParams,
-        seed: int,
         facts: ServerFacts,
-        progress: Callable[[int], None],
         waits: AbstractAsyncContextManager[None],
-        show: Callable[[SampleBuilder], None] | None = None,
-    ) -> Sample:
-        """`waits`: around the wait for the first event. `show` gets what there is after each."""
-        building = SampleBuilder(incremental=facts.incremental)
+    ) -> AsyncGenerator[int]:
+        """How many tokens each event of the server has brought. `waits`: around the wait for the first."""
         began = time.monotonic()
         total = 0
         body = {
             "input_ids": list(prompt),
-            "sampling_params": sampling_body(params, seed if facts.seeds else None, self._pace.interval),
+            "sampling_params": sampling_body(params, params.seed if facts.seeds else None, self._pace.interval),
             "return_logprob": True,
             "stream": True,
             "extra_key": self._label,
@@ -345,12 +337,9 @@ class SglangEngine(Engine):
             while event is not None:
                 grown = building.add(event)
                 total += grown
-                progress(grown)
-                if show is not None:
-                    show(building)
+                yield grown
                 event = await anext(events, None)
         self._pace.learn(total, time.monotonic() - began)
-        return building.sample()
 
     @asynccontextmanager
     async def _one_incarnation(self, deadline: float) -> AsyncIterator[tuple[ServerFacts, Callable[[], None]]]:

@@ -27,6 +27,7 @@ from rljob_workers.engines.torch_engine.requests import (
     NotServing,
     PauseMode,
     PromptGroup,
+    Sent,
     StepFailed,
 )
 from rljob_workers.engines.torch_engine.slots import Admission, SlotTable, round_width
@@ -230,29 +231,16 @@ class ContinuousBatching(ABC, Generic[Weights]):
         )
         return running + int(batch.lengths.sum())
 
-    def growth(self, batch: Batch, seen: IntArray) -> Growth:
-        """What rows of a batch have drawn beyond their first `seen` [rows] tokens, of those that have some."""
+    def growth(self, batch: Batch, sent: Sent) -> Growth:
+        """What of all rows of a batch was not sent, those that run among them."""
         keys = [key for key, one in self._batches.items() if one is batch]
         slots = np.flatnonzero(np.isin(self._slots.batch, keys))
-        slot_of = dict(zip(self._slots.row[slots].tolist(), slots.tolist(), strict=True))
-        lengths = batch.lengths.copy()
-        lengths[self._slots.row[slots]] = self._slots.num_drawn[slots]
-        rows = np.flatnonzero(lengths > seen)
-        tokens, log_probs, spans = [], [], batch.spans(lengths)
-        for row in rows.tolist():
-            new = slice(int(seen[row]), int(lengths[row]))
-            source, at = (self._slots, slot_of[row]) if row in slot_of else (batch, row)
-            tokens.append(source.tokens[at, new])
-            log_probs.append(source.log_probs[at, new])
-        return Growth(
-            rows,
-            seen[rows],
-            lengths[rows],
-            np.concatenate([*tokens, np.zeros(0, dtype=np.int32)]),
-            np.concatenate([*log_probs, np.zeros(0, dtype=np.float32)]),
-            [spans[row] for row in rows.tolist()],
-            [-1 if row in slot_of else int(batch.reasons[row]) for row in rows.tolist()],
-        )
+        rows, lengths = self._slots.row[slots], batch.lengths.copy()
+        lengths[rows] = self._slots.num_drawn[slots]
+        width = int(lengths[rows].max(initial=0))
+        batch.tokens[rows, :width] = self._slots.tokens[slots, :width]
+        batch.log_probs[rows, :width] = self._slots.log_probs[slots, :width]
+        return batch.growth(sent, lengths)
 
     def score(self, tokens: Sequence[int]) -> list[float]:
         """Log-probs of tokens[1:] at temperature 1 under the held weights, also while paused; no sample changes."""
@@ -272,7 +260,7 @@ class ContinuousBatching(ABC, Generic[Weights]):
         for waiting in self._waiting:
             if (waiting.batch, waiting.group_index) in chosen:
                 batch = self._batches[waiting.batch]
-                batch.abort_unstarted(waiting.group.num_samples - waiting.next_sample)
+                batch.abort_unstarted(np.arange(*batch.first_rows[waiting.group_index :][:2])[waiting.next_sample :])
         self._waiting = deque(one for one in self._waiting if (one.batch, one.group_index) not in chosen)
         pairs = zip(self._slots.batch.tolist(), self._slots.group.tolist(), strict=True)
         ended = np.array([pair in chosen for pair in pairs], dtype=np.bool_)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-import numpy as np
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -27,6 +26,7 @@ from rljob_workers.engines.torch_engine.requests import (
     Growth,
     PauseMode,
     PromptGroup,
+    Sent,
 )
 from rljob_workers.engines.torch_engine.stop_texts import StopTexts
 from rljob_workers.models.tokenizers import decode_tokens, encode_prompt
@@ -106,10 +106,10 @@ class GenerateBody(ControlBody):
     return_logprob: bool = False
     compact: bool = False
     progress_seconds: float | None = Field(default=None, gt=0)
-    """The reply begins after so many seconds, and counts in lines of JSON tokens and ended samples until now, again and
-    again."""
+    """The reply begins after so many seconds, and counts in lines of JSON the tokens until now, again and again. With
+    `compact` they have the samples that have ended, and the last line has only the others."""
     progress_tokens: bool = False
-    """Those lines have the tokens, too, each once."""
+    """Those lines have also the tokens of samples that go on, each once."""
 
 
 class GenerateRequest:
@@ -210,10 +210,10 @@ def _check_tokens(tokens: list[int], vocab_size: int, field: str) -> None:
         raise BadRequest(f"{field}: token {wrong} is not in the vocabulary (0 to {vocab_size - 1}).")
 
 
-def render_generate(request: GenerateRequest, batch: Batch, tokenizer: PreTrainedTokenizerBase) -> bytes:
-    """The reply of a batch that is done without error."""
+def render_generate(request: GenerateRequest, batch: Batch, sent: Sent, tokenizer: PreTrainedTokenizerBase) -> bytes:
+    """The reply of a batch that is done without error; a compact one has what was not `sent`."""
     if request.body.compact:
-        return _render_compact(batch)
+        return orjson.dumps(_render_growth(batch.growth(sent)), option=orjson.OPT_SERIALIZE_NUMPY)
     spans = batch.spans()
     lengths = batch.lengths.tolist()
     replies = [
@@ -267,37 +267,25 @@ def _render_span(span: VersionSpan) -> dict[str, int]:
     return {"lineage": span.weight.lineage, "version": span.weight.version, "start": span.start, "end": span.end}
 
 
-def _render_compact(batch: Batch) -> bytes:
-    """All samples as flat arrays, in the order of prompts and samples; ten times cheaper to read and write."""
-    is_drawn = np.arange(batch.tokens.shape[1]) < batch.lengths[:, None]
-    weight = batch.uniform_weight()
-    spans = None if weight else [[_render_span(span) for span in row] for row in batch.spans()]
-    reply = {
-        "lengths": batch.lengths,
-        "output_ids": batch.tokens[is_drawn],
-        "log_probs": batch.log_probs[is_drawn],
-        "finish_reasons": batch.reasons,
+def _render_growth(growth: Growth) -> dict[str, Any]:
+    """Samples as flat arrays, in the order of prompts and samples; ten times cheaper to read and write."""
+    weight, spans = growth.weight, growth.spans
+    return {
+        "rows": growth.rows,
+        "starts": growth.starts,
+        "lengths": growth.lengths,
+        "output_ids": growth.tokens,
+        "log_probs": growth.log_probs,
+        "finish_reasons": growth.reasons,
         "finish_words": FINISH_NAMES,
         "weight": {"lineage": weight.lineage, "version": weight.version} if weight else None,
-        "weight_versions": spans,
+        "weight_versions": None if spans is None else [[_render_span(span) for span in row] for row in spans],
     }
-    return orjson.dumps(reply, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def render_progress(num_tokens: int, num_ended: int, growth: Growth | None) -> bytes:
-    """A line of a reply that has begun; `growth` None: its tokens were not asked for."""
-    line: dict[str, Any] = {"progress": num_tokens, "ended": num_ended}
-    if growth is not None:
-        line["grown"] = {
-            "rows": growth.rows,
-            "starts": growth.starts,
-            "lengths": growth.lengths,
-            "output_ids": growth.tokens,
-            "log_probs": growth.log_probs,
-            "finish_reasons": growth.reasons,
-            "finish_words": FINISH_NAMES,
-            "weight_versions": [[_render_span(span) for span in row] for row in growth.spans],
-        }
+def render_progress(num_tokens: int, growth: Growth | None) -> bytes:
+    """A line of a reply that has begun; `growth` None: the reply is not compact."""
+    line = {"progress": num_tokens} | ({} if growth is None else {"grown": _render_growth(growth)})
     return orjson.dumps(line, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE)
 
 

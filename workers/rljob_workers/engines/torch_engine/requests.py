@@ -9,6 +9,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
+from itertools import compress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -56,6 +57,10 @@ class EndReason(IntEnum):
     STOP = 0
     LENGTH = 1
     ABORT = 2
+
+
+GOES_ON = -1
+"""In the place of an EndReason."""
 
 
 FINISH_NAMES = ("stop", "length", "abort")
@@ -107,20 +112,38 @@ class _WeightMark:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Growth:
-    """What rows of a batch have drawn since they were looked at last."""
+    """What of a batch goes out together: rows that have ended, whole, and what others have drawn."""
 
     rows: IntArray
     starts: IntArray
-    """[rows], as the others: where the new tokens begin in the output."""
+    """[rows], as the others: where the tokens begin in the output."""
     lengths: IntArray
     """Of the whole output now."""
+    reasons: IntArray
+    """EndReason, GOES_ON for a row that has not ended."""
     tokens: npt.NDArray[np.int32]
     """Flat, row after row."""
     log_probs: npt.NDArray[np.float32]
-    spans: list[list[VersionSpan]]
-    """Of the whole output."""
-    reasons: list[int]
-    """EndReason, -1 for a row that goes on."""
+    weight: WeightId | None
+    """The weight that drew every token of the batch; None if there were several, or none."""
+    spans: list[list[VersionSpan]] | None
+    """Of the whole outputs; None where `weight` drew all."""
+
+
+class Sent:
+    """What of a batch went out before."""
+
+    def __init__(self, num_rows: int) -> None:
+        """Nothing."""
+        self.tokens = np.zeros(num_rows, dtype=np.int64)
+        """[rows] Of rows that go on."""
+        self.ended = np.zeros(num_rows, dtype=np.bool_)
+        """[rows]"""
+
+    def add(self, growth: Growth) -> None:
+        """It went out."""
+        self.tokens[growth.rows] = growth.lengths
+        self.ended[growth.rows] = growth.reasons != GOES_ON
 
 
 class Batch:
@@ -140,15 +163,10 @@ class Batch:
         self.reasons = np.full(self.num_rows, EndReason.ABORT, dtype=np.int64)
         self.error: EngineFault | None = None
         self._marks: list[_WeightMark] = []
-        self._num_open = self.num_rows
+        self._ended = np.zeros(self.num_rows, dtype=np.bool_)
         self.done: Future[None] = Future()
         """Has its result once every row has ended, with an error of the batch too; nothing else cancels or sets it."""
         self.done.set_running_or_notify_cancel()  # a waiter that is cancelled does not cancel it
-
-    @property
-    def num_ended(self) -> int:
-        """Rows that have ended, in whatever way."""
-        return self.num_rows - self._num_open
 
     def mark_weight(self, weight: WeightId, rows: IntArray, starts: IntArray) -> None:
         """Tokens that follow are drawn under `weight`."""
@@ -168,17 +186,42 @@ class Batch:
         self.log_probs[rows, :width] = log_probs[:, :width]
         self.lengths[rows] = lengths
         self.reasons[rows] = reasons
-        self._close(rows.size)
+        self._close(rows)
 
-    def abort_unstarted(self, num_rows: int) -> None:
+    def abort_unstarted(self, rows: IntArray) -> None:
         """Closes rows that never ran: no tokens, reason abort."""
-        self._close(num_rows)
+        self._close(rows)
 
     def fail(self, error: EngineFault) -> None:
         """Ends the whole batch with an error; twice is once."""
         if not self.done.done():
             self.error = error
-            self._close(self._num_open)
+            self._close(np.flatnonzero(~self._ended))
+
+    def growth(self, sent: Sent, lengths: IntArray | None = None) -> Growth:
+        """Rows that have ended and were not sent as such, and tokens of others that were not sent.
+
+        `lengths` [rows]: of rows that go on, whose tokens are in place; None: nothing of those.
+        """
+        lengths = self.lengths if lengths is None else lengths
+        is_new = np.where(self._ended, ~sent.ended, lengths > sent.tokens)
+        rows = np.flatnonzero(is_new)
+        starts = np.where(self._ended, 0, sent.tokens)[rows]
+        ends = lengths[rows]
+        place = np.arange(ends.max(initial=0))
+        is_out = (place >= starts[:, None]) & (place < ends[:, None])
+        weight = self.uniform_weight()
+        spans = None if weight else list(compress(self.spans(lengths), is_new))
+        return Growth(
+            rows,
+            starts,
+            ends,
+            np.where(self._ended, self.reasons, GOES_ON)[rows],
+            self.tokens[rows, : place.size][is_out],
+            self.log_probs[rows, : place.size][is_out],
+            weight,
+            spans,
+        )
 
     def uniform_weight(self) -> WeightId | None:
         """The weight that drew every token; None if there were several, or none."""
@@ -197,10 +240,10 @@ class Batch:
         ends = (self.lengths if lengths is None else lengths).tolist()
         return [_spans_of(begin, length) for begin, length in zip(begins, ends, strict=True)]
 
-    def _close(self, num_rows: int) -> None:
-        self._num_open -= num_rows
-        assert self._num_open >= 0, "a sample ended twice"
-        if self._num_open == 0 and num_rows:
+    def _close(self, rows: IntArray) -> None:
+        assert not self._ended[rows].any(), "a sample ended twice"
+        self._ended[rows] = True
+        if rows.size and self._ended.all():
             self.done.set_result(None)
 
 

@@ -17,7 +17,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
 import orjson
 import torch
 from starlette.applications import Starlette
@@ -41,7 +40,15 @@ from rljob_workers.engines.torch_engine.dialect import (
     render_generate,
     render_progress,
 )
-from rljob_workers.engines.torch_engine.requests import BadRequest, Batch, EngineFault, Growth, NotServing, StepFailed
+from rljob_workers.engines.torch_engine.requests import (
+    BadRequest,
+    Batch,
+    EngineFault,
+    Growth,
+    NotServing,
+    Sent,
+    StepFailed,
+)
 from rljob_workers.engines.torch_engine.scheduler import Limits, Scheduler
 from rljob_workers.models.building import build_config, torch_dtype
 from rljob_workers.models.ends import ends_of_model
@@ -132,8 +139,8 @@ class RunningRequest:
         self._parsed = parsed
         self._batch = batch
         self._loop = loop
-        self._seen = np.zeros(batch.num_rows, dtype=np.int64)
-        """Of each row, tokens that a line had."""
+        self._sent = Sent(batch.num_rows)
+        """In lines."""
         self._done = asyncio.wrap_future(batch.done)
         self._gone = asyncio.ensure_future(_disconnected(request))
 
@@ -166,27 +173,29 @@ class RunningRequest:
         await self._done
 
     async def progress(self) -> bytes:
-        """A line of what was drawn until now, with the tokens that no line had before where they were asked for."""
-        wants_tokens = self._parsed.body.progress_tokens
-
-        def look(engine: ContinuousBatching[Any]) -> tuple[int, int, Growth | None]:
-            growth = engine.growth(self._batch, self._seen) if wants_tokens else None
-            return engine.drawn(self._batch), self._batch.num_ended, growth
-
-        drawn, num_ended, growth = await asyncio.wrap_future(self._loop.call(look))
+        """A line of what was drawn until now, with what no line had before where the reply is compact."""
+        drawn, growth = await asyncio.wrap_future(self._loop.call(self._look))
         if growth is not None:
-            self._seen[growth.rows] = growth.lengths
-        return render_progress(drawn, num_ended, growth)
+            self._sent.add(growth)
+        return render_progress(drawn, growth)
+
+    def _look(self, engine: ContinuousBatching[Any]) -> tuple[int, Growth | None]:
+        body, drawn = self._parsed.body, engine.drawn(self._batch)
+        if not body.compact:
+            return drawn, None
+        if body.progress_tokens:
+            return drawn, engine.growth(self._batch, self._sent)
+        return drawn, self._batch.growth(self._sent)
 
     def result(self, tokenizer: PreTrainedTokenizerBase) -> bytes:
         """The reply of a batch that has ended; raises the EngineFault that it ended with."""
         if self._batch.error is not None:
             raise self._batch.error
-        return render_generate(self._parsed, self._batch, tokenizer)
+        return render_generate(self._parsed, self._batch, self._sent, tokenizer)
 
 
 class ProgressReply(Response):
-    """Lines of JSON: `{"progress": tokens, "ended": samples}` again and again, at last the reply, or `{"error"}`.
+    """Lines of JSON: `{"progress": tokens, "grown": samples}` again and again, at last the reply, or `{"error"}`.
 
     The status is sent before the batch ends, so that an error comes in the last line.
     """

@@ -9,13 +9,15 @@ from __future__ import annotations
 import functools
 import importlib
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
 from rljob_api.names import EngineKind
 from rljob_api.spec import RLJobSpec
 from rljob_workers.engines.backend import EngineBackend, EngineSettings, EngineSite, Fork, Ready
+from rljob_workers.engines.base import Event, SamplingParams, Shown
+from rljob_workers.engines.one_by_one import merged, singles
 from rljob_workers.engines.torch_engine.torch_client import TorchEngineClient
 
 
@@ -46,6 +48,13 @@ class OneByOne(TorchEngineClient):
     """
 
     prompts_per_request: ClassVar[int | None] = 1
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], shown: Shown = Shown.ENDS
+    ) -> AsyncGenerator[Event]:
+        """See `Engine.generate`."""
+        ask = super().generate
+        return merged(ask([prompt], [one], shown) for prompt, one in singles(prompts, params))
 
 
 def _backend(

@@ -1,4 +1,4 @@
-"""The torch engine's client: `Engine` over its HTTP dialect, replies as `Generation` values, and its transport.
+"""The torch engine's client: `Engine` over its HTTP dialect, and its transport.
 
 Used by ranks, through the backend. Torch-free and numpy-free, since the launcher imports it before its forks.
 """
@@ -8,10 +8,9 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
-from itertools import accumulate, chain, islice
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
@@ -22,20 +21,17 @@ from rljob_api.spec.weights import Interruption
 from rljob_api.wire.identity import WeightId
 from rljob_workers.engines.base import (
     Engine,
-    EngineCapabilities,
     EngineError,
     EngineGone,
     EngineRefused,
     EngineTimeout,
-    FinishReason,
-    Generation,
-    Sample,
-    SampleSoFar,
+    Event,
     SamplingParams,
-    VersionSpan,
+    Shown,
     sampling_fields,
 )
 from rljob_workers.engines.torch_engine import INCARNATION_HEADER
+from rljob_workers.engines.torch_engine.replies import ReplyReader
 from rljob_workers.models.weights import Weights, WeightSource, full_folder
 from rljob_workers.sockets import is_readable
 
@@ -101,26 +97,24 @@ class Transport:
         self._address = (parts.hostname, parts.port)
         self._idle: list[_Connection] = []
 
-    async def request(
-        self, method: str, path: str, body: object | None, *, on_line: Callable[[bytes], None] = lambda _: None
-    ) -> Reply:
-        """Sends one request and reads its reply. A failed one is never sent again: the server may be working on it.
+    async def replies(self, method: str, path: str, body: object | None) -> AsyncGenerator[Reply]:
+        """Sends one request and reads its reply, or each line of one that comes in lines of JSON, as it comes.
 
-        `on_line` gets all but the last line of a reply that comes in lines of JSON, each as it comes.
+        A failed one is never sent again: the server may be working on it.
         """
         what = f"{method} {path} of the engine at {self.url}"
         async with self._exchange(what) as connection:
             await self._send(connection, method, path, body)
             head = await _read_head(connection.reader)
-            if "content-length" in head.headers:
-                raw = await connection.reader.readexactly(int(head.headers["content-length"]))
-            else:
-                raw = await _read_lines(connection.reader, on_line)
-        parsed = _parse(raw)
-        refusal = None
-        if head.status != _HTTP_OK:
-            refusal = f"{what} was refused with {head.status}: {_sentence(parsed)}"
-        return Reply(parsed, head.headers.get(INCARNATION_HEADER), refusal)
+            incarnation = head.headers.get(INCARNATION_HEADER)
+            if "content-length" not in head.headers:
+                async for line in _read_lines(connection.reader):
+                    yield Reply(orjson.loads(line), incarnation, None)
+                return
+            parsed = _parse(await connection.reader.readexactly(int(head.headers["content-length"])))
+        is_refused = head.status != _HTTP_OK
+        refusal = f"{what} was refused with {head.status}: {_sentence(parsed)}" if is_refused else None
+        yield Reply(parsed, incarnation, refusal)
 
     def close(self) -> None:
         """Closes idle connections."""
@@ -179,16 +173,15 @@ async def _read_head(reader: asyncio.StreamReader) -> Head:
     return Head(int(status), {name.strip().lower(): value.strip() for name, _, value in pairs})
 
 
-async def _read_lines(reader: asyncio.StreamReader, on_line: Callable[[bytes], None]) -> bytes:
-    """The last line of a body in chunks; the others go to `on_line`."""
-    rest = bytearray()
+async def _read_lines(reader: asyncio.StreamReader) -> AsyncGenerator[bytes]:
+    """Lines of a body in chunks. What the last one has no end of is none: its server died."""
+    rest = b""
     while chunk := await _read_chunk(reader):
-        rest += chunk
-        *lines, _ = rest[:-1].split(b"\n")  # the last line stays, whole or not, since none may follow
+        *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
-            on_line(bytes(line))
-            del rest[: len(line) + 1]
-    return bytes(rest)
+            yield line
+    if rest:
+        raise EOFError("the last line has no end")
 
 
 async def _read_chunk(reader: asyncio.StreamReader) -> bytes:
@@ -208,59 +201,6 @@ def _sentence(body: object) -> str:
     """The message of an error body, in either of the shapes that the server uses."""
     inner = body.get("error", body) if isinstance(body, dict) else body
     return str(inner.get("message", inner)) if isinstance(inner, dict) else str(inner)[:500]
-
-
-def read_compact(body: Any, num_samples: Sequence[int]) -> list[Generation]:  # noqa: ANN401 (JSON)
-    """Flat arrays over all samples, cut into the samples of each prompt."""
-    lengths: list[int] = body["lengths"]
-    if len(lengths) != sum(num_samples):
-        raise EngineGone(
-            f"The engine answered {len(lengths)} samples, but {sum(num_samples)} were asked for. None counts."
-        )
-    tokens, log_probs = body["output_ids"], body["log_probs"]
-    reasons = [FinishReason(name) for name in body["finish_words"]]
-    _check_lengths(len(tokens), sum(lengths), "tokens")
-    _check_lengths(len(log_probs), sum(lengths), "log-probs")
-    uniform = body["weight"]
-    weight = _weight(uniform) if uniform else None
-    given = body["weight_versions"]
-    samples = []
-    ends = accumulate(lengths)
-    for row, (length, end, reason) in enumerate(zip(lengths, ends, body["finish_reasons"], strict=True)):
-        spans = (VersionSpan(weight, 0, length),) if weight is not None else _spans(given[row])
-        samples.append(Sample(tokens[end - length : end], log_probs[end - length : end], reasons[reason], spans))
-    rest = iter(samples)
-    return [Generation(tuple(islice(rest, count))) for count in num_samples]
-
-
-def add_growth(rows: Sequence[SampleSoFar], grown: Any) -> None:  # noqa: ANN401 (JSON)
-    """Adds what a line has of each sample that has grown, to `rows` in the order of the request's samples."""
-    at = 0
-    parts = (grown["rows"], grown["starts"], grown["lengths"], grown["finish_reasons"], grown["weight_versions"])
-    for row, start, length, reason, spans in zip(*parts, strict=True):
-        sample, end = rows[row], at + length - start
-        if len(sample.output_ids) != start:
-            raise EngineGone(
-                f"The engine continued a sample at token {start}, and {len(sample.output_ids)} had come. None counts."
-            )
-        sample.output_ids += grown["output_ids"][at:end]
-        sample.log_probs += grown["log_probs"][at:end]
-        sample.spans = _spans(spans)
-        sample.finish_reason = FinishReason.ABORT if reason < 0 else FinishReason(grown["finish_words"][reason])
-        at = end
-
-
-def _spans(given: list[dict[str, int]]) -> tuple[VersionSpan, ...]:
-    return tuple(VersionSpan(_weight(span), span["start"], span["end"]) for span in given)
-
-
-def _weight(given: dict[str, int]) -> WeightId:
-    return WeightId(lineage=Lineage(given["lineage"]), version=WeightVersion(given["version"]))
-
-
-def _check_lengths(found: int, num_tokens: int, what: str) -> None:
-    if found != num_tokens:
-        raise EngineGone(f"The engine answered {found} {what} for {num_tokens} tokens. None counts.")
 
 
 _PROGRESS_SECONDS = 0.5
@@ -284,10 +224,9 @@ class TorchEngineClient(Engine):
 
     engine = TorchEngineClient("http://127.0.0.1:30000")
     await engine.update_weights(Folder(folder), weight, Interruption.RETRACT, deadline=...)
-    await engine.generate(prompts, params, progress=...)
+    async for event in engine.generate(prompts, params): ...
     """
 
-    capabilities = EngineCapabilities(scores=True)
     prompts_per_request: ClassVar[int | None] = None
 
     def __init__(self, url: str) -> None:
@@ -297,42 +236,22 @@ class TorchEngineClient(Engine):
         """Of the server that was last asked; its `held` may be outdated. Forgotten when another incarnation answers."""
 
     async def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        params: Sequence[SamplingParams],
-        *,
-        progress: Callable[[int], None],
-        ended: Callable[[int], None] | None = None,
-        so_far: Sequence[Sequence[SampleSoFar]] | None = None,
-    ) -> list[Generation]:
+        self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], shown: Shown = Shown.ENDS
+    ) -> AsyncGenerator[Event]:
         """See `Engine.generate`."""
         asked = await self._info(time.monotonic() + _CONTROL_SECONDS)
-        counted, num_ended = 0, 0
-        rows = None if so_far is None else list(chain.from_iterable(so_far))
-
-        def on_line(line: bytes) -> None:
-            nonlocal counted, num_ended
-            made = orjson.loads(line)
-            if rows is not None:
-                add_growth(rows, made["grown"])
-            drawn = made["progress"]
-            if drawn > counted:
-                progress(drawn - counted)
-                counted = drawn
-            if ended is not None and made["ended"] > num_ended:
-                ended(made["ended"] - num_ended)
-                num_ended = made["ended"]
-
-        body = _generate_body(prompts, params) | ({} if rows is None else {"progress_tokens": True})
-        reply = await self._ask(asked, "POST", "/generate", body, on_line=on_line)
-        if "error" in reply.body:
-            raise EngineRefused(
-                f"POST /generate of the engine at {self._transport.url} ended with {reply.body['error']['status']}: "
-                f"{reply.body['error']['message']}"
-            )
-        generations = read_compact(reply.body, [one.num_samples for one in params])
-        progress(sum(len(sample.output_ids) for one in generations for sample in one.samples) - counted)
-        return generations
+        reader = ReplyReader(sum(one.num_samples for one in params))
+        replies = self._replies(asked, "POST", "/generate", _generate_body(prompts, params, shown))
+        async with aclosing(replies):
+            async for reply in replies:
+                if "error" in reply.body:
+                    raise EngineRefused(
+                        f"POST /generate of the engine at {self._transport.url} ended with "
+                        f"{reply.body['error']['status']}: {reply.body['error']['message']}"
+                    )
+                for event in reader.events(reply.body):
+                    yield event
+        reader.require_all()
 
     async def update_weights(
         self, weights: Weights[WeightSource], interruption: Interruption, *, deadline: float
@@ -414,30 +333,30 @@ class TorchEngineClient(Engine):
                 f"{method} {path} of the engine at {self._transport.url} was not answered within the deadline."
             ) from error
 
-    async def _ask(
-        self,
-        asked: _ServerInfo | None,
-        method: str,
-        path: str,
-        body: object,
-        *,
-        on_line: Callable[[bytes], None] = lambda _: None,
-    ) -> Reply:
-        """One request to the server that `asked` describes (None: to any incarnation)."""
+    async def _ask(self, asked: _ServerInfo | None, method: str, path: str, body: object) -> Reply:
+        """One request with one reply."""
+        async with aclosing(self._replies(asked, method, path, body)) as replies:
+            return await anext(replies)
+
+    async def _replies(self, asked: _ServerInfo | None, method: str, path: str, body: object) -> AsyncGenerator[Reply]:
+        """One request to the server that `asked` describes (None: to any incarnation), and the lines of its reply."""
         try:
-            reply = await self._transport.request(method, path, body, on_line=on_line)
+            async with aclosing(self._transport.replies(method, path, body)) as replies:
+                async for reply in replies:
+                    self._require(asked, reply)
+                    yield reply
         except EngineGone:
             self._known = None
             raise
+
+    def _require(self, asked: _ServerInfo | None, reply: Reply) -> None:
         if asked is not None and reply.incarnation != asked.incarnation:
-            self._known = None
             raise EngineGone(
                 f"The engine at {self._transport.url} is another one: incarnation {reply.incarnation} answered, "
                 f"{asked.incarnation} was asked. Its reply does not count."
             )
         if reply.refusal is not None:
             raise EngineRefused(reply.refusal)
-        return reply
 
 
 _PAUSE_MODES = {Interruption.RETRACT: "retract", Interruption.IN_PLACE: "in_place", Interruption.DRAIN: "drain"}
@@ -456,13 +375,14 @@ def _update_body(folder: Path, weight: WeightId) -> dict[str, Any]:
     return {"model_path": str(folder), "weight_version": str(weight.version), "lineage": weight.lineage}
 
 
-def _generate_body(prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams]) -> dict[str, Any]:
+def _generate_body(prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], shown: Shown) -> dict[str, Any]:
     return {
         "input_ids": [list(prompt) for prompt in prompts],
         "sampling_params": [_sampling_body(one) for one in params],
         "return_logprob": True,
         "compact": True,
         "progress_seconds": _PROGRESS_SECONDS,
+        **({"progress_tokens": True} if shown is Shown.TOKENS else {}),
     }
 
 
