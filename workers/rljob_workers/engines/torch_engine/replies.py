@@ -57,33 +57,33 @@ class ReplyReader:
 
     def _samples(self, block: Any) -> list[Event]:  # noqa: ANN401 (JSON)
         rows, starts, lengths, reasons = (block[name] for name in ("rows", "starts", "lengths", "finish_reasons"))
-        tokens, log_probs, words = block["output_ids"], block["log_probs"], block["finish_words"]
-        _check_lengths(len(tokens), sum(lengths) - sum(starts), "tokens")
-        _check_lengths(len(log_probs), sum(lengths) - sum(starts), "log-probs")
+        tokens, log_probs = block["output_ids"], block["log_probs"]
+        num_tokens = sum(lengths) - sum(starts)
+        _check_lengths(len(tokens), num_tokens, "tokens")
+        _check_lengths(len(log_probs), num_tokens, "log-probs")
+        finishes = [FinishReason(word) for word in block["finish_words"]]
         weight = None if block["weight"] is None else _weight(block["weight"])
-        given = block["weight_versions"] or ()
+        given = block["weight_versions"]
         grown: dict[int, Sample] = {}
         ended: dict[int, Sample] = {}
-        given_up: dict[int, Sample] = {}
-        at = 0
+        end = 0
         for place, (row, start, length, reason) in enumerate(zip(rows, starts, lengths, reasons, strict=True)):
-            end = at + length - start
-            finish = FinishReason.ABORT if reason < 0 else FinishReason(words[reason])
+            begin, end = end, end + length - start
             spans = _spans(given[place], start) if weight is None else _whole(weight, length - start)
-            sample = Sample(tokens[at:end], log_probs[at:end], finish, spans)
-            self._follow(row, start, length, has_ended=reason >= 0)
-            kind = grown if reason < 0 else given_up if finish is FinishReason.ABORT else ended
-            kind[row] = sample
-            at = end
-        events = (Grown(grown), Ended(ended), GivenUp(given_up))
-        return [event for event in events if event.samples]
-
-    def _follow(self, row: int, start: int, length: int, *, has_ended: bool) -> None:
-        come = self._come[row]
-        if come is None or start != (0 if has_ended else come):
-            raise EngineGone(f"The engine continued sample {row} at token {start}, and {come} had come. None counts.")
-        self._come[row] = None if has_ended else length
-        self._num_tokens += length if has_ended else 0
+            goes_on = reason < 0
+            finish = FinishReason.ABORT if goes_on else finishes[reason]
+            kind, whole_from = (grown, self._come[row]) if goes_on else (ended, 0)
+            if self._come[row] is None or start != whole_from:
+                raise EngineGone(
+                    f"The engine continued sample {row} at token {start}, and {self._come[row]} had come. None counts."
+                )
+            kind[row] = Sample(tokens[begin:end], log_probs[begin:end], finish, spans)
+            self._come[row] = length if goes_on else None
+        self._num_tokens += sum(len(sample.output_ids) for sample in ended.values())
+        given_up = {row: sample for row, sample in ended.items() if sample.goes_on}
+        if given_up:
+            ended = {row: sample for row, sample in ended.items() if not sample.goes_on}
+        return [event for event in (Grown(grown), Ended(ended), GivenUp(given_up)) if event.samples]
 
 
 def _whole(weight: WeightId, num_tokens: int) -> tuple[VersionSpan, ...]:
