@@ -13,7 +13,7 @@ PYTEST := $(BIN)/python -m pytest
 # Tests of one file stay together, since some go on with what others began; files that take long begin first (tests/conftest.py).
 # Most of a test's time is waiting for processes, so that four share two cores.
 SIDE_BY_SIDE := -n 4 --dist loadfile --no-loadscope-reorder
-LONG := an hour's soak, a lost node, a drained one, gangs, queues of Kueue, devices, the critic, autoscaling, SGLang, an operator that dies after each write and the upgrade from the release before on a cluster, worlds of four ranks, random faults, more moments and shapes of each kind that make test has one of, 1200 random schedules of the queue, the smallest benchmarks, the tests of its peer
+LONG := an hour's soak, a lost node, a drained one, gangs, queues of Kueue, devices, the critic, autoscaling, SGLang, an operator that dies after each write and the upgrade from the release before on a cluster, worlds of four ranks, random faults, more moments and shapes of each kind that make test has one of, 1200 random schedules of the queue, the smallest benchmarks, the tests of its peer, the broken promises
 ADAPTER := tests/compat
 CRD := crds/rljob.dev_rljobs.yaml
 # The same for Helm, which packs nothing from outside a chart's folder.
@@ -27,7 +27,7 @@ UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-
 UV_COMPILE_IMAGE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	--no-annotate --no-emit-index-url --no-emit-find-links --constraint requirements.lock
 
-.PHONY: help install demo test test-local test-long test-long-local test-long-bench test-long-cluster test-soak test-unit test-integration test-schedule test-images test-gpu gpu-wheels test-peer lint format crd dashboards policy-table docs lock images release \
+.PHONY: help install demo test test-local test-long test-long-local test-long-bench test-long-cluster test-soak test-unit test-integration test-schedule test-promises test-images test-gpu gpu-wheels test-peer lint format crd dashboards policy-table docs lock images release \
 	cluster cluster-build cluster-build-long cluster-down test-cluster bench-quickstart bench-queue bench-restart \
 	bench-cluster-restart bench-operator bench-coordinator bench-fsdp bench-layouts bench-tail bench-tail-learning clean
 
@@ -46,7 +46,7 @@ test: install ## Lint, types, contracts and all tests; the cluster's beside the 
 
 test-long: install ## What make test leaves out, since it takes long: a lost node, random schedules, benchmarks, the peer
 	@scripts/install bench # before anything runs from .venv
-	@$(BIN)/python scripts/run_targets.py "test-long-local,test-long-bench,test-schedule,test-peer" \
+	@$(BIN)/python scripts/run_targets.py "test-long-local,test-long-bench,test-schedule,test-promises,test-peer" \
 		"test-long-cluster,bench-cluster-restart ARGS='--kills 1 --roles reference',bench-operator ARGS='--jobs 2'"
 
 test-local: install ## Tests that need no cluster
@@ -94,6 +94,9 @@ test-peer: install ## The adapter's tests, and those and the tutorials of the pa
 
 test-schedule: install ## Random schedules and faults of the queue, many more than the other targets run
 	RLJOB_SCHEDULE_SEEDS=$${RLJOB_SCHEDULE_SEEDS:-1200} $(PYTEST) tests/integration/transfer_queue/test_schedules.py
+
+test-promises: install ## Breaks promises of the product one by one, and shows that the tests notice; ARGS="restart-table" for some
+	$(BIN)/python -m tests.promises $(ARGS)
 
 lint: install ## Style, types, layers, and that generated files are as generated
 	$(BIN)/ruff check .

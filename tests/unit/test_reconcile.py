@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, cast
 
 import pytest
@@ -15,7 +16,7 @@ from rljob_operator.cluster.job import OperatorContext
 from rljob_operator.cluster.reconcile import REFUSED_SECONDS, Reconciler
 from rljob_operator.kube.api import Api
 from rljob_operator.kube.cache import Cache
-from rljob_operator.kube.errors import refusal
+from rljob_operator.kube.errors import ApiRefused, refusal
 from rljob_operator.kube.kinds import RLJOBS, Resource, resource_of
 from rljob_operator.kube.operator_metrics import Metrics
 from rljob_operator.kube.views import JobKey, view_owned
@@ -157,6 +158,13 @@ class Turns:
         self.cache.put_owned(
             KEY, view_owned(kind, self.server.put(path_of(kind, name), {**found, **changes, "metadata": metadata}))
         )
+
+    def submit(self, **spec: Any) -> None:
+        """The user's next generation of the job, which need not be valid."""
+        found = self.server.objects[JOB]
+        generation = found["metadata"]["generation"] + 1
+        edited = {"metadata": {**found["metadata"], "generation": generation}, "spec": {**found["spec"], **spec}}
+        self.cache.put_job(self.server.put(JOB, {**found, **edited}))
 
     def turn(self) -> NextTurn | None:
         return asyncio.run(self._reconciler.turn(KEY))
@@ -311,15 +319,53 @@ def begun(*conditions: Condition) -> RLJobStatus:
 
 def refusing_pod() -> Json:
     ended = {"exitCode": 64, "reason": "Error", "finishedAt": "2026-11-01T00:00:00Z", "message": "not a job"}
+    return actor_pod({"terminated": ended})
+
+
+def actor_pod(state: Json) -> Json:
     labels = {"rljob.dev/job": KEY.name, "rljob.dev/component": "worker", "rljob.dev/role": "actor"}
     return {
         "metadata": {"name": "p", "namespace": KEY.namespace, "uid": "a", "labels": labels, "resourceVersion": "1"},
         "spec": {"nodeName": "n", "containers": [{"name": "worker"}]},
         "status": {
             "phase": "Running",
-            "containerStatuses": [{"name": "worker", "restartCount": 0, "state": {"terminated": ended}}],
+            "containerStatuses": [{"name": "worker", "restartCount": 0, "state": state}],
         },
     }
+
+
+def failed(server: Server) -> bool:
+    return any((c["type"], c["status"]) == ("Failed", "True") for c in server.objects[JOB]["status"]["conditions"])
+
+
+def test_a_job_is_supervised_by_its_accepted_spec_while_a_newer_one_is_refused() -> None:
+    server = Server()
+    turns = Turns(server, begun(), has_objects=True)
+    turns.cache.put("Pod", actor_pod({"running": {"startedAt": "2026-11-01T00:00:00Z"}}))
+    turns.turn()
+    assert not failed(server)
+    turns.submit(seed="none")
+    turns.cache.put("Pod", refusing_pod())
+    turns.turn()
+    status = server.objects[JOB]["status"]
+    assert (status["observedGeneration"], status["accepted"]["generation"]) == (2, 1)
+    assert failed(server)
+
+
+def has_pods(path: str) -> bool:
+    return "/deployments/" in path or "/statefulsets/" in path
+
+
+def test_nothing_with_pods_is_made_before_the_decision_is_persisted() -> None:
+    server = Server()
+    Turns(server, RLJobStatus(), has_objects=False).turn()
+    assert any(has_pods(path) for _, path in server.written[server.written.index(("merge", JOB)) :])
+
+    server = Server(lambda verb, path: 500 if (verb, path) == ("merge", JOB) else 0)
+    with suppress(ApiRefused):
+        Turns(server, RLJobStatus(), has_objects=False).turn()
+    assert ("merge", JOB) in server.written
+    assert [path for _, path in server.written if has_pods(path)] == []
 
 
 @pytest.mark.parametrize("is_edited", [True, False])
@@ -332,8 +378,7 @@ def test_a_file_that_another_client_has_changed_is_restored_and_fails_no_job_for
     turns.turn()
 
     restored = [each for each in server.events if each["reason"] == "ObjectRestored"]
-    failed = [c for c in server.objects[JOB]["status"]["conditions"] if (c["type"], c["status"]) == ("Failed", "True")]
-    assert (len(restored), len(failed)) == ((1, 0) if is_edited else (0, 1))
+    assert (len(restored), failed(server)) == ((1, False) if is_edited else (0, True))
     assert '"numRollouts"' in server.objects[CONFIG]["data"]["job.json"]
     if is_edited:
         assert "was changed by kubectl-edit: data.job.json" in restored[0]["message"]

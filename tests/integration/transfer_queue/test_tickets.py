@@ -1,15 +1,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 from rljob_api.names import Role
 from rljob_api.wire.identity import WeightId
 from rljob_workers.transfer_queue.admin import InWork
+from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.errors import AttemptsExhausted, Fenced, TicketLost
 from rljob_workers.transfer_queue.types import Ticket, Withheld
 from tests.integration.transfer_queue.job import Job
+from tests.integration.transfer_queue.lossy import LossyLine
+from tests.integration.transfer_queue.world import make_incarnation
 from tests.weights import weight
 
 MakeJob = Callable[..., Job]
@@ -55,6 +60,23 @@ def test_a_group_of_weights_that_do_not_count_is_generated_again(
     assert second.rollout_id == 1
     assert job.rollout.put_groups([job.group(second, oldest, newest)]) == [None]
     assert places(job.tickets(2)) == places([second])
+
+
+def test_a_claim_whose_reply_was_lost_is_answered_again_and_issues_nothing_twice(
+    make_job: MakeJob, tmp_path: Path
+) -> None:
+    job = make_job()
+    incarnation = make_incarnation(Role.ROLLOUT, job.epoch, replica=1)
+    job.admin.begin_incarnation(incarnation)
+    with closing(LossyLine(job.servers.endpoints.control_redis, tmp_path / "line.sock")) as line:
+        endpoints = job.servers.endpoints.model_copy(update={"control_redis": line.url})
+        with closing(TransferQueueClient(endpoints, job.shape, incarnation)) as queue:
+            line.losses = 2
+            tickets = queue.claim_tickets(weight(0), 1, 0)
+    assert line.losses == 0
+    assert isinstance(tickets, list)
+    assert places(tickets) == [(0, 0, 0)]
+    assert places(job.tickets(1)) == [(0, 1, 1)]
 
 
 def test_returned_tickets_keep_place_and_prompt_and_get_a_new_number(make_job: MakeJob) -> None:

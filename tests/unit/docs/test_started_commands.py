@@ -76,6 +76,7 @@ STARTED_BY = {
     "tests.bench.tail": "tests/integration/bench/test_smallest_benches.py::test_answers_with_a_long_tail",
     "tests.bench.tail.learning": "tests/integration/bench/test_smallest_benches.py::test_learning_with_slow_groups",
     "tests.peer.run": "Makefile::test-peer",
+    "tests.promises": "Makefile::test-promises",
     "tests/cluster/node/build.sh": "Makefile::cluster-build",
     "tests/cluster/node/gang.sh": "tests/cluster/harness/gangs.py::add_scheduler",
     "tests/cluster/node/gitops.sh": (

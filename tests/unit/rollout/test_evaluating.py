@@ -50,6 +50,16 @@ class OneToken(FakeEngine):
             yield event
 
 
+class TwoTokens(OneToken):
+    """Draws a token of each prompt under the version that is held and one under the next, but not of the first."""
+
+    async def generate(self, prompts: Sequence[Sequence[int]], *_: Any, **__: Any) -> list[Generation]:
+        spans = (VersionSpan(HELD, 0, 1), VersionSpan(weight(3), 1, 2))
+        mixed = Sample([7, 7], [-0.5, -0.5], FinishReason.STOP, spans)
+        pure = Sample([7, 7], [-0.5, -0.5], FinishReason.STOP, (VersionSpan(HELD, 0, 2),))
+        return [Generation((mixed if prompt[0] else pure,)) for prompt in prompts]
+
+
 class DeadEngine(OneToken):
     async def generate(self, *_: Any, **__: Any) -> AsyncGenerator[Event]:
         raise EngineGone("it has died")
@@ -136,6 +146,16 @@ def test_work_that_is_given_up_comes_back_but_for_what_was_put() -> None:
         reward.go.set()
     assert isinstance(again, list)
     assert sorted([*again, *work.results]) == list(range(PROMPTS))
+
+
+def test_a_sample_with_a_token_of_another_version_is_drawn_again() -> None:
+    reward = HeldUp()
+    reward.go.set()
+    evaluator, work = make_evaluator(reward, TwoTokens(), [])
+    assert evaluator.claim(HELD, PROMPTS)
+    until(lambda: len(work.results) + len(work._again) == PROMPTS, evaluator)
+    assert list(work.results) == [0]
+    assert sorted(work._again) == list(range(1, PROMPTS))
 
 
 def test_a_dead_engine_has_all_its_samples_back() -> None:
