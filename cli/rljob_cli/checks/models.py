@@ -1,4 +1,4 @@
-"""What can be known of a job's model without building it, from its folder's config.json and its tokenizer's files.
+"""Checks a job's model without building it, from its folder's config.json and its tokenizer's files.
 
 Whether trainer and engine compute it, whether rows fit, whether each token has a row of the embedding. A family without
 a proven table entry is proven by a process with torch, once for a config and the installed versions; the user's cache
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 def parsed(text: bytes) -> Any:  # noqa: ANN401 - JSON
-    """What a text says; ValueError where it is no JSON."""
+    """Parses a text; ValueError where it is no JSON."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:  # stricter than what reads the file later
@@ -84,7 +84,7 @@ def family_finding(file: Path, *, packing: bool, has_wide_head: bool) -> Finding
 
 
 def _made_proof(file: Path, described: Mapping[str, Any]) -> FamilyProof | None:
-    """By a process; None without its libraries. ValueError with its sentence, NotProven where it may be tried again."""
+    """Proof by a process; None without its libraries. ValueError with its sentence, NotProven if it may try again."""
     if find_spec("torch") is None or find_spec("transformers") is None:
         return None
     command = [sys.executable, "-m", _PROOF, str(file)]
@@ -131,7 +131,7 @@ _WITHOUT_WINDOW = frozenset(("mistral", "mixtral", "phi3", "qwen2", "qwen2_moe",
 
 
 def model_findings(spec: RLJobSpec, *, is_elsewhere: bool) -> Iterator[Finding]:
-    """Of a job with absolute paths. `is_elsewhere`: it is for a cluster, whose folders need not be here."""
+    """Findings about a job with absolute paths. `is_elsewhere`: it is for a cluster, whose folders need not be here."""
     model = spec.model
     absent: Finding | None = None
     for field, path, what in (
@@ -217,7 +217,7 @@ def computes_own_decoder(backend: TrainerBackend) -> bool:
 
 
 def layout_findings(spec: RLJobSpec, role: Role, described: Mapping[str, Any]) -> Iterator[Finding]:
-    """Of a role whose ranks may share the model of this config.json; none where its backend cannot."""
+    """Findings about a role whose ranks may share the model of this config.json; none where its backend cannot."""
     if not BACKENDS[spec.backend_of(role)].lays_out:
         return
     wrong = layout_problem(described, spec.parallelism_of(role))
@@ -297,13 +297,13 @@ def positions_in(described: Mapping[str, Any]) -> int | None:
 
 
 def _given_length(args: Sequence[str]) -> int | None:
-    """Of SGLang's flags; in the last one, as it takes them."""
+    """The length in SGLang's flags; the last one counts, as SGLang takes them."""
     found = re.findall(rf"{_LENGTH_FLAG}[ =](\d+)", " ".join(args))
     return int(found[-1]) if found else None
 
 
 def _stretch(fields: Mapping[str, Any]) -> float:
-    """By which factor SGLang takes sequences to be longer than the positions, by the rotary embedding.
+    """The factor by which SGLang takes sequences to be longer than the positions, for their rotary embedding.
 
     None for Llama 3, and none where the length of the training stands beside the factor: the positions are those of
     the whole then. Newer versions of transformers write that length for yarn by themselves, older ones do not.

@@ -56,19 +56,19 @@ farthest off for a critic of the backend Flat, whose peak is 1.21 of a measured 
 
 
 MASTER_BYTES = 4
-"""Of a weight, or a gradient, in float32."""
+"""Bytes of a weight, or a gradient, in float32."""
 
 
 MOMENT_BYTES = 8
-"""Of both moments of Adam."""
+"""Bytes of both moments of Adam."""
 
 
 LOGIT_BYTES = 4
-"""Of one number, in float32."""
+"""Bytes of one logit, in float32."""
 
 
 LOGIT_COPIES = 3
-"""That are there at one time, in float32, where log-probs are computed."""
+"""Logits exist that often at one time, in float32, where log-probs are computed."""
 
 
 LOGIT_CHUNK = 1 << 25
@@ -89,7 +89,7 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class ProcessMemory:
-    """What one process holds on its device, in bytes."""
+    """Bytes that one process holds on its device."""
 
     weights: int
     gradients: int = 0
@@ -114,7 +114,7 @@ class ProcessMemory:
 
 
 def trainer_memory(shape: ModelShape, backend: TrainerBackend, dtype: Dtype, world: int, work: Pass) -> ProcessMemory:
-    """Of rank 0 of a role that trains, which holds as much as any other."""
+    """Memory of rank 0 of a role that trains, which holds as much as any other."""
     traits = BACKENDS[backend]
     assert not traits.lays_out, "`parallel_memory` has its formula"
     if not traits.computes:
@@ -134,7 +134,7 @@ def trainer_memory(shape: ModelShape, backend: TrainerBackend, dtype: Dtype, wor
 def forward_memory(
     shape: ModelShape, backend: TrainerBackend, dtype: Dtype, work: Pass, shards: int = 1
 ) -> ProcessMemory:
-    """Of a rank that computes log-probs, under a model that `shards` ranks hold."""
+    """Memory of a rank that computes log-probs, under a model that `shards` ranks hold."""
     if not BACKENDS[backend].computes:
         return ProcessMemory(weights=0)
     c = dtype.num_bytes
@@ -148,7 +148,7 @@ def forward_memory(
 
 
 def engine_memory(shape: ModelShape, dtype: Dtype, head_dtype: Dtype, engine: EngineSpec) -> ProcessMemory:
-    """Of an engine on each of its devices, without a single sample: what is left may hold keys and values."""
+    """Memory of an engine on each of its devices, without a single sample: the rest may hold keys and values."""
     if engine.kind is EngineKind.SIM:
         return ProcessMemory(weights=0)
     if engine.kind is EngineKind.SGLANG:
