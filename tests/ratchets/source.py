@@ -1,7 +1,7 @@
-"""What one Python file is made of: lines of code, functions, classes, docstrings, comments, messages.
+"""Takes a Python file apart: lines of code, functions, classes, docstrings, comments, messages.
 
 Pure. A line of code has a token that is neither comment nor layout, and belongs to no docstring. Each string that
-stands alone is a docstring, also one under a field. A message is any other text of at least `MESSAGE_WORDS` words.
+stands alone is a docstring, also one under a field. A message is any other text of `MESSAGE_LENGTH` words or more.
 """
 
 import ast
@@ -10,7 +10,7 @@ import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-MESSAGE_WORDS = 4
+MESSAGE_LENGTH = 4
 _LAYOUT = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING,
     tokenize.ENDMARKER,
@@ -105,5 +105,5 @@ def _messages(node: ast.AST, docstrings: set[int]) -> Iterator[Text]:
         else:
             yield from _messages(child, docstrings)
             continue
-        if len(text.split()) >= MESSAGE_WORDS:
+        if len(text.split()) >= MESSAGE_LENGTH:
             yield Text(getattr(child, "lineno", 0), text)

@@ -60,7 +60,7 @@ def test_no_bound_rises(largest: int, lines: int) -> None:
         assert after.bound_of(name) == min(figure, AT_BOUNDS[name])
 
 
-def test_the_text_says_the_same_again() -> None:
+def test_the_text_states_the_same_again() -> None:
     bounds = parse(TEXT)
     assert parse(text_of(bounds)) == bounds
 

@@ -15,7 +15,7 @@ PASSES = 'SAMPLE_PASSES = ("beat",)\nRANK_PASSES = ("a", "b")\nROOTS = ("c",)\n'
 
 
 def test_no_figure_of_this_checkout_is_above_its_bound() -> None:
-    """By the command, which prints the figures that are compared."""
+    """The command prints the figures that are compared."""
     command = [str(ROOT / "scripts/ratchets"), "--output", "json"]
     printed = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False, text=True).stdout
     figures = {name: found["is"] for name, found in json.loads(printed).items()}

@@ -24,7 +24,7 @@ from tests.ratchets.source import Text
         pytest.param("", False, id="nothing"),
     ],
 )
-def test_a_text_counts_by_its_first_word(text: str, counts: bool) -> None:
+def test_a_text_counts_by_how_it_begins(text: str, counts: bool) -> None:
     assert bool(openers([Text(1, text)])) is counts
 
 
