@@ -297,13 +297,13 @@ def positions_in(described: Mapping[str, Any]) -> int | None:
 
 
 def _given_length(args: Sequence[str]) -> int | None:
-    """The length in SGLang's flags; the last one counts, as SGLang takes them."""
+    """Of SGLang's flags; in the last one, as it takes them."""
     found = re.findall(rf"{_LENGTH_FLAG}[ =](\d+)", " ".join(args))
     return int(found[-1]) if found else None
 
 
 def _stretch(fields: Mapping[str, Any]) -> float:
-    """The factor by which SGLang takes sequences to be longer than the positions, for their rotary embedding.
+    """By which factor SGLang takes sequences to be longer than the positions, by the rotary embedding.
 
     None for Llama 3, and none where the length of the training stands beside the factor: the positions are those of
     the whole then. Newer versions of transformers write that length for yarn by themselves, older ones do not.

@@ -148,7 +148,7 @@ def forward_memory(
 
 
 def engine_memory(shape: ModelShape, dtype: Dtype, head_dtype: Dtype, engine: EngineSpec) -> ProcessMemory:
-    """Memory of an engine on each of its devices, without a single sample: the rest may hold keys and values."""
+    """Of an engine on each of its devices, without a single sample: what is left may hold keys and values."""
     if engine.kind is EngineKind.SIM:
         return ProcessMemory(weights=0)
     if engine.kind is EngineKind.SGLANG:
