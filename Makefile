@@ -27,7 +27,7 @@ UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-
 UV_COMPILE_IMAGE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	--no-annotate --no-emit-index-url --no-emit-find-links --constraint requirements.lock
 
-.PHONY: help install demo test test-local test-long test-long-local test-long-bench test-long-cluster test-soak test-unit test-integration test-schedule test-promises test-images test-gpu gpu-wheels test-peer lint format crd dashboards policy-table docs lock images release \
+.PHONY: help install demo test test-local test-long test-long-local test-long-bench test-long-cluster test-soak test-unit test-integration test-schedule test-promises test-images test-gpu gpu-wheels test-peer lint ratchets format crd dashboards policy-table docs lock images release \
 	cluster cluster-build cluster-build-long cluster-down test-cluster bench-quickstart bench-queue bench-restart \
 	bench-cluster-restart bench-operator bench-coordinator bench-fsdp bench-layouts bench-tail bench-tail-learning clean
 
@@ -110,6 +110,9 @@ lint: install ## Style, types, layers, and that generated files are as generated
 	diff -ru $(DASHBOARDS) build/dashboards || { echo '$(DASHBOARDS) is not what helm/dashboards says: run make dashboards' >&2; exit 1; }
 	rm -rf build/spec && $(BIN)/rljob docs build/spec
 	diff -ru docs/spec build/spec || { echo 'docs/spec is not what the models say: run make docs' >&2; exit 1; }
+
+ratchets: install ## Figures that may only fall, beside their bounds; ARGS=--write lowers these (docs/tests.md)
+	@scripts/ratchets $(ARGS)
 
 format: install ## Formats the code
 	$(BIN)/ruff check --fix .

@@ -1,4 +1,4 @@
-"""What a run has written into its folder, as rows. Reads files only, of runs that go on, have ended or were killed."""
+"""Rows that a run has written into its folder. Reads files only, of runs that go on, have ended or were killed."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Job:
 
     @property
     def arguments(self) -> list[str]:
-        """What `rljob run` is given for this job; `-` is `standard_input`, for which `working_folder` matters."""
+        """Arguments of `rljob run` for this job; `-` is `standard_input`, for which `working_folder` matters."""
         return [str(self._file), *(option for text in self._set() for option in ("--set", text))]
 
     @property

@@ -39,7 +39,7 @@ class Result:
     message: str
     """A sentence."""
     steps: int
-    """That are trained, by this start and those before it in the folder."""
+    """Steps trained by this start and those before it in the folder."""
     reward_first: float | None
     """Mean of the first ten steps, or of the first half of fewer than twenty; None where none was trained."""
     reward_last: float | None
@@ -48,7 +48,7 @@ class Result:
     """Version of the last recorded checkpoint."""
     global_restarts: int
     seconds: float
-    """Of this start."""
+    """This start's."""
     folder: Path
     troubles: tuple[str, ...] = ()
     """Troubles that the steps have shown, as sentences; also of a run that has succeeded."""
@@ -103,12 +103,12 @@ class Run(RunFiles):
 
     @property
     def pid(self) -> int:
-        """Of `rljob run`."""
+        """The number of the process `rljob run`."""
         return self._process.pid
 
     @property
     def warnings(self) -> list[str]:
-        """What the command has warned of so far, a sentence each."""
+        """Warnings of the command so far, a sentence each."""
         return _text(self._errors).splitlines()
 
     def stop(self) -> Result:
@@ -160,7 +160,7 @@ class Run(RunFiles):
         return result
 
     def _lines(self) -> Iterator[Row]:
-        """What the command reports, each line once, until it has ended."""
+        """Lines that the command reports, each once, until it has ended."""
         while True:
             has_ended = not self.is_running  # before the file is read: what it wrote last is then there
             for line in self._new_lines():
@@ -173,7 +173,7 @@ class Run(RunFiles):
             time.sleep(_POLL_SECONDS)
 
     def _new_lines(self) -> Iterator[Row]:
-        """By `pread`, since the process writes at the position that it shares with this file."""
+        """Read by `pread`, since the process writes at the position that it shares with this file."""
         size = os.fstat(self._output.fileno()).st_size
         for line in os.pread(self._output.fileno(), size - self._read_bytes, self._read_bytes).split(b"\n")[:-1]:
             self._read_bytes += len(line) + 1
@@ -184,7 +184,7 @@ class Run(RunFiles):
             raise ManifestError(self.warnings)
 
     def _without_a_result(self, code: int) -> Result:
-        """Of a command that was killed, or stopped before it had begun anything."""
+        """The result of a command that was killed, or stopped before it had begun anything."""
         status, rows = self.status(), self.metrics()
         by = f"signal {-code}" if code < 0 else f"exit code {code}"
         message = f"rljob run ended by {by} before it had reported an end. {self.warnings[-1] if self.warnings else ''}"

@@ -1,4 +1,4 @@
-"""What a change of a field means for a job that exists: a mark in the field's annotation.
+"""Marks that state what a change of a field means for a job that exists. A mark stands in the field's annotation.
 
     seed: Annotated[Seed, fixed("the samples of all rollouts so far are a function of it.")] = 0
     restart_policy: Annotated[RestartPolicySpec, LIVE] = RestartPolicySpec()
@@ -12,7 +12,7 @@ from enum import StrEnum
 
 
 class Change(StrEnum):
-    """What a change of a field leads to."""
+    """The consequence of a change of a field."""
 
     LIVE = "Live"
     """Nothing restarts: the operator reads the new value in its next turn, workers (where they read it too) with their

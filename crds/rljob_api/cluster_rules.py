@@ -1,4 +1,4 @@
-"""What holds for a job on a cluster only: its rules, its fields, and the pods that a gang is placed with.
+"""Rules that hold for a job on a cluster only, its fields, and the pods that a gang is placed with.
 
 Pure. The API server enforces the rules through the CRD, the operator and `rljob render --kubernetes` through
 `rljob_operator.build`. The models of the spec do not know them.
@@ -214,7 +214,7 @@ def is_cluster_only(field: str) -> bool:
 
 
 def given_cluster_fields(spec: RLJobSpec) -> list[str]:
-    """Those that were set to something else than their default, in the order above."""
+    """Fields that were set to something else than their default, in the order above."""
     found = [field for field, _ in given(spec)]
     return [known for known in CLUSTER_ONLY if any(field == known or field.startswith(f"{known}.") for field in found)]
 

@@ -2,7 +2,7 @@
 
 FILE = "generations.jsonl"
 OLDER_FILE = "generations.older.jsonl"
-"""What was in FILE when that was full."""
+"""Holds the lines that FILE had when it was full."""
 
 FILES = (OLDER_FILE, FILE)
 """In the order in which they were written."""

@@ -127,7 +127,7 @@ def job_of(document: dict[str, Any], context: str | None = None) -> RLJob:
 
 
 def document_of(text: str, source: str) -> dict[str, Any]:
-    """What stands in `text`, before anything is known of its fields."""
+    """Parses `text`, before anything is known of its fields."""
     try:
         document = yaml.load(text, Loader=_ManifestLoader)  # noqa: S506 - a SafeLoader with fewer surprises
     except yaml.MarkedYAMLError as error:
@@ -142,7 +142,7 @@ def document_of(text: str, source: str) -> dict[str, Any]:
 
 
 def yaml_value(text: str) -> Any:  # noqa: ANN401 - JSON
-    """What `text` would be as a value in a manifest. ValueError, with what is wrong about it, where it is no YAML."""
+    """Parses `text` as a value in a manifest. ValueError, with what is wrong about it, where it is no YAML."""
     try:
         return yaml.load(text, Loader=_ManifestLoader)  # noqa: S506 - as above
     except yaml.YAMLError as error:
@@ -184,7 +184,7 @@ def _cached(name: str, kind: RepoKind) -> str:
 
 
 class _Change:
-    """Of paths that may be null."""
+    """A change of paths, which may be null."""
 
     def __init__(self, change: Callable[[str, RepoKind], str]) -> None:
         self._change = change

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 EVALUATION_PREFIX = "eval/"
 
 OF_REPORTS = ("reward", "loss", "staleness")
-"""What every step reports beside its metrics."""
+"""Every step reports these beside its metrics."""
 
 
 class Needs(Enum):
-    """What a job must have so that its steps may have a metric. `rljob_api.spec.measured` says when it has it."""
+    """The part that a job must have so that its steps may have a metric. `rljob_api.spec.measured` looks for it."""
 
     COMPUTED = auto()
     """A model that is computed: simulated ones have no loss of tokens."""
@@ -143,7 +143,7 @@ OF_USERS = (OF_REWARDS, OF_ROLLOUT_FUNCTIONS, OF_LOSSES)
 """Rewards, rollout functions and losses of users name metrics of their own below these."""
 
 OF_GREEDY_ANSWERS = "rollout/greedy_reward"
-"""Of jobs whose prompts have a greedy answer each."""
+"""Jobs whose prompts have a greedy answer each report it."""
 
 OF_EVALUATIONS = (
     "mean_error",
@@ -167,7 +167,7 @@ def is_of_steps(name: str) -> bool:
 
 
 def names_of_set(samples_per_prompt: int) -> Iterator[str]:
-    """Of a set, or one of its sources; pass@k is there for powers of two up to the number of samples, and for that."""
+    """Metrics of a set or one of its sources; pass@k for powers of two up to the number of samples, and for that."""
     yield from OF_EVALUATIONS
     yield f"mean@{samples_per_prompt}"
     if samples_per_prompt > 1:

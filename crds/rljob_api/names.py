@@ -39,7 +39,7 @@ class Role(StrEnum):
 
 
 class Scope(StrEnum):
-    """What a failure restarts."""
+    """The part of a job that a failure restarts."""
 
     GLOBAL = "Global"
     IN_PLACE = "InPlace"

@@ -60,7 +60,7 @@ class JobPlace(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RoleDevices:
-    """What each pod of a role computes on."""
+    """Devices that each pod of a role computes on."""
 
     gpus: int = 0
     shares: DeviceOwner | None = None
@@ -68,7 +68,7 @@ class RoleDevices:
 
 @dataclass(frozen=True, slots=True)
 class RetainedDefaults:
-    """What was chosen when the job began."""
+    """Defaults that were chosen when the job began."""
 
     has_proximal_role: bool
     """Whether there is an actorFwd."""
@@ -76,9 +76,9 @@ class RetainedDefaults:
     has_advantages_role: bool = True
     """Whether there is that role; there is in releases that resolved no such thing."""
     devices: Mapping[Role, RoleDevices] = field(default_factory=dict)
-    """Of roles that compute a model; those that are not in it are resolved."""
+    """Devices of roles that compute a model; a role that is not in it is resolved."""
     head_dtype: Dtype | None = None
-    """Of logits; None: that of the model."""
+    """The logits' type; None: the model's."""
     iters_per_train_update: int = 1
     """Slices of a global batch; 1 in releases that resolved no number."""
     sets_inherit: bool = False
@@ -86,7 +86,7 @@ class RetainedDefaults:
 
     @classmethod
     def of(cls, spec: RLJobSpec) -> RetainedDefaults:
-        """Of a job as it was stored, with its defaults resolved."""
+        """Reads them from a job as it was stored, with its defaults resolved."""
         present = spec.roles.present()
         devices = {role: RoleDevices(present[role].gpus, present[role].share_devices_with) for role in _computing(spec)}
         return cls(
@@ -285,7 +285,7 @@ def _head_dtype(spec: RLJobSpec, retained: RetainedDefaults | None) -> tuple[RLJ
 
 
 _MOST_SLICES = (4, 2)
-"""What is tried. With more of them the slices become small: each costs the ranks an agreement."""
+"""Numbers that are tried. A larger number makes slices small, and each costs the ranks an agreement."""
 
 
 def _slices(spec: RLJobSpec, retained: RetainedDefaults | None) -> tuple[RLJobSpec, ResolvedDefault | None]:

@@ -197,7 +197,7 @@ def _leaves(path: str, schema: Schema) -> Iterator[tuple[str, Schema]]:
 
 
 def _value(override: Override, schema: Schema) -> Any:  # noqa: ANN401 - JSON
-    """Of the field's type where the text is of that; what it is else, so that the field's check names it."""
+    """A value of the field's type where the text has one; else the text's own, so that the field's check names it."""
     text = override.text
     if text == "null":
         return None

@@ -1,4 +1,4 @@
-"""What pydantic found wrong, as a sentence. Of a manifest: field, value, bound and cure.
+"""Turns what pydantic found wrong into a sentence. A manifest's names field, value, bound and cure.
 
 Pure. Called by readers of manifests, statuses and messages of other processes.
 """

@@ -18,7 +18,7 @@ _FACTORS = {
     **{suffix: Decimal(1000) ** power for power, suffix in enumerate(("", "k", "M", "G", "T", "P", "E"))},
     **{f"{suffix}i": Decimal(1024) ** power for power, suffix in enumerate(("K", "M", "G", "T", "P", "E"), start=1)},
 }
-"""Of all suffixes that Kubernetes knows: a pod template may have any of them."""
+"""All suffixes that Kubernetes knows: a pod template may have any of them."""
 
 
 def _as_text(given: Any) -> Any:  # noqa: ANN401 - whatever a manifest has

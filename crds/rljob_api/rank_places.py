@@ -25,7 +25,7 @@ class RankPlace:
 
 
 def place_of(rank: int, num_ranks: int, parallelism: ParallelismSpec) -> RankPlace:
-    """Of a rank of a gang of `num_ranks`, whose models are data-parallel. Tensor ranks lie next to each other."""
+    """Place of a rank in a gang of `num_ranks`, whose models are data-parallel. Tensor ranks lie next to each other."""
     beside, tensor = divmod(rank, parallelism.tensor)
     beside, context = divmod(beside, parallelism.context)
     pipeline, data = divmod(beside, num_ranks // parallelism.ranks_per_model)
@@ -46,6 +46,6 @@ def passes_under_way(stage: int, micro_batches: int, parallelism: ParallelismSpe
 
 
 def bubble_share(micro_batches: int, parallelism: ParallelismSpec) -> float:
-    """Of the time of a schedule, the part in which a stage has nothing to do: (p - 1) / (v m + p - 1)."""
+    """The part of a schedule's time in which a stage has nothing to do: (p - 1) / (v m + p - 1)."""
     idle = parallelism.pipeline - 1
     return idle / (parallelism.virtual_pipeline * micro_batches + idle)

@@ -22,7 +22,7 @@ _LONGEST_VALUE = 80
 
 
 WAY_OUT = "Set it back, or go on as a new job: rljob clone NAME --from-checkpoint"
-"""What a user can do on a cluster where a change is refused."""
+"""The cure on a cluster where a change is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +216,7 @@ RUN_FIELDS = tuple(row.field for row in REFUSED if row.field not in _NOT_OF_THE_
 
 
 _USER_REQUESTS = {"suspend": False, "restart_request": None}
-"""What was asked of one job at one time."""
+"""Fields that ask something of one job at one time."""
 
 
 def run_digest(spec: RLJobSpec) -> str:
@@ -226,12 +226,12 @@ def run_digest(spec: RLJobSpec) -> str:
 
 
 def _digest(part: dict[str, Any]) -> str:
-    """Of values by their fields."""
+    """Digest of values by their fields."""
     return hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def run_differences(retained: RLJobSpec, wanted: RLJobSpec) -> list[RefusedChange]:
-    """What makes them two runs: one change for each row that differs."""
+    """Changes that make them two runs: one for each row that differs."""
     return [change for change in refused_changes(retained, wanted) if change.row.field in RUN_FIELDS]
 
 

@@ -29,7 +29,7 @@ class RoleTraits:
     """A row of the table."""
 
     scope: Scope
-    """What its failures restart where the spec does not override it."""
+    """Its failures restart this where the spec does not override it."""
     fixed_because: str = ""
     """Why its scope cannot be overridden, as part of a sentence; empty: it can."""
     grouping: Grouping = Grouping.INDEPENDENT
@@ -109,7 +109,7 @@ TICKET_ROLE = _only(lambda traits: traits.draws_tickets)
 
 
 SAVING_ROLES = tuple(role for role, traits in TRAITS.items() if traits.saves)
-"""Whose ranks write checkpoints, and verify the one that an epoch begins with. The leading one is the first."""
+"""Their ranks write checkpoints, and verify the one that an epoch begins with. The leading role is the first."""
 
 
 SCALED_ROLE = _only(lambda traits: traits.is_scalable)
@@ -133,7 +133,7 @@ REFERENCE_ROLE = _only(lambda traits: "ref_log_probs" in traits.tasks)
 
 
 MODEL_ROLES = tuple(role for role, traits in TRAITS.items() if traits.loads_model and not traits.has_engines)
-"""Whose ranks hold a model themselves."""
+"""Their ranks hold a model themselves."""
 
 
 FORWARD_ROLES = frozenset(role for role, traits in TRAITS.items() if traits.stream and not traits.has_engines)

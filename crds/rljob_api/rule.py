@@ -35,7 +35,7 @@ class Derived:
     """A value that no field has and a sentence needs."""
 
     value: Callable[[Any], object]
-    """Of a model that breaks the rule."""
+    """Takes the value from a model that breaks the rule."""
     cel: str
     """The same over `self`."""
 
@@ -68,7 +68,7 @@ class Rule:
         return entry | {"message": self.sentence}
 
     def _message_expression(self) -> str:
-        # By format() and not by adding strings: the API server bounds the cost of a sum by the longest strings
+        # format() and not added strings: the API server bounds the cost of a sum by the longest strings
         # thinkable, and refuses the CRD.
         template = _PLACEHOLDER.sub("%s", _escaped(self.sentence))
         values = ", ".join(f"string({self._cel_value(path)})" for path in _PLACEHOLDER.findall(self.sentence))

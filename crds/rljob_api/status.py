@@ -105,7 +105,7 @@ class PodStatus(StatusModel):
     launcher_pid: int | None = None
     """Only where `rljob run` is the supervisor."""
     engine_pid: int | None = None
-    """Of engine 0."""
+    """Engine 0's."""
     engines: list[EngineStatus] = []
     ranks: list[RankStatus] = []
     incarnation: str = Field("", alias="life")
@@ -131,7 +131,7 @@ class RoleStatus(StatusModel):
     failures: int
     """Since the last global restart (and within windowSeconds)."""
     failure_times: list[Time] = []
-    """Of each of them."""
+    """Times of these failures."""
     pods: list[PodStatus] = []
 
 
@@ -211,11 +211,11 @@ class EvaluationStatus(StatusModel):
     """The newest evaluation."""
 
     version: int
-    """That was evaluated."""
+    """The version that was evaluated."""
     step: int | None = None
     """The rollout whose training made it; null for version 0."""
     sets: list[SetFigureStatus] = []
-    """Those of which any answer was scored."""
+    """Sets of which any answer was scored."""
     summary: str = ""
     """All of it in a line: `gsm8k 0.62 @ 40`."""
 
@@ -228,7 +228,7 @@ class ProcessStatus(StatusModel):
     """Only where `rljob run` is the supervisor."""
     restarts: int = 0
     restarts_in_vain: int = 0
-    """Of these on a cluster, since the job last became Ready or trained a step."""
+    """Restarts on a cluster since the job last became Ready or trained a step."""
 
 
 class DemandMark(StatusModel):
@@ -246,7 +246,7 @@ class DemandMark(StatusModel):
 
 
 class ScalingStatus(StatusModel):
-    """What the scale subresource reports, and what autoscaling has decided."""
+    """Numbers that the scale subresource reports, and the last decision of autoscaling."""
 
     replicas: int = 0
     """Rollout replicas that exist."""
@@ -292,9 +292,9 @@ class AcceptedStatus(StatusModel):
     generation: int = 0
     """metadata.generation that it had."""
     digest: str = ""
-    """Of the job's file in its ConfigMap, where the spec is read again when a later one is refused."""
+    """Digest of the job's file in its ConfigMap, where the spec is read again when a later one is refused."""
     defaults: DefaultsStatus | None = None
-    """What fields that are not given mean for this job, as long as it exists; None: they are resolved again."""
+    """Values of fields that are not given, for as long as this job exists; None: they are resolved again."""
 
 
 class TolerationStatus(StatusModel):

@@ -43,7 +43,7 @@ _NOW = Row(
         ),
         figure(
             "Samples a second",
-            "Of all jobs, each by its last step.",
+            "All jobs, each by its last step.",
             "none",
             Query(f"sum({_each('rljob_step_samples')} / {_each('rljob_step_seconds')})", "samples"),
         ),
@@ -87,7 +87,7 @@ _OVER_TIME = Row(
         lines("Reward", "Mean of a step.", "none", Query(_each("rljob_reward"), _PER_JOB), least=None),
         lines(
             "Samples a second",
-            "Of a step, by its seconds.",
+            "Each step's, by its seconds.",
             "none",
             Query(f"{_each('rljob_step_samples')} / {_each('rljob_step_seconds')}", _PER_JOB),
         ),

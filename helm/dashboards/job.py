@@ -49,7 +49,7 @@ _NOW = Row(
         figure("Reward", "Mean of the last step.", "none", Query(_of_job("rljob_reward"), "reward")),
         figure(
             "Global restarts",
-            "Of the whole job.",
+            "Restarts of the whole job.",
             "none",
             Query(_of_job("rljob_operator_job_global_restarts_total"), "restarts"),
         ),
@@ -84,7 +84,7 @@ _TRAINING = Row(
         ),
         lines(
             "Samples and tokens a second",
-            "Of a step, by its seconds.",
+            "Each step's, by its seconds.",
             "none",
             Query(f"{_of_job('rljob_step_samples')} / {_of_job('rljob_step_seconds')}", "samples"),
             Query(f"{_of_job('rljob_step_tokens')} / {_of_job('rljob_step_seconds')}", "tokens"),
@@ -105,14 +105,14 @@ _POLICY = Row(
     [
         lines(
             "Entropy",
-            "Of the policy at each token, mean over a step. Near 0 it explores nothing any more.",
+            "The policy's at each token, mean over a step. Near 0 it explores nothing any more.",
             "none",
             Query(_of_job("rljob_policy_entropy_nats"), "nats"),
             width=6,
         ),
         lines(
             "KL",
-            "Of new over proximal policy, and to the reference as the loss takes it; mean over a step's tokens.",
+            "New over proximal policy, and to the reference as the loss takes it; mean over a step's tokens.",
             "none",
             Query(_of_job("rljob_policy_approx_kl_nats"), "to the proximal policy"),
             Query(_of_job("rljob_policy_kl_reference_nats"), "to the reference"),
@@ -147,7 +147,7 @@ _POLICY = Row(
         ),
         lines(
             "Ratio",
-            "Of new and proximal policy: mean over a step's tokens, and the largest.",
+            "New over proximal policy: mean over a step's tokens, and the largest.",
             "none",
             Query(_of_job("rljob_policy_ratio"), "mean"),
             Query(_of_job("rljob_policy_ratio_max"), "largest"),
@@ -163,7 +163,7 @@ _POLICY = Row(
         ),
         lines(
             "Learning rate",
-            "Of the last optimizer step.",
+            "The last optimizer step's.",
             "sci",
             Query(_of_job("rljob_optimizer_learning_rate"), "learning rate"),
             width=6,
@@ -176,7 +176,7 @@ _SAMPLES = Row(
     [
         lines(
             "Groups",
-            "By their samples' rewards. A group without variance teaches nothing where advantages are of groups.",
+            "Groups by their samples' rewards. One without variance teaches nothing where advantages are of groups.",
             "percentunit",
             Query(_of_job("rljob_groups_all_right_share"), "all right"),
             Query(_of_job("rljob_groups_mixed_share"), "mixed"),
@@ -215,7 +215,7 @@ _SAMPLES = Row(
         ),
         lines(
             "Seconds of a step",
-            "What the actor's first rank did. It waits for rows, mostly.",
+            "Work of the actor's first rank. It waits for rows, mostly.",
             "s",
             Query(f"max by (phase) (rljob_actor_seconds{{{_JOB}}})", "{{phase}}"),
             width=12,
@@ -272,7 +272,7 @@ _CRITIC = Row(
     [
         lines(
             "Explained variance",
-            "Of the returns, by the values of before the step. 1: all of it; 0 or less: a constant would do as well.",
+            "The returns', by the values of before the step. 1: all of it; 0 or less: a constant would do as well.",
             "none",
             Query(_of_job("rljob_critic_explained_variance"), "explained"),
             width=6,
@@ -290,7 +290,7 @@ _CRITIC = Row(
         ),
         lines(
             "Clipped share",
-            "Of a step's tokens: those whose value has moved so far that its clipped error counts.",
+            "The share of a step's tokens whose value has moved so far that its clipped error counts.",
             "percentunit",
             Query(_of_job("rljob_critic_clipped_share"), "clipped"),
             width=6,
@@ -299,7 +299,7 @@ _CRITIC = Row(
         ),
         lines(
             "Seconds of a step",
-            "What the critic's first rank did. It waits for rows, and for the actor.",
+            "Work of the critic's first rank. It waits for rows, and for the actor.",
             "s",
             Query(f"max by (phase) (rljob_critic_seconds{{{_JOB}}})", "{{phase}}"),
             width=6,
@@ -331,7 +331,7 @@ _ROLES = Row(
         ),
         lines(
             "Rows a second",
-            "That the ranks of a role have claimed.",
+            "Rows that the ranks of a role have claimed.",
             "none",
             Query(_rate("rljob_rank_queue_rows_total"), "{{role}}"),
         ),
@@ -343,7 +343,7 @@ _ROLES = Row(
         ),
         lines(
             "Starts",
-            "Of ranks, engines and containers, in each interval.",
+            "Ranks, engines and containers that began in each interval.",
             "none",
             Query(_increase("rljob_pod_rank_starts_total"), "{{role}} ranks"),
             Query(_increase("rljob_pod_engine_starts_total"), "{{role}} engines"),
@@ -428,7 +428,7 @@ _QUEUE = Row(
         ),
         lines(
             "Rows",
-            "Of all tasks, by state.",
+            "Rows of all tasks, by state.",
             "none",
             Query(f"sum by (state) (rljob_queue_rows{{{_JOB}}})", "{{state}}"),
             stacked=True,
@@ -442,14 +442,14 @@ _QUEUE = Row(
         ),
         lines(
             "Tickets",
-            "That rollouts work on, and that came back.",
+            "Tickets that rollouts work on, and that came back.",
             "none",
             Query(_of_job("rljob_queue_tickets_in_work"), "in work"),
             Query(_of_job("rljob_queue_tickets_returned"), "returned"),
         ),
         lines(
             "Storage",
-            "Of the units together; above high water no ticket is given.",
+            "All units together; above high water no ticket is given.",
             "bytes",
             Query(f"sum(rljob_queue_unit_used_bytes{{{_JOB}}})", "used"),
             Query(f"sum(rljob_queue_unit_high_water_bytes{{{_JOB}}})", "high water"),

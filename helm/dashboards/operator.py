@@ -15,7 +15,7 @@ def _quantile(share: float, name: str, by: str = "") -> str:
 
 
 def _or_none(expression: str) -> str:
-    """Of what has no series before it happens: a line at zero instead of no data."""
+    """A line at zero instead of no data, for a series that begins with its first event."""
     return f"{expression} or on() vector(0)"
 
 
@@ -28,10 +28,8 @@ _NOW = Row(
             "none",
             Query(f"sum(rljob_operator_leader{{{_OPERATOR}}})", "leaders"),
         ),
-        figure(
-            "Replicas", "That are scraped.", "none", Query(f"count(rljob_operator_leader{{{_OPERATOR}}})", "replicas")
-        ),
-        figure("Jobs", "That it takes care of.", "none", Query(f"sum(rljob_operator_jobs{{{_OPERATOR}}})", "jobs")),
+        figure("Replicas", "Scraped pods.", "none", Query(f"count(rljob_operator_leader{{{_OPERATOR}}})", "replicas")),
+        figure("Jobs", "Jobs in its care.", "none", Query(f"sum(rljob_operator_jobs{{{_OPERATOR}}})", "jobs")),
         figure(
             "Jobs that wait for a turn",
             "Now.",
@@ -77,7 +75,7 @@ _TURNS = Row(
         ),
         lines(
             "Failed turns a second",
-            "By error; they are tried again.",
+            "Turns by their error; they are tried again.",
             "none",
             Query(_or_none(_rate("rljob_operator_reconcile_errors_total", "kind")), "{{kind}}"),
         ),
@@ -113,7 +111,7 @@ _OTHERS = Row(
         ),
         lines(
             "Requests that failed a second",
-            "By the API server's answer. What is not there, or was changed meanwhile, is no failure.",
+            "The API server's answers. An object that is not there, or was changed meanwhile, is no failure.",
             "none",
             Query(
                 _or_none(
@@ -124,7 +122,7 @@ _OTHERS = Row(
         ),
         lines(
             "Requests to coordinators a second",
-            "By what came of them.",
+            "Requests by their result.",
             "none",
             Query(_rate("rljob_operator_coordinator_requests_total", "request, result"), "{{request}} {{result}}"),
         ),
@@ -136,7 +134,7 @@ _OTHERS = Row(
         ),
         lines(
             "Watches begun anew a second",
-            "By cause: ended and gone are usual.",
+            "Watches by cause: ended and gone are usual.",
             "none",
             Query(_or_none(_rate("rljob_operator_watch_restarts_total", "cause")), "{{cause}}"),
         ),

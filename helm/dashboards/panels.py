@@ -49,7 +49,7 @@ class Board:
     variables: Sequence[builders.DatasourceVariable | builders.QueryVariable]
     rows: Sequence[Row]
     marks: Sequence[Query] = field(default_factory=tuple)
-    """What is drawn as a line through all panels."""
+    """Drawn as lines through all panels."""
 
 
 def lines(

@@ -6,7 +6,7 @@
 
 One job of one prompt and two samples a rollout runs with a tracer in each of its processes; a rank of the reference is
 killed while it trains, then one of the actor. A way is what begins at one of its roots, without what it merely passes
-(heartbeats, the timeline). tests/integration/test_walks.py holds the figures as a budget. A root that no process calls
+(heartbeats, the timeline). tests/ratchets.toml holds the figures as a budget. A root that no process calls
 any more is an error: correct the tables below after a rename.
 """
 

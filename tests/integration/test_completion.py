@@ -1,4 +1,4 @@
-"""Completion as the README has it, in a real bash: commands, options and fields of the manifest."""
+"""Completion as docs/running.md has it, in a real bash: commands, options and fields of the manifest."""
 
 import os
 import shutil

@@ -29,13 +29,13 @@ _LONGEST_SECONDS = 300
 """For the process, imports included, on a machine that has much else to do."""
 
 _TEMPLATE_BYTES, _MESSAGE_BYTES = 1024, 256
-"""What a chat template adds at most, once and for each message, but for templates that say much themselves."""
+"""Bytes that a chat template adds at most, once and for each message, but for templates that say much themselves."""
 
 _MODEL, _LONG_PROMPTS = "spec.model", "spec.rollout.longPrompts"
 
 
 def evaluation_findings(spec: RLJobSpec, *, is_elsewhere: bool, refused: Collection[str] = ()) -> Iterator[Finding]:
-    """Of a job with absolute paths. `refused`: paths of refused fields."""
+    """Findings about sets of a job with absolute paths. `refused`: paths of refused fields."""
     if spec.evaluation is None:
         return
     readable = []
@@ -66,7 +66,7 @@ def _file_findings(spec: RLJobSpec, place: int, *, is_elsewhere: bool, refused: 
 
 
 def _length_findings(spec: RLJobSpec, places: list[int]) -> Iterator[Finding]:
-    """Of sets whose files are here and sound; nothing where the tokenizer is not here."""
+    """Findings about sets whose files are here and sound; none where the tokenizer is not here."""
     positions, folder = positions_of(spec), spec.model.tokenizer_path or spec.model.path
     if positions is None or (folder is not None and not Path(folder).is_dir()) or find_spec("transformers") is None:
         return
@@ -77,7 +77,7 @@ def _length_findings(spec: RLJobSpec, places: list[int]) -> Iterator[Finding]:
 
 
 def most_tokens(data: DataSpec) -> int:
-    """Of the longest prompt of files that were checked before, at a token for each byte."""
+    """Tokens of the longest prompt of files that were checked before, at a token for each byte."""
     return max(_bytes_of(prompt, data) for file in data.files for prompt in prompts_of(file))
 
 

@@ -1,4 +1,4 @@
-"""What a check of a manifest finds, as sentences, and the line of the file that each of them belongs to.
+"""Findings of a check of a manifest: sentences, and the line of the file that each of them belongs to.
 
 Used by every check. A finding begins with the field that it is about: `spec.roles.rollout.engine.kind: ...`; `Lines`
 puts the file and the line of that field before it. It names the other fields that it depends on, so that it is left out
@@ -32,7 +32,7 @@ ANY = "*"
 
 
 class Level(Enum):
-    """What follows from a finding."""
+    """The consequence of a finding."""
 
     PROBLEM = "problem"
     """The job would fail: the manifest is refused."""
@@ -68,7 +68,7 @@ def unchecked(text: str, *uses: str) -> Finding:
 
 
 def independent(found: Iterable[Finding], refused: Collection[str]) -> Iterator[Finding]:
-    """Those that are true whatever should have stood in the fields that were refused."""
+    """Findings that are true whatever should have stood in the fields that were refused."""
     return (finding for finding in found if not _depends(finding, refused))
 
 
@@ -105,7 +105,7 @@ class Findings:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What refuses the manifest."""
+        """Sentences that refuse the manifest."""
         return self.of(Level.PROBLEM)
 
 
@@ -151,7 +151,7 @@ def _value(node: yaml.Node | None, name: str) -> tuple[int, yaml.Node] | None:
 
 def _entries(node: yaml.Node | None) -> Iterator[tuple[str, int, yaml.Node]]:
     """Name, line and value of each; those that `<<` merges come last, so that own ones and earlier ones win."""
-    if isinstance(node, yaml.SequenceNode):  # of what is merged
+    if isinstance(node, yaml.SequenceNode):  # several are merged
         for item in node.value:
             yield from _entries(item)
     if isinstance(node, yaml.MappingNode):

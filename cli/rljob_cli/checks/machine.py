@@ -94,7 +94,7 @@ _PROBE = "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv
 
 
 def machine_findings(spec: RLJobSpec) -> Iterator[Finding]:
-    """Of a job whose defaults are resolved."""
+    """Findings about a job whose defaults are resolved."""
     yield from _device_findings(spec)
     if (lacking := trainer_problem(spec)) is not None and not os.environ.get(PRETENDED):
         # `rljob run` refuses it, as below; the plan of a job can be looked at without.

@@ -77,7 +77,7 @@ class EarlierRun:
     """As given by `--out`; None: the folder of the job's name."""
 
     def retained(self, name: str) -> RetainedDefaults | None:
-        """What it began with. None, too, where its manifest cannot be read: the start itself refuses such a folder."""
+        """Defaults that it began with. None, too, if its manifest cannot be read: the start refuses such a folder."""
         try:
             stored = orjson.loads((run_folder(self.out, name) / _MANIFEST).read_bytes())
             return RetainedDefaults.of(RLJobSpec.model_validate(stored["spec"]))
@@ -86,7 +86,7 @@ class EarlierRun:
 
 
 def preflight(job: RLJob, place: JobPlace = JobPlace.MACHINE, refused: Collection[str] = ()) -> Findings:
-    """What is missing, unreadable, or not what was meant. For a cluster what is not here is not looked at.
+    """Finds what is missing, unreadable, or not what was meant. For a cluster what is not here is not looked at.
 
     `refused`: paths of fields that the job was salvaged from.
     """
@@ -205,7 +205,7 @@ def _examined(path: Path, place: JobPlace, earlier: EarlierRun | None, overrides
 
 
 def _found(job: RLJob, resolution: Resolution, place: JobPlace, refused: frozenset[str]) -> Iterator[Finding]:
-    """What is found in a job whose defaults are resolved. `refused`: fields that it was salvaged from."""
+    """Findings about a job whose defaults are resolved. `refused`: fields that it was salvaged from."""
     yield from (problem(text, *_DEVICES) for text in resolution.problems)
     if not refused:
         yield from map(problem, _broken_rules(job.spec))

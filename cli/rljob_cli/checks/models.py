@@ -1,4 +1,4 @@
-"""What can be known of a job's model without building it, from its folder's config.json and its tokenizer's files.
+"""Checks a job's model without building it, from its folder's config.json and its tokenizer's files.
 
 Whether trainer and engine compute it, whether rows fit, whether each token has a row of the embedding. A family without
 a proven table entry is proven by a process with torch, once for a config and the installed versions; the user's cache
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 def parsed(text: bytes) -> Any:  # noqa: ANN401 - JSON
-    """What a text says; ValueError where it is no JSON."""
+    """Parses a text; ValueError where it is no JSON."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:  # stricter than what reads the file later
@@ -85,7 +85,7 @@ def family_finding(file: Path, *, packing: bool, has_wide_head: bool) -> Finding
 
 
 def _made_proof(file: Path, described: Mapping[str, Any]) -> FamilyProof | None:
-    """By a process; None without its libraries. ValueError with its sentence, NotProven where it may be tried again."""
+    """Proof by a process; None without its libraries. ValueError with its sentence, NotProven if it may try again."""
     if find_spec("torch") is None or find_spec("transformers") is None:
         return None
     command = [sys.executable, "-m", _PROOF, str(file)]
@@ -128,7 +128,7 @@ _LARGEST_FACTOR = 1e6
 
 
 def model_findings(spec: RLJobSpec, *, is_elsewhere: bool) -> Iterator[Finding]:
-    """Of a job with absolute paths. `is_elsewhere`: it is for a cluster, whose folders need not be here."""
+    """Findings about a job with absolute paths. `is_elsewhere`: it is for a cluster, whose folders need not be here."""
     model = spec.model
     absent: Finding | None = None
     for field, path, what in (
@@ -215,7 +215,7 @@ def computes_own_decoder(backend: TrainerBackend) -> bool:
 
 
 def layout_findings(spec: RLJobSpec, role: Role, described: Mapping[str, Any]) -> Iterator[Finding]:
-    """Of a role whose ranks may share the model of this config.json; none where its backend cannot."""
+    """Findings about a role whose ranks may share the model of this config.json; none where its backend cannot."""
     if not BACKENDS[spec.backend_of(role)].lays_out:
         return
     wrong = layout_problem(described, spec.parallelism_of(role))

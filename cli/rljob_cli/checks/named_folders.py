@@ -43,7 +43,7 @@ def refused_model_findings(document: Mapping[str, Any], folder: Path, *, is_else
     place, cure = os.path.realpath(folder / os.path.expanduser(path)), "Give the folder of a Hugging Face checkpoint."  # noqa: PTH111 - as `resolve_paths`
     try:
         found = folder_finding("spec.model.path", place, cure, is_elsewhere=is_elsewhere)
-    except OSError as error:  # of a folder that may not be entered
+    except OSError as error:  # a folder may not be entered
         found = problem(f"spec.model.path: {place} cannot be read ({error.strerror}). {cure}")
     if found is not None:
         yield found

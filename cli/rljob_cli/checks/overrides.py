@@ -47,7 +47,7 @@ set_option = click.option(
 
 
 def parsed_or_exit(given: Sequence[str]) -> list[Override]:
-    """What `--set` was given; what is not of its form ends the process with a sentence for each and exit code 64."""
+    """Overrides of `--set`; texts of another form end the process with a sentence for each and exit code 64."""
     parsed: list[Override] = []
     problems: list[str] = []
     for text in given:

@@ -33,7 +33,7 @@ CHARACTERS_PER_TOKEN = 3
 
 
 def prompts_of(file: PromptFile) -> Iterator[Any]:
-    """Of a file that was checked before."""
+    """Prompts of a file that was checked before."""
     path = Path(file.path)
     if is_table(path):
         table = open_table(path, f"spec.{file.field}")
@@ -76,14 +76,14 @@ _FORMATS = (
 
 @dataclass(slots=True)
 class _Seen:
-    """What one pass over the file has counted."""
+    """Counts of one pass over the file."""
 
     unit: str
-    """What a row is called: `line` or `row`."""
+    """The name of a row: `line` or `row`."""
     rows: int = 0
     with_label: int = 0
     keys: dict[str, None] = field(default_factory=dict)
-    """Of the first rows, in their order."""
+    """Keys of the first rows, in their order."""
     texts: int = 0
     """Prompts that are one text and no conversation."""
     first_line: dict[bytes, int] = field(default_factory=dict)
@@ -119,7 +119,7 @@ class _Limit:
 
 
 def prompt_findings(spec: RLJobSpec, *, is_elsewhere: bool, refused: Collection[str] = ()) -> list[Finding]:
-    """Of a job with absolute paths, and of no file where none is named.
+    """Findings about the prompts of a job with absolute paths; none where it names no file.
 
     `refused`: paths of refused fields. Rows that are wrong by these are not among the few that are reported.
     """

@@ -1,4 +1,4 @@
-"""What can be known of the folder that a critic begins with (`roles.critic.modelPath`), without building its model.
+"""Checks the folder that a critic begins with (`roles.critic.modelPath`), without building its model.
 
 For the checks of a manifest, beside `checks.models`. Reads config.json and the heads of safetensors files, no weight.
 """
@@ -46,7 +46,7 @@ _CURE = (
 
 
 def reward_model_findings(spec: RLJobSpec, *, is_elsewhere: bool) -> Iterator[Finding]:
-    """Of a job with absolute paths; none where its critic begins as the policy does."""
+    """Findings about a job with absolute paths; none where its critic begins as the policy does."""
     critic = spec.roles.critic
     if critic is None or critic.model_path is None or is_hub_name(critic.model_path):
         return

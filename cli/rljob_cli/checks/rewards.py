@@ -1,6 +1,6 @@
-"""What a trial of a job's reward says.
+"""Tries a job's reward.
 
-It is tried in a process of its own with the user's rights, since the user's code may import torch, hang or die.
+The trial is a process of its own with the user's rights, since the user's code may import torch, hang or die.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 FEW_ROWS = 2
-"""That a check tries: a reward may cost money."""
+"""A check tries so many: a reward may cost money."""
 
 
 IMPORT_SECONDS = 120
@@ -38,23 +38,23 @@ _TAIL = 400
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What came of it."""
+    """The trial's result."""
 
     problem: str | None
     """A sentence: it cannot be loaded, or would end the job at once."""
     rows: tuple[dict[str, Any], ...] = ()
     """{"row", "prompt", "answers": [{"what", "response", "reward", "metrics", "error", "isMissing"}]}"""
     printed: str = ""
-    """What the user's code printed."""
+    """Lines that the user's code printed."""
 
     @property
     def answers(self) -> list[dict[str, Any]]:
-        """Of all rows."""
+        """Answers of all rows."""
         return [answer for row in self.rows for answer in row["answers"]]
 
 
 def try_reward(spec: RLJobSpec, rows: int) -> Trial:
-    """Of a job with absolute paths. With 0 rows it is loaded and not called."""
+    """Tries the reward of a job with absolute paths. With 0 rows it is loaded and not called."""
     functions = spec.rollout.reward.functions
     # Functions are called side by side.
     limit = IMPORT_SECONDS + rows * max((one.timeout_seconds for one in functions.values()), default=0)
@@ -109,7 +109,7 @@ def _end_of(command: Sequence[str], asked: bytes, seconds: float) -> _End | None
 
 
 def package_findings(spec: RLJobSpec, *, is_elsewhere: bool) -> Iterator[Finding]:
-    """What the job's rewards need and this machine lacks."""
+    """Packages that the job's rewards need and this machine lacks."""
     reward = spec.rollout.reward
     parts: dict[str, RewardSpec | SummedRewardSpec] = {
         "": reward,

@@ -1,4 +1,4 @@
-"""What can be known of a teacher's folder (`roles.reference.modelPath`), without building its model.
+"""Checks a teacher's folder (`roles.reference.modelPath`), without building its model.
 
 For the checks of a manifest, beside `checks.models`. Reads config.json, a tokenizer's files and the heads of
 safetensors files, no weight. The role reference asks for the policy's tokens again, where the folder was not here.
@@ -46,7 +46,7 @@ _BACKEND = ("spec.roles.actor.backend", "spec.roles.reference.backend")
 
 
 def teacher_findings(spec: RLJobSpec, *, is_elsewhere: bool) -> Iterator[Finding]:
-    """Of a job with absolute paths; none where its reference is a version of the policy."""
+    """Findings about a job with absolute paths; none where its reference is a version of the policy."""
     reference = spec.roles.reference
     if reference is None or reference.model_path is None or is_hub_name(reference.model_path):
         return

@@ -127,7 +127,7 @@ def show(*, folder: Path, verify: bool, output: Output) -> None:
 @click.option(
     "--dtype",
     type=click.Choice([dtype.value for dtype in ExportDtype]),
-    help="Of the weights.  [default: as they were published]",
+    help="Type of the weights.  [default: as they were published]",
 )
 @click.option(
     "--role",

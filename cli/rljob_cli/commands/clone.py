@@ -69,7 +69,7 @@ class RetainedClaim:
     run_of: str
     """Uid of the job that trains the run on it, or did last."""
     spec: RLJobSpec | None
-    """That job's."""
+    """The spec of that job."""
     recorded: int | None
     """Its last recorded version; None while it runs, and where it was deleted while it ran."""
     folder: str | None
@@ -78,7 +78,7 @@ class RetainedClaim:
 
 
 def read_claim(job: str, raw: dict[str, Any]) -> RetainedClaim | None:
-    """What a PersistentVolumeClaim says of its checkpoints; None where no operator has noted anything on it."""
+    """Reads what a PersistentVolumeClaim says of its checkpoints; None where no operator has noted anything on it."""
     metadata = raw["metadata"]
     notes = metadata.get("annotations") or {}
     if ANNOTATION_RUN not in notes:
@@ -100,7 +100,7 @@ class _Parent:
     """The checkpoint that a clone begins with."""
 
     spec: RLJobSpec
-    """By which it was made."""
+    """The spec that it was made by."""
     folder: str
     """Below the checkpoint path."""
     version: int | None
@@ -160,7 +160,7 @@ def with_overrides(made: Clone, overrides: Sequence[Override]) -> Clone:
 
 
 def _parent(old: RLJob, resource: dict[str, Any] | None, retained: RetainedClaim | None) -> _Parent:
-    """What the clone begins with: by the job's status, else by the claim that an earlier job has left."""
+    """The checkpoint that a clone begins with: by the job's status, else by the claim that an earlier job has left."""
     training = {} if resource is None else resource.get("status", {}).get("training", {})
     claim = old.spec.checkpoint.volume.claim_name or checkpoint_claim_name(old.metadata.name)
     if "checkpointFolder" in training:
@@ -176,7 +176,7 @@ def _parent(old: RLJob, resource: dict[str, Any] | None, retained: RetainedClaim
 
 
 def _job_that_is_gone(retained: RetainedClaim | None) -> RLJob:
-    """By the spec that its claim retains."""
+    """The job by the spec that its claim retains."""
     assert retained is not None, "the command has found one of the two"
     if retained.spec is None:
         raise CloneProblem(
@@ -343,7 +343,7 @@ def clone_command(
 
 
 def _clone(cluster: Cluster, name: str, new_name: str | None, *, from_checkpoint: bool) -> Clone:
-    """Of the job, or of the claim that one of this name has left."""
+    """A clone of the job, or of the claim that one of this name has left."""
     claim = checkpoint_claim_name(name)
     try:
         resource = cluster.job(name)

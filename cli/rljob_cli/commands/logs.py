@@ -37,10 +37,10 @@ _READ_BYTES = 1 << 20
 
 @click.command(epilog=_EPILOG)
 @click.argument("job")
-@click.option("--namespace", "-n", help="Of the RLJob.  [default: that of your kubeconfig's context]")
-@click.option("--role", type=click.Choice([role.value for role in Role]), help="Of this role only.")
-@click.option("--previous", is_flag=True, help="Of the life before the present one.")
-@click.option("--lines", type=click.IntRange(min=1), default=100, show_default=True, help="Of each log, the last.")
+@click.option("--namespace", "-n", help="Namespace of the RLJob.  [default: that of your kubeconfig's context]")
+@click.option("--role", type=click.Choice([role.value for role in Role]), help="Print logs of this role only.")
+@click.option("--previous", is_flag=True, help="Print logs of the incarnation before the present one.")
+@click.option("--lines", type=click.IntRange(min=1), default=100, show_default=True, help="Lines of each log's end.")
 def logs(*, job: str, namespace: str | None, role: str | None, previous: bool, lines: int) -> None:
     """Print the ends of the logs of JOB."""
     wanted = None if role is None else Role(role)
@@ -57,7 +57,7 @@ def logs(*, job: str, namespace: str | None, role: str | None, previous: bool, l
 
 
 def _of_run(folder: Path, role: Role | None, *, previous: bool) -> list[LogTail]:
-    """Of the files of a run folder. A log of the infrastructure has no incarnations to distinguish."""
+    """Ends of the files of a run folder. A log of the infrastructure has no incarnations to distinguish."""
     if not (folder / "job.json").exists():
         click.echo(f"{folder} is not the folder of a run: it has no job.json. Give the --out of a run.", err=True)
         raise click.exceptions.Exit(EXIT_BAD_MANIFEST)

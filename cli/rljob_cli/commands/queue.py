@@ -207,7 +207,7 @@ def stats(*, job: str, namespace: str | None, output: Output) -> None:
 @queue.command(epilog=_PEEK_EPILOG, short_help="Look at rows without claiming them.")
 @_options
 @click.argument("what", nargs=-1)
-@click.option("--state", type=click.Choice([state.value for state in RowState]), help="Of the task.  [default: ready]")
+@click.option("--state", type=click.Choice([state.value for state in RowState]), help="The task's.  [default: ready]")
 @click.option("--field", help="Show the first values of this field.")
 @click.option("--values", type=click.IntRange(0, MAX_PEEK_VALUES), default=8, show_default=True, help="How many.")
 @click.option("--first", type=click.IntRange(0), default=0, show_default=True, help="Row to begin with.")

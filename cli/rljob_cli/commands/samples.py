@@ -21,7 +21,7 @@ from rljob_cli.jobs.sample_log import RetainedSample, SampleFilter, read_generat
 from rljob_cli.ui.tables import drawn, table
 
 CUT_CHARACTERS = 40
-"""Of a text in a table."""
+"""Longest text in a table."""
 
 
 def pages_text(lines: Sequence[RetainedSample], max_characters: int | None) -> str:
@@ -61,7 +61,7 @@ def _headline(line: RetainedSample) -> str:
 
 
 def _draws(line: RetainedSample) -> list[str]:
-    """Of its group, where the filter of rollout.dynamicSampling has refused any."""
+    """Lines about its group, where the filter of rollout.dynamicSampling has refused any."""
     if line.get("lastDrawRefused"):
         return [f"all {line['draws']} draws refused"]
     return [f"draw {line['draws']} of its group"] if line.get("draws", 1) > 1 else []
@@ -91,13 +91,13 @@ def _versions(line: RetainedSample) -> str:
 
 
 def _turns(line: RetainedSample) -> list[dict[str, Any]]:
-    """Of a response that tools wrote into; of another one none."""
+    """Turns of a response that tools wrote into; another one has none."""
     turns: list[dict[str, Any]] = line.get("turns", [])
     return turns
 
 
 def _tokens(line: RetainedSample) -> str:
-    """Of the response, and how many of them a tool wrote."""
+    """Tokens of the response, and how many of them a tool wrote."""
     of_tools = sum(turn["end"] - turn["start"] for turn in _turns(line) if turn["by"] == "tool")
     return f"{line['responseTokens']}" + (f" ({of_tools} of tools)" if of_tools else "")
 
@@ -139,7 +139,7 @@ def _cut(text: str) -> str:
 
 
 MAX_CHARACTERS = 1200
-"""Of a prompt or response on a page, without --full."""
+"""Longest prompt or response on a page, without --full."""
 
 
 _EPILOG = """\b

@@ -102,7 +102,7 @@ def _end(file: Path, found: dict[Level, list[str]], choices: list[str], output: 
     if problems:
         refuse(problems)
     for text in choices:
-        if "gpus" in text:  # what a job without them is made of is no news: `rljob render` has it
+        if "gpus" in text:  # other choices are no news: `rljob render` has them
             click.echo(f"by default: {text}.", err=True)
     click.echo(f"{file} is valid.")
     raise click.exceptions.Exit(0)

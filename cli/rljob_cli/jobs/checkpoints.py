@@ -27,7 +27,7 @@ _PROGRAM = "rljob_workers.dcs.checkpoints.command"
 
 
 _NEEDS = ("xxhash", "safetensors", "torch")
-"""Of the extra `worker`."""
+"""Modules of the extra `worker`."""
 
 
 class CheckpointRefused(Exception):
@@ -39,7 +39,7 @@ class CheckpointRefused(Exception):
 
 
 def folder_with_records(given: Path) -> Path:
-    """Of the folder of a run its checkpoints; any other folder as it is. Raises CheckpointRefused where it is none."""
+    """The checkpoints in the folder of a run; any other folder as it is. Raises CheckpointRefused where it is none."""
     if not given.is_dir():
         raise CheckpointRefused(
             f"{given} is not a folder. Give the folder of a run (its --out), its checkpoint.path, or a record in that.",
@@ -73,7 +73,7 @@ def job_of(record: Path) -> str | None:
 
 
 def _manifest(run: Path) -> dict[str, Any]:
-    """Of the run in a folder, of whatever version; empty where no run was."""
+    """The manifest of the run in a folder, of whatever version; empty where no run was."""
     try:
         found = json.loads((run / MANIFEST).read_bytes())
     except (OSError, ValueError):
@@ -103,7 +103,7 @@ def ask_workers(question: CheckpointQuestion | ExportQuestion, on_progress: Call
         assert process.stdout is not None
         try:
             answer = _last_answer(process.stdout, on_progress)
-        except BaseException:  # of an interrupt, too: it takes away what is half written
+        except BaseException:  # an interrupt, too: the process takes away what is half written
             process.terminate()
             process.wait()  # after an interrupt, `with` itself waits for a quarter of a second only
             raise
@@ -118,13 +118,13 @@ def ask_workers(question: CheckpointQuestion | ExportQuestion, on_progress: Call
 
 
 def _last_answer(lines: IO[bytes], on_progress: Callable[[Progress], None]) -> Answer | None:
-    """What is no progress; None where the process has ended without."""
+    """The answer that is no progress; None where the process has ended without."""
     found = None
     for line in lines:
         try:
             answer = Answer.model_validate_json(line)
         except ValidationError:
-            continue  # what a library has printed
+            continue  # a library has printed it
         if answer.progress is not None:
             on_progress(answer.progress)
         else:

@@ -28,7 +28,7 @@ _FIELD_MANAGER = "rljob"
 
 
 class ClusterProblem(Exception):
-    """What a command cannot do on the cluster, as a sentence."""
+    """The cluster does not let a command do something; the message is a sentence."""
 
 
 class Unreachable(ClusterProblem):
@@ -48,7 +48,7 @@ class Cluster:
 
     @classmethod
     def connect(cls, namespace: str | None) -> Cluster:
-        """By `KUBECONFIG` or ~/.kube/config, as kubectl; a namespace of None is that of the current context."""
+        """Connects by `KUBECONFIG` or ~/.kube/config, as kubectl; the namespace None is the current context's."""
         try:
             from kubernetes import client, config
         except ImportError:
@@ -136,7 +136,7 @@ class Cluster:
 
     @property
     def client(self) -> Any:  # noqa: ANN401 - a client without types
-        """What makes the other APIs of the client; their calls go through `called`."""
+        """Makes the other APIs of the client; their calls go through `called`."""
         return self._api.api_client
 
     def called(self, what: str, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - a client without types

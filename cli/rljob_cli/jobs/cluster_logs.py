@@ -59,7 +59,7 @@ _COPIED = (
     "automountServiceAccountToken",
     "runtimeClassName",
 )
-"""Of the coordinator's pod. Where its job's pods had to be together, one that comes after them need not be."""
+"""Fields of the coordinator's pod. Where its job's pods had to be together, one that comes after them need not be."""
 
 
 _COPIED_OF_CONTAINER = ("image", "imagePullPolicy", "env", "envFrom", "securityContext", "volumeMounts", "resources")
@@ -153,7 +153,7 @@ _RUNNING = "Running"
 
 
 class ClusterLogs:
-    """Of one job."""
+    """The logs of one job."""
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         """Raises ClusterProblem where there is no such job."""
@@ -166,7 +166,7 @@ class ClusterLogs:
         self._apps = client.AppsV1Api(cluster.client)
 
     def current(self, role: Role | None, lines: int) -> list[LogTail]:
-        """Of the pods that run; of a job without any the retained ones."""
+        """Logs of the pods that run; of a job without any the retained ones."""
         pods = self._pods(COMPONENT_WORKER, role)
         if not pods:
             return self.retained(role, previous=False)
@@ -176,7 +176,7 @@ class ClusterLogs:
         ]
 
     def retained(self, role: Role | None, *, previous: bool) -> list[LogTail]:
-        """What is beside the checkpoints."""
+        """Logs beside the checkpoints."""
         if self._pods(COMPONENT_COORDINATOR, None):
             try:
                 query = {"previous": str(previous).lower(), **({} if role is None else {"role": role.value})}
@@ -250,7 +250,7 @@ class ClusterLogs:
                 raise ClusterProblem(f"The pod {pod}, which reads the volume of {self._name}, failed: {last[0]}")
             return LogTails.model_validate_json(printed).logs
         except ValidationError as error:
-            raise ClusterProblem(f"What the pod {pod} has printed is not understood: use its image's rljob.") from error
+            raise ClusterProblem(f"The pod {pod} has printed no known answer: use its image's rljob.") from error
         finally:
             self._cluster.called(
                 f"the pod {pod}",

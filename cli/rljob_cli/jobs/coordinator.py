@@ -58,7 +58,7 @@ class CoordinatorApi(ABC):
         return self._understood(kind, path, self._send("GET", path, asked, None))
 
     def order(self, kind: type[A], path: str, body: ApiModel) -> A:
-        """What shall be, and the typed answer. The same twice is once."""
+        """Sends an order, and reads its typed answer. An order is idempotent."""
         return self._understood(kind, path, self._send("PUT", path, {}, body))
 
     def _understood(self, kind: type[A], path: str, reply: tuple[int, bytes]) -> A:
@@ -89,7 +89,7 @@ class CoordinatorApi(ABC):
 
 
 class LocalCoordinator(CoordinatorApi):
-    """Of a run on this machine."""
+    """The coordinator of a run on this machine."""
 
     def __init__(self, folder: Path, endpoints: Endpoints) -> None:
         self._folder = folder
@@ -121,7 +121,7 @@ class LocalCoordinator(CoordinatorApi):
 
 
 class ClusterCoordinator(CoordinatorApi):
-    """Of a job on a cluster, through the API server's proxy: nothing of a job can be reached from outside otherwise."""
+    """The coordinator of a job on a cluster, through the API server's proxy, the only way in from outside."""
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         self._cluster = cluster
@@ -141,7 +141,7 @@ class ClusterCoordinator(CoordinatorApi):
         return phase in (Phase.SUCCEEDED, Phase.FAILED, Phase.SUSPENDED, Phase.DELETING)
 
     def close(self) -> None:
-        """Those to the API server."""
+        """Ends connections to the API server."""
         self._cluster.close()
 
     def _send(self, method: str, path: str, query: Mapping[str, str], body: ApiModel | None) -> tuple[int, bytes]:

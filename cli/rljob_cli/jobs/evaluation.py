@@ -112,7 +112,7 @@ def _folders(job: RLJob) -> Iterator[Endpoints]:
 def evaluate(
     job: RLJob, folder: Path, pods: list[EnginePod], on_progress: Callable[[ScoredSamples], None], *, is_verified: bool
 ) -> CheckpointEvaluation:
-    """What the job's sets are worth with the checkpoint in `folder`. Raises EvaluationRefused.
+    """Scores the job's sets with the checkpoint in `folder`. Raises EvaluationRefused.
 
     `is_verified`: its weights are compared with their checksums.
     """
@@ -133,7 +133,7 @@ def evaluate(
                 process.stdin.write(question.model_dump_json(by_alias=True).encode())
                 process.stdin.close()
                 answer = _last_answer(process.stdout, on_progress)
-            except BaseException:  # of an interrupt, too: it ends its engines
+            except BaseException:  # an interrupt, too: the process ends its engines
                 process.terminate()
                 process.wait()
                 raise
@@ -149,7 +149,7 @@ def evaluate(
 
 
 def _last_answer(lines: IO[bytes], on_progress: Callable[[ScoredSamples], None]) -> EvaluationAnswer | None:
-    """What is no progress; None where the process has ended without."""
+    """The answer that is no progress; None where the process has ended without."""
     found = None
     for line in lines:
         try:

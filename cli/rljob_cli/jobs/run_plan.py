@@ -1,4 +1,4 @@
-"""What `rljob run` would start: processes, their devices, what each works with, and how full each device would be.
+"""Plans what `rljob run` would start: processes, devices, settings, and how full each device would be.
 
 Pure. Made for --dry-run from the job and from what was read for it; `ui.plan` makes text of it.
 """
@@ -43,11 +43,11 @@ class PlannedProcess:
     devices: tuple[str, ...]
     """None: it computes on the CPU."""
     settings: dict[str, Any]
-    """What it works with, resolved; keys as in JSON."""
+    """Its resolved settings; keys as in JSON."""
     memory: ProcessMemory | None
     """None: it computes no model."""
     place: RankPlace | None = None
-    """Of a rank whose backend lays a model out over ranks."""
+    """The place of a rank whose backend lays a model out over ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +75,9 @@ class PipelineBubbles:
     role: str
     parallelism: ParallelismSpec
     micro_batches: int
-    """Of a slice, or of a claim, on each model: each of these is a schedule of its own."""
+    """Micro-batches of a slice, or of a claim, on each model: each of these is a schedule of its own."""
     share: float
-    """Of the time of a schedule."""
+    """The bubbles' share of the time of a schedule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +87,9 @@ class RunPlan:
     job: str
     num_pods: int
     source: str
-    """By what the devices are known."""
+    """Where the devices are known from."""
     num_devices: int
-    """That the machine has."""
+    """Devices that the machine has."""
     rows: RowLengths
     processes: tuple[PlannedProcess, ...]
     devices: tuple[PlannedDevice, ...]
@@ -98,7 +98,7 @@ class RunPlan:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What processes are planned from."""
+    """A job with everything that its processes are planned from."""
 
     spec: RLJobSpec
     shapes: ModelShapes
@@ -111,17 +111,17 @@ class _Job:
 
 @dataclass(frozen=True, slots=True)
 class ModelShapes:
-    """Of the models of a job."""
+    """Shapes of the models of a job."""
 
     policy: ModelShape
     critic: ModelShape
     """Where there is none, of the one that it would have."""
     reference: ModelShape
-    """Of the role reference."""
+    """The reference's."""
 
     @classmethod
     def of(cls, spec: RLJobSpec) -> ModelShapes:
-        """Of a job with absolute paths. ValueError, with a sentence, where files cannot be read."""
+        """Reads them for a job with absolute paths. ValueError, with a sentence, where files cannot be read."""
         policy = model_shape(spec.model)
         return cls(policy, critic_shape(spec, policy), reference_shape(spec, policy))
 
@@ -241,7 +241,7 @@ def _critic(job: _Job, role: RoleSpec, topology: RoleTopology, rank: int) -> _Wo
 
 
 def _checkpoint_interval(job: _Job) -> int:
-    """Of the whole record, by the size of the policy."""
+    """Steps between checkpoints, for the whole record by the size of the policy."""
     return job.spec.checkpoint.every_steps or fitting_interval(job.shape.parameters, job.spec.model.dtype)
 
 
@@ -259,7 +259,7 @@ def _slice(job: _Job, role: Role, topology: RoleTopology) -> dict[str, Any]:
 
 
 def _layout(job: _Job, role: Role, topology: RoleTopology, batches: _Batches) -> dict[str, Any]:
-    """Of a role whose ranks may share a model."""
+    """Settings of a role whose ranks may share a model."""
     if not BACKENDS[job.spec.backend_of(role)].lays_out:
         return {}
     own = job.spec.parallelism_of(role)
@@ -378,13 +378,13 @@ class _Batches:
     share: int
     """Rows of a slice, or of a claim, that one model gets."""
     rows: int
-    """Of the largest micro-batch."""
+    """Rows of the largest micro-batch."""
     work: Pass
     """Its tokens."""
 
     @property
     def number(self) -> int:
-        """Of micro-batches."""
+        """Number of micro-batches."""
         return -(-self.share // self.rows)
 
 
@@ -415,7 +415,7 @@ def _bubbles(job: _Job) -> Iterator[PipelineBubbles]:
 
 
 def _devices(job: _Job, machine: MachineDevices, processes: Sequence[PlannedProcess]) -> Iterator[PlannedDevice]:
-    """Those that are used, and the host's memory where something computes on the CPU."""
+    """Devices that are used, and the host's memory where something computes on the CPU."""
     for name, size in [*((device.name, device.memory_bytes) for device in machine.devices), ("CPU", None)]:
         users = [
             one for one in processes if one.memory and (name in one.devices or (name == "CPU" and not one.devices))

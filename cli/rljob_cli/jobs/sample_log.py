@@ -68,7 +68,7 @@ class SampleLine:
 
 @dataclass(frozen=True, slots=True)
 class RedrawnGroups:
-    """What a filter (rollout.dynamicSampling) has refused of the groups that were trained."""
+    """Draws that a filter (rollout.dynamicSampling) has refused of the groups that were trained."""
 
     groups: int
     draws: int
@@ -76,7 +76,7 @@ class RedrawnGroups:
     last_refused: int
     """Groups of which it has refused the last draw as well, which is trained on: maxAttempts."""
     examples: list[str]
-    """Those that were drawn most often, by name."""
+    """Names of prompts that were drawn most often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class ExchangedGroups:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """What the log proves."""
+    """The proof by the log."""
 
     lines: int
     voided: int

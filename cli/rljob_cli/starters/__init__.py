@@ -16,7 +16,7 @@ def _reverse_and_end() -> str:
 STARTERS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "quickstart": {"data/reverse-and-end.jsonl": _reverse_and_end}
 }
-"""By name: the files beside the manifest NAME.yaml, and what makes their text."""
+"""Files beside the manifest NAME.yaml, by its name, and the functions that make their text."""
 
 
 def files_of(name: str) -> dict[str, str]:

@@ -25,7 +25,7 @@ _KINDS = {
     "parameter": "exact weights",
     "own": "random state",
 }
-"""What the kinds of state are to a reader."""
+"""Kinds of state in a reader's terms."""
 
 
 def report_text(report: CheckpointReport) -> str:
@@ -47,7 +47,7 @@ def report_text(report: CheckpointReport) -> str:
 
 
 def export_text(report: ExportReport) -> str:
-    """What was written, of what, and how it is loaded."""
+    """States what was written, from what, and how it is loaded."""
     files = "1 file" if report.parts == 1 else f"{report.parts} files"
     kind = "ForSequenceClassification" if report.role is VALUE_ROLE else "ForCausalLM"
     return "\n".join(

@@ -31,7 +31,7 @@ def results_text(found: CheckpointEvaluation, sets: Sequence[EvaluationSetSpec],
     lines = [f"{found.folder}{version}: {found.samples} samples in {seconds:.1f} s{again}"]
     for each in sets:
         rows = list(_rows(found.metrics, each.name))
-        found_names = rows[0][1]  # of a set, whose sources have no others
+        found_names = rows[0][1]  # a set's; its sources have no others
         names = [name for name in found_names if name not in _LAST] + [name for name in _LAST if name in found_names]
         made = table("set", *(f"{name}:" for name in names))
         for title, values in rows:
@@ -41,7 +41,7 @@ def results_text(found: CheckpointEvaluation, sets: Sequence[EvaluationSetSpec],
 
 
 def _rows(metrics: Mapping[str, float], name: str) -> Iterator[tuple[str, dict[str, float]]]:
-    """Of a set, then of its sources in their order. A source may have slashes in its name."""
+    """Rows of a set, then of its sources in their order. A source may have slashes in its name."""
     by_title: dict[str, dict[str, float]] = {name: {}}
     for key, value in metrics.items():
         if key.startswith(f"{_PREFIX}{name}/"):

@@ -39,7 +39,7 @@ def plan_text(plan: RunPlan) -> str:
         f" ({plan.rows.prompt_source}) and {plan.rows.response} of a response.",
         f"Memory is by formula, within a factor of {WITHIN:g} of what was measured on the CPU; CUDA's own (some hundred"
         " MiB of each device) comes on top."
-        + (f" Of {_laid_out(plan.processes)} it is not measured." if _laid_out(plan.processes) else ""),
+        + (f" It is not measured for {_laid_out(plan.processes)}." if _laid_out(plan.processes) else ""),
         *_warnings(plan.devices),
     ]
     return "\n".join(parts)

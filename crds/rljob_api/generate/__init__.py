@@ -1,1 +1,1 @@
-"""What is generated from the models: the CustomResourceDefinition and the reference of the spec."""
+"""The CustomResourceDefinition and the reference of the spec, generated from the models."""

@@ -1,1 +1,1 @@
-"""What is known of this machine and its processes: devices, driver, memory. No API."""
+"""Devices, driver, memory and processes of this machine. No API."""

@@ -35,6 +35,6 @@ class AttendedClock:
 
     @property
     def running_since(self) -> float:
-        """By `clock`, from when on the process has not been stopped; now, where it was until now."""
+        """The time of `clock` since which the process has not been stopped; now, where it was until now."""
         now = self._clock()
         return now if now - self._ticked_at > FROZEN_SECONDS else self._running_since

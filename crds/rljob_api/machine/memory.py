@@ -55,19 +55,19 @@ farthest off for a critic of the backend Flat, whose peak is 1.21 of a measured 
 
 
 MASTER_BYTES = 4
-"""Of a weight, or a gradient, in float32."""
+"""Bytes of a weight, or a gradient, in float32."""
 
 
 MOMENT_BYTES = 8
-"""Of both moments of Adam."""
+"""Bytes of both moments of Adam."""
 
 
 LOGIT_BYTES = 4
-"""Of one number, in float32."""
+"""Bytes of one logit, in float32."""
 
 
 LOGIT_COPIES = 3
-"""That are there at one time, in float32, where log-probs are computed."""
+"""Logits exist that often at one time, in float32, where log-probs are computed."""
 
 
 LOGIT_CHUNK = 1 << 25
@@ -88,7 +88,7 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class ProcessMemory:
-    """What one process holds on its device, in bytes."""
+    """Bytes that one process holds on its device."""
 
     weights: int
     gradients: int = 0
@@ -113,7 +113,7 @@ class ProcessMemory:
 
 
 def trainer_memory(shape: ModelShape, backend: TrainerBackend, dtype: Dtype, world: int, work: Pass) -> ProcessMemory:
-    """Of rank 0 of a role that trains, which holds as much as any other."""
+    """Memory of rank 0 of a role that trains, which holds as much as any other."""
     traits = BACKENDS[backend]
     assert not traits.lays_out, "`parallel_memory` has its formula"
     if not traits.computes:
@@ -133,7 +133,7 @@ def trainer_memory(shape: ModelShape, backend: TrainerBackend, dtype: Dtype, wor
 def forward_memory(
     shape: ModelShape, backend: TrainerBackend, dtype: Dtype, work: Pass, shards: int = 1
 ) -> ProcessMemory:
-    """Of a rank that computes log-probs, under a model that `shards` ranks hold."""
+    """Memory of a rank that computes log-probs, under a model that `shards` ranks hold."""
     if not BACKENDS[backend].computes:
         return ProcessMemory(weights=0)
     c = dtype.num_bytes

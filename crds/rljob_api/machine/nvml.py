@@ -1,4 +1,4 @@
-"""What NVIDIA's driver says of this machine's devices, by its library NVML and without starting CUDA.
+"""Asks NVIDIA's driver about this machine's devices, by its library NVML and without starting CUDA.
 
 Called by `machine_devices` (which devices there are) and by launchers (which process holds memory of a device). A
 machine without the library has no such devices: every function answers with nothing. In a container the driver names
@@ -25,7 +25,7 @@ _UUID_BYTES = 96
 
 
 _UNKNOWN_BYTES = (1 << 64) - 1
-"""What the driver says where it does not know how much memory a process holds."""
+"""The driver's answer where it does not know how much memory a process holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class _Memory(ctypes.Structure):
 
 
 class _ProcessInfo(ctypes.Structure):
-    """Of `nvmlDeviceGetComputeRunningProcesses_v3`."""
+    """An entry of `nvmlDeviceGetComputeRunningProcesses_v3`."""
 
     _fields_ = (
         ("pid", ctypes.c_uint),

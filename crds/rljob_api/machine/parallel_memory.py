@@ -53,13 +53,13 @@ from rljob_api.spec.training import RecomputedModule
 
 @dataclass(frozen=True, slots=True)
 class RankPart:
-    """What one rank has of a model."""
+    """One rank's part of a model."""
 
     shape: ModelShape
-    """Of the whole model."""
+    """The whole model's."""
     parallelism: ParallelismSpec
     stage: int
-    """Of the pipeline, from 0."""
+    """The rank's stage of the pipeline, from 0."""
     ranks: int
     """W: of the gang, over which state is sharded."""
 
@@ -100,7 +100,7 @@ class RankPart:
 def laid_out_trainer_memory(
     part: RankPart, dtype: Dtype, work: Pass, micro_batches: int, recomputed: Collection[RecomputedModule] = ()
 ) -> ProcessMemory:
-    """Of a rank of a role that trains, which cuts what it is given at a time into so many micro-batches.
+    """Memory of a rank of a role that trains, which cuts a batch into so many micro-batches.
 
     `recomputed`: the parts of layers that are computed again, where whole layers are not.
     """
@@ -126,7 +126,7 @@ def laid_out_trainer_memory(
 
 
 def laid_out_forward_memory(part: RankPart, dtype: Dtype, work: Pass) -> ProcessMemory:
-    """Of a rank that computes log-probs."""
+    """Memory of a rank that computes log-probs."""
     tokens = -(-work.tokens // part.parallelism.context)
     passing = dtype.num_bytes * tokens * (_of_columns(part, 4 * part.shape.inner) + _of_hidden(part, 3))
     return ProcessMemory(

@@ -1,4 +1,4 @@
-"""What the system knows of a process in `/proc/PID`: its state, its parent, its start, and how far it has come.
+"""Reads `/proc/PID` of a process: its state, its parent, its start, and how far it has come.
 
 Read to distinguish a process from a later one with the same pid, and a slow process from one that hangs.
 """
@@ -36,7 +36,7 @@ def progress_of(pid: int) -> tuple[int, int, int] | None:
 
 
 def _bytes_read(pid: int) -> int:
-    """By system calls; 0 where this user may not see it."""
+    """Bytes read by system calls; 0 where this user may not see it."""
     with suppress(OSError):
         lines = Path(f"/proc/{pid}/io").read_text().splitlines()
         return next((int(line.split()[1]) for line in lines if line.startswith("rchar:")), 0)

@@ -59,7 +59,7 @@ def mapping(fields: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def misfit(name: str, value: object, wanted: str) -> ValueError:
-    """What is raised for a field whose value is not `wanted`."""
+    """The error for a field whose value is not `wanted`."""
     return ValueError(
         f"model.path: its config.json has {name} {value!r}, which must be {wanted}."
         " Give the config.json that belongs to the weights."
@@ -86,7 +86,7 @@ _TRAINED_LENGTH = "original_max_position_embeddings"
 
 
 def read_rope(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """What transformers 5 calls `rope_parameters`, from a config.json of any generation (`rope_scaling`)."""
+    """Makes `rope_parameters`, as transformers 5 names them, from a config.json of any generation (`rope_scaling`)."""
     given = mapping(fields, "rope_scaling") or mapping(fields, "rope_parameters")
     rope = {"rope_theta": fields.get("rope_theta", 10000.0), **given}
     kind = rope["rope_type"] = _take_kind(rope)
@@ -160,7 +160,7 @@ _DEFAULTS: dict[Architecture, dict[str, Any]] = {
         "max_window_layers": 28,
     },
 }
-"""What transformers takes where config.json is silent. null is no silence: it is taken where a value is derived."""
+"""Values of transformers where config.json is silent. null is no silence: it is taken where a value is derived."""
 
 
 _COMMON_DEFAULTS = {
@@ -179,7 +179,7 @@ _FULL_ATTENTION = "full_attention"
 
 
 _OLDEST_FULL_ATTENTION = "attention"
-"""What transformers still reads as the same."""
+"""An old name, which transformers reads as the same."""
 
 
 @dataclass(frozen=True, slots=True)

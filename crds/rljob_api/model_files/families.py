@@ -63,7 +63,7 @@ def family_problem(described: Mapping[str, Any]) -> str | None:
 
 
 def _rotary_kinds(parameters: object) -> Iterator[str]:
-    """Of a model, or of each kind of its layers; older files call it `type`."""
+    """The kind of a model, or of each kind of its layers; older files call it `type`."""
     if isinstance(parameters, Mapping):
         for name in ("rope_type", "type"):
             if isinstance(parameters.get(name), str):
@@ -73,7 +73,7 @@ def _rotary_kinds(parameters: object) -> Iterator[str]:
 
 
 EXIT_NOT_PROVEN = 75
-"""Of the process that makes a proof, as sysexits.h calls what may be tried again."""
+"""Exit code of the process that makes a proof: sysexits.h gives it to a failure that may be tried again."""
 
 
 _PACKAGES = ("rljob", "torch", "transformers")
@@ -84,7 +84,7 @@ _NOT_OF_THE_MODEL = ("_name_or_path", "architectures", "dtype", "torch_dtype", "
 
 @dataclass(frozen=True, slots=True)
 class FamilyProof:
-    """Of each layout of rows: None where a small twin came out right, else what did not."""
+    """The result for each layout of rows: None where a small twin came out right, else what did not."""
 
     packed: str | None
     padded: str | None
@@ -134,7 +134,7 @@ def needs_proof(described: Mapping[str, Any]) -> bool:
 
 
 def retained_proof(described: Mapping[str, Any]) -> FamilyProof | None:
-    """What was found before, of this config with these versions."""
+    """An earlier proof of this config with these versions."""
     try:
         return FamilyProof(**json.loads(_file(described).read_bytes()))
     except (OSError, ValueError, TypeError, RuntimeError):
@@ -164,7 +164,7 @@ def _file(described: Mapping[str, Any]) -> Path:
 
 
 def _versions() -> list[str]:
-    """Of the packages, and of the trainer's own source, which an editable install changes without a version."""
+    """Versions of the packages and the trainer's own source, which an editable install changes without a version."""
     found = []
     for package in _PACKAGES:
         try:

@@ -19,7 +19,7 @@ _INDEX = "model.safetensors.index.json"
 
 
 class RepoKind(StrEnum):
-    """What a name is of: each kind has names of its own on the hub."""
+    """Kinds of repositories: each has names of its own on the hub."""
 
     MODEL = "model"
     DATASET = "dataset"

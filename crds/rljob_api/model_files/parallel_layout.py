@@ -89,7 +89,7 @@ def recomputed_problem(described: Mapping[str, Any], modules: Collection[Recompu
 
 
 def _not_computed(described: Mapping[str, Any]) -> str | None:
-    """What it has that is not computed, and what is, as part of a sentence."""
+    """Names the feature that is not computed, and what is, as part of a sentence."""
     family = described.get("model_type")
     if not isinstance(family, str) or family not in MEGATRON_FAMILIES:
         return f"model_type {family!r}, but those of {', '.join(MEGATRON_FAMILIES)}"

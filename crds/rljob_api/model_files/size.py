@@ -63,7 +63,7 @@ def _files_by_index(folder: Path) -> list[Path]:
 
 
 def parameters_of_config(config: ModelConfig) -> int:
-    """By the layers of its architecture.
+    """Counts by the layers of the architecture.
 
     Where the tokenizer comes from elsewhere (model.tokenizerPath) and vocabSize is null, the vocabulary that is counted
     is that of the config's own tokenizer.
@@ -128,11 +128,11 @@ class ModelShape:
     experts: int = 0
     """Weights of the experts in the largest layer, its router left out."""
     experts_per_token: int = 0
-    """Of each layer, that one token goes through."""
+    """Experts of each layer that one token goes through."""
 
 
 def model_shape(model: ModelSpec) -> ModelShape:
-    """Of the job's model. ValueError, with a sentence, where the files of `model.path` cannot be read or lack one."""
+    """Shape of the job's model. ValueError, with a sentence, where files of `model.path` are missing or unreadable."""
     if model.config is not None:
         return shape_of_config(model.config)
     assert model.path is not None  # a rule: one of both
@@ -140,7 +140,7 @@ def model_shape(model: ModelSpec) -> ModelShape:
 
 
 def shape_of_config(config: ModelConfig) -> ModelShape:
-    """Of a model with random weights."""
+    """Shape of a model with random weights."""
     vocabulary = config.vocab_size or tokenizer_size(config.tokenizer)
     outside = config.hidden_size + vocabulary * config.hidden_size * (1 if config.tie_word_embeddings else 2)
     parameters = parameters_of_config(config)
@@ -159,7 +159,7 @@ def shape_of_config(config: ModelConfig) -> ModelShape:
 
 
 def shape_of_files(described: dict[str, Any], shapes: dict[str, list[int]]) -> ModelShape:
-    """By config.json and the shapes of all stored tensors: those count, so that any family comes out right."""
+    """Shape by config.json and all stored tensors: these count, so that any family comes out right."""
     fields = described.get("text_config") or described
     sizes = {name: math.prod(shape) for name, shape in shapes.items()}
     if fields.get("tie_word_embeddings", described.get("tie_word_embeddings")):
@@ -190,7 +190,7 @@ def shape_of_files(described: dict[str, Any], shapes: dict[str, list[int]]) -> M
 
 
 def critic_shape(spec: RLJobSpec, policy: ModelShape) -> ModelShape:
-    """Of the job's critic, whose head has one row: of a reward model's files, or the policy's body. Errors as above."""
+    """Shape of the job's critic, with a head of one row: by a reward model's files, or the policy's body."""
     critic = spec.roles.critic
     if critic is not None and critic.model_path is not None:
         folder = Path(critic.model_path)
@@ -202,7 +202,7 @@ def critic_shape(spec: RLJobSpec, policy: ModelShape) -> ModelShape:
 
 
 def reference_shape(spec: RLJobSpec, policy: ModelShape) -> ModelShape:
-    """Of the model of the role reference: a teacher's files, or the policy's. Errors as above."""
+    """Shape of the reference's model: by a teacher's files, or the policy's. Errors as above."""
     reference = spec.roles.reference
     if reference is None or reference.model_path is None:
         return policy
@@ -240,7 +240,7 @@ def _described(folder: Path) -> dict[str, Any]:
 
 
 BYTES_PER_STEP = 6 * 10**9
-"""What may be written for each step: a tenth of a minute at 1 GB/s."""
+"""Bytes that may be written for each step: a tenth of a minute at 1 GB/s."""
 
 
 MOST_STEPS = 50

@@ -118,14 +118,14 @@ def end_of_sequence(folder: Path) -> str | None:
 
 
 def embedding_rows(described: Mapping[str, Any]) -> int | None:
-    """Of a config.json: ids of the model, which may be more than its tokenizer has. None where it does not say."""
+    """Ids of the model by a config.json, which may be more than its tokenizer has. None where it does not say."""
     inner = described.get("text_config")
     size = (inner if isinstance(inner, dict) else described).get("vocab_size")
     return size if type(size) is int else None
 
 
 def policy_rows(model: ModelSpec) -> int | None:
-    """Of a job's policy. None where its files do not say, or where another tokenizer's size is the vocabulary."""
+    """Ids of a job's policy. None where its files do not say, or where another tokenizer's size is the vocabulary."""
     if model.config is None:
         return embedding_rows(_json_object(Path(model.path or "") / "config.json") or {})
     if model.config.vocab_size is None and model.tokenizer_path is not None:

@@ -63,7 +63,7 @@ class Connections(Generic[K]):
         self._clock = clock
         self._open: dict[K, _Connection] = {}
         self._waiting: defaultdict[str, dict[K, None]] = defaultdict(dict)
-        """By source, those that wait for their client; which has waited for longest first."""
+        """Connections that wait for their client, by source; the one that has waited for longest is the first."""
 
     def __len__(self) -> int:
         return len(self._open)

@@ -165,7 +165,7 @@ def _answers_fit_positions(job: RLJobSpec) -> bool:
 
 
 _SHARING_ROLES = tuple(role for role in Role if TRAITS[role].loads_model and not TRAITS[role].leads)
-"""Those whose work may lie beside the trainer's on one device."""
+"""Their work may lie beside the trainer's on one device."""
 
 
 def _num_devices(role: RoleSpec | None) -> int:
@@ -485,7 +485,7 @@ class Tracker(StrEnum):
 
 
 TRACKERS_WITH_KEYS = (Tracker.WANDB, Tracker.TRACKIO)
-"""Those that may log in somewhere."""
+"""Trackers that may log in somewhere."""
 
 
 class TrackerKeys(ApiModel):
@@ -497,7 +497,7 @@ class TrackerKeys(ApiModel):
 
 
 class TelemetrySpec(ApiModel):
-    """What is written down beside metrics and events."""
+    """Records beside metrics and events."""
 
     sample_log: bool = False
     """A line of samples.jsonl per trained sample (the audit)."""
@@ -508,8 +508,8 @@ class TelemetrySpec(ApiModel):
     """Trackers that get metrics, events, samples and this spec, each fed by a process of its own that the job does not
     wait for. Each needs the extra of its name. Null: none."""
     keys_from: TrackerKeys | None = None
-    """What those processes log in with. Null: nothing, and what they make is on the checkpoint volume. On a cluster
-    only."""
+    """The Secret that those processes log in with. Null: they do not, and their files are on the checkpoint volume. On
+    a cluster only."""
 
 
 class RLJobSpec(RuledModel):
@@ -538,21 +538,21 @@ class RLJobSpec(RuledModel):
     weight_sync: Annotated[WeightSyncSpec, RESTARTS] = WeightSyncSpec()
     """How weights travel."""
     checkpoint: Annotated[CheckpointSpec, RESTARTS] = CheckpointSpec()
-    """What is kept for a restart."""
+    """Saved for a restart."""
     restart_policy: Annotated[RestartPolicySpec, LIVE] = RestartPolicySpec()
-    """What is restarted when something fails."""
+    """Decides what a failure restarts."""
     evaluation: Annotated[EvaluationSpec | None, RESTARTS] = None
-    """What is answered and scored beside training, by the job's engines. Null: nothing."""
+    """Sets of prompts that the job's engines answer beside training, and that are scored. Null: none."""
     stop_when: Annotated[StopWhenSpec | None, RESTARTS] = None
     """The job succeeds as soon as this holds, with a checkpoint of that version. Null: after its last rollout."""
     telemetry: Annotated[TelemetrySpec, RESTARTS] = TelemetrySpec()
-    """What is written down beside metrics and events."""
+    """Records beside metrics and events."""
     simulation: Annotated[SimulationSpec | None, RESTARTS] = None
     """How long a job whose engines are of kind Sim takes for what it does not compute. Null: no time."""
     scheduling: Annotated[SchedulingSpec, RESTARTS] = SchedulingSpec()
     """How the job's pods find their nodes."""
     infrastructure: Annotated[InfrastructureSpec, RESTARTS] = InfrastructureSpec()
-    """What coordinator and Redis pods are like."""
+    """Processes that belong to no role."""
     image: Annotated[str | None, RESTARTS] = Field(default=None, min_length=1, max_length=512)
     """Image of workers and coordinator; null means the operator's. On a cluster only."""
     suspend: Annotated[bool, LIVE] = False
@@ -578,7 +578,7 @@ class RLJobSpec(RuledModel):
 
     @property
     def backend_traits(self) -> BackendTraits:
-        """Of the actor's backend."""
+        """Traits of the actor's backend."""
         return BACKENDS[self.trainer_backend]
 
     @property

@@ -78,11 +78,11 @@ ADVANTAGES: Mapping[str, AdvantageTraits] = {
 
 
 OF_A_TEACHER = tuple(str(name) for name, traits in ADVANTAGES.items() if traits.needs_reference)
-"""Those that are made of a teacher's log-probs."""
+"""Estimators that use a teacher's log-probs."""
 
 
 WITHOUT_GROUPS = tuple(str(name) for name, traits in ADVANTAGES.items() if not traits.compares_group)
-"""Those that measure samples against something other than their group."""
+"""Estimators that measure samples against something other than their group."""
 
 
 OWN_ADVANTAGE = AdvantageTraits(fewest_samples=1)
@@ -97,7 +97,7 @@ class Whitening(StrEnum):
 
 
 class CutOff(StrEnum):
-    """What is expected after the last token of an answer that was cut off."""
+    """The return expected after the last token of an answer that was cut off."""
 
     ENDS = "Ends"
     GOES_ON = "GoesOn"

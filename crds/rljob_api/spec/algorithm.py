@@ -256,7 +256,7 @@ class KlSpec(RuledModel):
 
 
 class Correction(StrEnum):
-    """What is done about rollout log-probs that differ from the trainer's."""
+    """Ways to correct for rollout log-probs that differ from the trainer's."""
 
     NONE = "None"
     TIS = "Tis"
@@ -265,7 +265,7 @@ class Correction(StrEnum):
 
 
 class RatioLevel(StrEnum):
-    """Of what a ratio is taken: a token, or those of a response that are learnt from."""
+    """The unit of a ratio: a token, or all tokens of a response that are learnt from."""
 
     TOKEN = "Token"  # noqa: S105 - a token of text, not a secret
     SEQUENCE = "Sequence"
@@ -301,7 +301,7 @@ class CorrectionSpec(RuledModel):
     floor: float | None = Field(default=None, ge=0, lt=1)
     """Smallest importance weight, with IcePop. Null: 0.5."""
     level: RatioLevel | None = None
-    """Of what the weight is the ratio. Token: of each token. Sequence: of the response, the product over its tokens
+    """The unit of which the weight is the ratio. Token: each token. Sequence: the response, the product over its tokens
     that are learnt from. GeometricMean: its root. Null: Token."""
     mask: RatioMaskSpec | None = None
     """Tokens or responses that are left out of the policy loss by a ratio, beside the weights. Null: none."""
@@ -317,21 +317,21 @@ class LossAggregation(StrEnum):
 
 
 class Truncated(StrEnum):
-    """What is learnt from samples that were cut off at the longest response."""
+    """Treatment of samples that were cut off at the longest response."""
 
     KEEP = "Keep"
     MASK = "Mask"
 
 
 class NoVariance(StrEnum):
-    """What is learnt from groups whose rewards are all equal."""
+    """Treatment of groups whose rewards are all equal."""
 
     KEEP = "Keep"
     LEAVE_OUT = "LeaveOut"
 
 
 class ProximalPolicy(StrEnum):
-    """Whose log-probs the ratio of the loss is measured against."""
+    """The policy that the ratio of the loss is measured against."""
 
     RECOMPUTE = "Recompute"
     ACTOR = "Actor"
@@ -366,9 +366,9 @@ class AlgorithmSpec(RuledModel):
     """Weight of the policy's entropy at each token, in nats, which the loss is lowered by: holds a policy open that
     would settle on one answer. Null: 0. With the backend Flat, steps take longer with it."""
     correction: CorrectionSpec = CorrectionSpec()
-    """What is done about samples that the trained policy did not make."""
+    """Corrects for samples that the trained policy did not make."""
     proximal: ProximalPolicy | None = None
-    """Whose log-probs the ratio of the loss is measured against. Recompute: version r's, by the role actorFwd. Actor:
+    """Log-probs that the ratio of the loss is measured against. Recompute: version r's, by the role actorFwd. Actor:
     the same, by the actor itself: in the pass that trains where a rollout is one optimizer step, else of the whole
     rollout before the first. Rollout: the engine's, as they came, so that nothing is computed again and the ratio
     covers staleness and mismatch too (bypass mode). Null: Recompute where there is an actorFwd, else Actor."""
@@ -400,7 +400,7 @@ class AlgorithmSpec(RuledModel):
 
     @property
     def advantage_traits(self) -> AdvantageTraits:
-        """What is known of the estimator, as this job uses it."""
+        """The estimator's traits, as this job uses it."""
         traits = ADVANTAGES.get(self.advantage, OWN_ADVANTAGE)
         if self.advantage == Advantage.GAE and (self.gae or GaeSpec()).whiten is Whitening.NONE:
             return replace(traits, statistics=Statistics.ROW)

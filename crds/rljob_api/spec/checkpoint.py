@@ -35,7 +35,7 @@ class AccessMode(StrEnum):
 
 
 class OnDelete(StrEnum):
-    """What becomes of the claim that was made for a job when the job is deleted."""
+    """Treatment of a job's claim when the job is deleted."""
 
     RETAIN = "Retain"
     DELETE = "Delete"
@@ -53,7 +53,7 @@ class CheckpointVolumeSpec(RuledModel):
     size: Annotated[Quantity, grows("no volume can be made smaller.")] = "10Gi"
     """Size of the claim that is made. A larger one expands it, where its class has allowVolumeExpansion."""
     on_delete: Annotated[OnDelete | None, LIVE] = None
-    """What becomes of the claim that was made when the job goes, by its time to live or by hand. Retain: it stays with
+    """Treatment of the job's claim when the job goes, by its time to live or by hand. Retain: it stays with
     its files; a later job of this name that differs in nothing that is fixed trains on from its last checkpoint.
     Delete: it goes, too. Null: Retain, but a claim that release 0.1.0 made goes with its job."""
     storage_class_name: Annotated[str | None, fixed("a volume keeps the class that it was made of.")] = Field(

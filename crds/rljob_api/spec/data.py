@@ -31,7 +31,7 @@ DATA: tuple[Rule, ...] = (
 
 
 MAX_SOURCE_CHARACTERS = 128
-"""Of the name under sourceKey."""
+"""Longest name under sourceKey."""
 
 
 class ReasoningGymSpec(ApiModel):
@@ -82,7 +82,7 @@ _TEMPLATE_OWN = frozenset(
         "truncation",
     }
 )
-"""Of apply_chat_template, which the job or other fields give."""
+"""Arguments of apply_chat_template that the job or other fields give."""
 
 
 def _leaves_what_is_given(variables: dict[str, Any]) -> dict[str, Any]:
@@ -96,7 +96,7 @@ TemplateVariables = Annotated[dict[str, Any], AfterValidator(_leaves_what_is_giv
 
 
 class ChatTemplateSpec(ApiModel):
-    """What the chat template is given beside the messages, and which it is."""
+    """The chat template, and what it is given beside the messages."""
 
     kwargs: TemplateVariables = {}
     """Variables of the template, in its own spelling, e.g. {enable_thinking: false}."""
@@ -111,7 +111,7 @@ class PromptFile:
     """A file of prompts of a job."""
 
     field: str
-    """Of its path: `data.prompts` or `data.sources[1].prompts`."""
+    """The field with its path: `data.prompts` or `data.sources[1].prompts`."""
     path: str
     prompt_key: str
     label_key: str | None

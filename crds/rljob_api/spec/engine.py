@@ -71,7 +71,7 @@ def flag_pattern(taken: _Taken) -> str:
 
 
 def given_flags(args: list[str], taken: _Taken) -> list[str]:
-    """Those of `args` that are one of these flags."""
+    """Flags of `args` that are taken."""
     pattern = re.compile(flag_pattern(taken))
     return [arg for arg in args if pattern.search(arg)]
 
@@ -113,7 +113,7 @@ EngineArgument = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 
 
 class EngineSpec(RuledModel):
-    """What generates. Each engine is a process of its own (with tensorParallel several), which outlives its ranks."""
+    """The server that generates: a process of its own (with tensorParallel several), which outlives its ranks."""
 
     rules = ENGINE
 

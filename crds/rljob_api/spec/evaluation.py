@@ -98,13 +98,13 @@ class EvaluationSpec(RuledModel):
     rules = EVALUATION
 
     sets: list[EvaluationSetSpec] = Field(min_length=1, max_length=16)
-    """What each evaluation consists of."""
+    """Sets that each evaluation consists of."""
     every_steps: int = Field(ge=1, le=10_000_000)
     """Versions that are multiples of this are evaluated, and the last one."""
     at_start: bool = False
     """Whether version 0 is evaluated, too."""
     engine_share: float = Field(default=0.5, gt=0, le=1)
-    """Of the samples that an engine has in flight, the largest part that an evaluation takes, and at least one, while
+    """An evaluation takes at most this part of the samples that an engine has in flight, and at least one, while
     rollouts have something to generate. While they have nothing, it takes what is free."""
 
     def is_due(self, version: int, num_rollouts: int) -> bool:

@@ -26,18 +26,18 @@ class Balancing(StrEnum):
 
 
 class ExpertsSpec(ApiModel):
-    """What is added to the loss of models with experts, so that their routers use all of them."""
+    """Terms that are added to the loss of models with experts, so that their routers use all of them."""
 
     balancing: Balancing = Balancing.AUX_LOSS
     """Over which tokens the load of experts shall be even. AuxLoss: those of a micro-batch, prompts and responses
     together: the fewer it has, the stricter. SeqAuxLoss: those of each sample, which is stricter, and the same however
     samples are cut into micro-batches."""
     aux_loss_coefficient: float | None = Field(default=None, ge=0, le=1000)
-    """Of the balancing loss, which is 1 where the experts of a layer are used evenly, added for each layer
+    """Coefficient of the balancing loss, which is 1 where the experts of a layer are used evenly, added for each layer
     (moe_aux_loss_coeff of Megatron). Null: 0."""
     z_loss_coefficient: float | None = Field(default=None, ge=0, le=1000)
-    """Of the mean square of log-sum-exp of a router's logits, which keeps them small (moe_z_loss_coeff of Megatron),
-    added for each layer. Null: 0."""
+    """Coefficient of the mean square of log-sum-exp of a router's logits, which keeps them small (moe_z_loss_coeff of
+    Megatron), added for each layer. Null: 0."""
 
 
 _ACTOR = f"self.roles.{field_name(LEADING_ROLE)}"
@@ -68,4 +68,4 @@ EXPERTS: tuple[Rule, ...] = (
         cel="!has(self.training.experts) || !has(self.model.config)",
     ),
 )
-"""Of the whole job."""
+"""Rules of the whole job."""

@@ -9,12 +9,12 @@ ResourceAmounts = dict[str, Quantity]
 
 
 class ResourcesSpec(ApiModel):
-    """What a container asks for and is held to, as in a pod. On a cluster only."""
+    """Requests and limits of a container, as in a pod. On a cluster only."""
 
     requests: ResourceAmounts = {}
-    """What the scheduler reserves, e.g. {cpu: 2, memory: 8Gi}."""
+    """Amounts that the scheduler reserves, e.g. {cpu: 2, memory: 8Gi}."""
     limits: ResourceAmounts = {}
-    """What the container may use at most."""
+    """Amounts that the container may use at most."""
 
 
 class ServerSpec(ApiModel):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rljob_api.spec.parallelism import ParallelismSpec
 
 _WITH_FOLDER = (VALUE_ROLE, REFERENCE_ROLE)
-"""Whose model may be another one than the policy."""
+"""Their model may be another one than the policy."""
 
 
 _ACTOR = f"self.roles.{field_name(LEADING_ROLE)}"
@@ -72,7 +72,7 @@ def _has_folder(job: RLJobSpec, role: Role) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Division:
-    """What a model of random weights must be divisible by."""
+    """A number that a model of random weights must be divisible by."""
 
     field: str
     """Below `parallelism`."""
@@ -116,7 +116,7 @@ _DIVISIONS: tuple[_Division, ...] = (
 
 
 def _divides(role: Role, division: _Division) -> Rule:
-    """Of a role that computes the policy's model, and no folder of its own (`modelPath`)."""
+    """The rule of a role that computes the policy's model, and no folder of its own (`modelPath`)."""
     path = f"roles.{field_name(role)}.parallelism"
     above = f"self.roles.{field_name(role)}"
 

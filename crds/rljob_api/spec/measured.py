@@ -1,4 +1,4 @@
-"""What a job does by the values of a metric: end (`spec.stopWhen`), keep a checkpoint (`spec.checkpoint.keepBest`).
+"""A metric's values end a job (`spec.stopWhen`) or keep a checkpoint (`spec.checkpoint.keepBest`).
 
 Fields and rules. Anyone may import it. What follows from values is decided in the coordinator
 (`rljob_workers.dcs.coordinator.stop_condition`, `best_checkpoint`).
@@ -88,7 +88,7 @@ class KeepBestSpec(ApiModel):
 
 _SAMPLES = "(has(each.samplesPerPrompt) ? each.samplesPerPrompt : 1)"
 _K = "int(METRIC.substring(METRIC.lastIndexOf('@') + 1))"
-"""What stands behind the @. The API server takes string(k) for a text of any length, and refuses the rule."""
+"""The text behind the @. The API server takes string(k) for a text of any length, and refuses the rule."""
 _NUMBER = "@[1-9][0-9]{0,3}$"
 _HAS_SOURCES = (
     "(has(each.data.sourceKey) ? each.data.sourceKey != '' : has(self.data.sourceKey) && !has(each.data.reasoningGym))"
@@ -115,7 +115,7 @@ class _Need(NamedTuple):
     holds: Callable[[RLJobSpec], bool]
     cel: str
     sentence: str
-    """What the metric is, and the cure."""
+    """States the metric, and the cure."""
 
 
 def _experts_add(job: RLJobSpec, name: str) -> bool:
@@ -278,7 +278,7 @@ def _metric_of(path: str) -> Callable[[Any], str | None]:
 
 
 def _known(path: str, field: str) -> Iterator[Rule]:
-    """That a metric is one of the job's: of its steps, or of its evaluation."""
+    """Rules that a metric is one of the job's: of its steps, or of its evaluation."""
     metric_of, above = _metric_of(path), f"self.{field}"
     parents = [f"has(self.{'.'.join(field.split('.')[: n + 1])})" for n in range(field.count(".") + 1)]
     is_absent, metric = f"!({' && '.join(parents)})", f"{above}.metric"

@@ -101,7 +101,7 @@ class Dtype(StrEnum):
 
     @property
     def num_bytes(self) -> int:
-        """Of one number."""
+        """Bytes of one number."""
         return 4 if self is Dtype.FLOAT32 else 2
 
 

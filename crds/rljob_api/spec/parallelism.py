@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rljob_api.spec.roles import ForwardRoleSpec, ModelRoleSpec
 
 GPUS = "(has(self.gpus) ? self.gpus : 0)"
-"""Of a role."""
+"""A role's devices in CEL."""
 
 
 RANKS_OF_POD = f"(has(self.ranksPerPod) ? self.ranksPerPod : ({GPUS} > 1 ? {GPUS} : 1))"
@@ -96,7 +96,7 @@ class ParallelismSpec(RuledModel):
 
 
 WHOLE = ParallelismSpec()
-"""Of a role that gives none: every rank has a whole model."""
+"""The layout of a role that gives none: every rank has a whole model."""
 
 
 _PER_MODEL = "self.parallelism.tensor * self.parallelism.pipeline * self.parallelism.context"
@@ -158,7 +158,7 @@ OF_GANG: tuple[Rule, ...] = (
         derived=_DERIVED,
     ),
 )
-"""Of a role that trains: all its ranks are in one gang."""
+"""Rules of a role that trains: all its ranks are in one gang."""
 
 
 OF_FORWARD: tuple[Rule, ...] = (
@@ -182,4 +182,4 @@ OF_FORWARD: tuple[Rule, ...] = (
         derived=_DERIVED,
     ),
 )
-"""Of a role that computes log-probs: the ranks of a model are a gang, and none exchanges anything with another."""
+"""Rules of a role that computes log-probs: the ranks of a model are a gang, and exchange nothing with another's."""

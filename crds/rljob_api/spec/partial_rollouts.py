@@ -1,4 +1,4 @@
-"""What is carried of groups that are interrupted (`spec.rollout.partial`): fields, and rules with the rest of the job.
+"""Groups that are interrupted and carried on (`spec.rollout.partial`): fields, and rules with the rest of the job.
 
 Anyone may import it.
 """

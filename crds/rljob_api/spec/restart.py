@@ -154,7 +154,7 @@ class Mechanism(StrEnum):
 
 
 class RuleAction(StrEnum):
-    """What a failure that a rule matches leads to."""
+    """The consequence of a failure that a rule matches."""
 
     COUNT = "Count"
     IGNORE = "Ignore"
@@ -181,12 +181,12 @@ class FailureRuleSpec(RuledModel):
 
 
 class RestartPolicySpec(RuledModel):
-    """What is restarted when something fails."""
+    """Decides what a failure restarts."""
 
     rules = RESTART_POLICY
 
     table: RestartTableSpec = RestartTableSpec()
-    """What the failure of a role restarts: Global, the whole job; InPlace, its pod alone."""
+    """A failure of a role restarts: Global, the whole job; InPlace, its pod alone."""
     threshold: int = Field(default=3, ge=1, le=1000)
     """The threshold-th failure of one role since the last global restart is global."""
     window_seconds: int | None = Field(default=None, ge=1, le=31_536_000)
@@ -215,7 +215,7 @@ class RestartPolicySpec(RuledModel):
     """Process: ranks are forked again in their pods; a pod that does not answer, or whose node is gone, is replaced.
     Recreate: every pod that is to be restarted is replaced."""
     failure_rules: list[FailureRuleSpec] = Field(default=[], max_length=64)
-    """What single kinds of failure lead to, before the table is asked. Without a rule, pods that were evicted,
+    """Single kinds of failure lead to these actions, before the table is asked. Without a rule, pods that were evicted,
     preempted, deleted or lost with their node are restarted and not counted."""
 
 
@@ -278,7 +278,7 @@ def parts_seconds(policy: RestartPolicySpec) -> float:
 
 
 def transfer_seconds(num_bytes: int) -> float:
-    """What reading or writing so many bytes may take on the slowest storage that a job is run on."""
+    """Seconds that reading or writing so many bytes may take on the slowest storage that a job is run on."""
     return num_bytes / LEAST_BYTES_PER_SECOND
 
 

@@ -170,7 +170,7 @@ ROLLOUT_SCALE: tuple[Rule, ...] = (
         cel="!has(self.autoscaling) || self.replicas == 1",
     ),
 )
-"""Of the role beside it. It also refuses writes to the scale subresource."""
+"""Rules of the role beside autoscaling. They also refuse writes to the scale subresource."""
 
 
 class AutoscalingSpec(RuledModel):
@@ -203,7 +203,7 @@ class AutoscalingSpec(RuledModel):
 
 
 class TrainerBackend(StrEnum):
-    """What computes a model in training."""
+    """Implementations that compute a model in training."""
 
     FLAT = "Flat"
     FSDP = "Fsdp"
@@ -232,8 +232,7 @@ class BackendTraits:
     chunks_logits: bool = False
     """Whether logits exist a chunk of tokens at a time."""
     module: str = ""
-    """What of the backend's extra, which has its name in lower case, can be imported; empty: it needs no more than any
-    worker."""
+    """A module of the backend's extra, which has its name in lower case; empty: it needs no more than any worker."""
     tries_families: bool = False
     """Whether it computes any family of transformers that passes its trial; else the plain decoder alone."""
 
@@ -271,7 +270,7 @@ DeviceClassName = Annotated[
 
 
 class DeviceOwner(StrEnum):
-    """Whose devices a role may use too."""
+    """Roles whose devices another one may use, too."""
 
     ACTOR = "actor"
 
@@ -422,7 +421,7 @@ class ActorSpec(ModelRoleSpec):
 
 
 VALUE_CLIP = 0.2
-"""Of a critic that says nothing of it."""
+"""Default of a critic that says nothing of it."""
 
 
 class CriticSpec(ModelRoleSpec):

@@ -255,14 +255,14 @@ class RewardFunctionSpec(ApiModel):
 
 
 class FailedReward(StrEnum):
-    """What a sample gets that could not be scored."""
+    """Treatment of a sample that could not be scored."""
 
     INVALID = "Invalid"
     SCORE = "Score"
 
 
 class RewardFailureSpec(RuledModel):
-    """Treatment of samples whose reward raises, hangs, or returns None or NaN for them."""
+    """Samples whose reward raises, hangs, or returns None or NaN for them."""
 
     rules = REWARD_FAILURE
 
@@ -281,7 +281,7 @@ class RewardFailureSpec(RuledModel):
 
 
 class OneReward(RuledModel):
-    """What a reward has, alone or in a sum."""
+    """Fields of a reward, alone or in a sum."""
 
     exact_match: ExactMatchSpec | None = None
     """The answer must equal the label."""
@@ -316,9 +316,9 @@ class SummedRewardSpec(OneReward):
     rules = REWARD_OF_SUM
 
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]+$", max_length=64)]
-    """Of its metrics: `reward/NAME` is the mean of what it gives, before the weight."""
+    """The name of its metrics: `reward/NAME` is the mean of what it gives, before the weight."""
     weight: float = Field(default=1.0, ge=-1e9, le=1e9)
-    """Of what it gives in the sum; 0 for one that is measured and nothing else."""
+    """Its weight in the sum; 0 for one that is measured and nothing else."""
 
 
 class OverlongSpec(ApiModel):
@@ -327,7 +327,7 @@ class OverlongSpec(ApiModel):
     buffer: int = Field(ge=1, le=1048576)
     """Over so many tokens below sampling.maxNewTokens it grows from 0 to `penalty`."""
     penalty: float = Field(default=1.0, gt=0, le=1e9)
-    """Of a response of maxNewTokens."""
+    """Subtracted from a response of maxNewTokens."""
 
 
 class ShorterSpec(ApiModel):
@@ -339,7 +339,7 @@ class ShorterSpec(ApiModel):
 
 
 class RewardSpec(OneReward):
-    """Of at most one kind, or the sum of several.
+    """A reward of at most one kind, or the sum of several.
 
     None of them: exact match for `prompts`, `score_answer` for `reasoningGym`.
     """
@@ -356,7 +356,7 @@ class RewardSpec(OneReward):
     """Compares the lengths of the answers to one prompt, and adds to their rewards by it; the mean is the metric
     reward/shorter. Null: nothing."""
     on_failure: RewardFailureSpec = RewardFailureSpec()
-    """What becomes of a sample that cannot be scored; no role is restarted for it. Of those that come with the
+    """Treatment of a sample that cannot be scored; no role is restarted for it. Of the rewards that come with the
     product remote and judge alone may fail, and mathVerify for a label that is no expression."""
     max_failed_share: float = Field(default=0.1, ge=0, le=1)
     """More failed samples than this share, after their retries, among the last batchSize x samplesPerPrompt (at least
@@ -396,7 +396,7 @@ class RolloutFunctionSpec(ApiModel):
 
 
 class LongPrompts(StrEnum):
-    """What becomes of prompts with more tokens than are generated for."""
+    """Treatment of prompts with more tokens than are generated for."""
 
     DROP = "Drop"
     TRUNCATE = "Truncate"
@@ -411,7 +411,7 @@ class GroupOrder(StrEnum):
 
 
 class RolloutSpec(ApiModel):
-    """What one rollout is and how far generation may run ahead of training."""
+    """Size of one rollout, and how far generation may run ahead of training."""
 
     num_rollouts: int = Field(ge=1, le=10_000_000)
     """The job succeeds after training on this many."""
@@ -448,7 +448,7 @@ class RolloutSpec(ApiModel):
     """Longer prompts are passed over, and counted: another is drawn in their place (longPrompts). Null: those that
     leave no room for a response in the model."""
     long_prompts: LongPrompts = LongPrompts.DROP
-    """What becomes of longer prompts. Drop: as said there. Truncate: their last tokens, as many as there may be, are
+    """Treatment of longer prompts. Drop: as said there. Truncate: their last tokens, as many as there may be, are
     taken, and they are counted. Refuse: the job fails, and names the first."""
     max_prompt_kills: int = Field(default=3, ge=1, le=100)
     """A prompt whose worker died this often while it was in work, the last time it alone, is set aside and another is

@@ -29,7 +29,7 @@ LabelKey = Annotated[
 
 
 class GangKind(StrEnum):
-    """What makes a scheduler place pods together."""
+    """Schedulers that place pods together."""
 
     POD_GROUP = "PodGroup"
 

@@ -33,7 +33,7 @@ def data_of(own: EvaluationDataSpec, training: DataSpec) -> DataSpec:
     """The prompts of a set. Given are the fields that the set gives, and of those that it takes the given ones."""
     values = {name: getattr(own, name) for name in PromptsSpec.model_fields}
     values |= {name: _own_or(own, name, getattr(training, name)) for name in _PLAIN}
-    if own.reasoning_gym is None:  # whose tasks have no lines with keys
+    if own.reasoning_gym is None:  # its tasks have no lines with keys
         values["source_key"] = _own_or(own, "source_key", training.source_key)
     values["chat_template"] = _template_of(own, training)
     stated = {name for name in own.model_fields_set if name not in _INHERITED or getattr(own, name) is not None}

@@ -10,7 +10,7 @@ from rljob_api.base import ApiModel
 
 
 class SimulatedCost(ApiModel):
-    """What one kind of work takes on one rank or engine."""
+    """Time that one kind of work takes on one rank or engine."""
 
     seconds_per_token: float = Field(default=0.0, ge=0, le=3600)
     """In generation: until each running sample has its next token, however many run. In training and log-probs: for
@@ -33,11 +33,11 @@ class SimulationSpec(ApiModel):
     """The cost model of a simulated job. Without settings it takes no time."""
 
     generation: SimulatedCost = SimulatedCost()
-    """Of each engine."""
+    """Cost on each engine."""
     log_probs: SimulatedCost = SimulatedCost()
-    """Of each rank of actorFwd and reference, of the actor where it computes log-probs, and of the critic's values."""
+    """Cost on each rank of actorFwd and reference, of an actor that computes log-probs, and of the critic's values."""
     training: SimulatedCost = SimulatedCost()
-    """Of each rank of actor and critic: forward and backward pass."""
+    """Cost on each rank of actor and critic: forward and backward pass."""
     lengths: SimulatedLengths | None = None
     """How long responses are, whatever the policy; of each sample by its seed. Null: they end by chance, as the policy
     has it."""

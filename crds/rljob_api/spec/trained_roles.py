@@ -31,11 +31,11 @@ ENGINE_IS_SIM = (
 RANKS_PER_MODEL = (
     "(has({0}.parallelism) ? {0}.parallelism.tensor * {0}.parallelism.pipeline * {0}.parallelism.context : 1)"
 )
-"""Of a role that trains."""
+"""Ranks that hold one model of a role that trains, in CEL."""
 
 
 _SLICES = "(has(self.training.itersPerTrainUpdate) ? self.training.itersPerTrainUpdate : 1)"
-"""What is not given is resolved (`open_defaults`) to a number that keeps these rules wherever 1 does."""
+"""A number that is not given is resolved (`open_defaults`) to one that keeps these rules wherever 1 does."""
 
 
 def _slices_reach(role: Role) -> Callable[[RLJobSpec], bool]:

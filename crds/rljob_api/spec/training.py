@@ -57,7 +57,7 @@ class RecomputedModule(StrEnum):
 
 
 class Schedule(StrEnum):
-    """What becomes of the learning rate after the warm-up, until the last optimizer step of the job."""
+    """Course of the learning rate after the warm-up, until the last optimizer step of the job."""
 
     CONSTANT = "Constant"
     LINEAR = "Linear"

@@ -14,7 +14,7 @@ class WeightBackend(StrEnum):
 
 
 class Interruption(StrEnum):
-    """What happens to running generations when weights change."""
+    """Treatment of running generations when weights change."""
 
     RETRACT = "Retract"
     IN_PLACE = "InPlace"
@@ -34,7 +34,7 @@ class WeightSyncSpec(ApiModel):
     backend: WeightBackend = WeightBackend.HOST_STAGED
     """HostStaged: a copy in host memory is served over TCP while training goes on."""
     interruption: Interruption = Interruption.RETRACT
-    """What becomes of samples that run when new weights come. Retract: their tokens are kept, and their KV cache is
+    """Treatment of samples that run when new weights come. Retract: their tokens are kept, and their KV cache is
     computed again, so that later tokens are wholly the new policy's. InPlace: tokens and KV cache are kept, which costs
     nothing; later tokens, labelled with the new version, were computed with the old one's keys and values of those
     before them. Drain: they run to their ends first, each under one version, while the engine empties. A sample's

@@ -1,4 +1,4 @@
-"""What `helm test` asks, from a pod of the operator's image and with the operator's rights. Standard library only.
+"""`helm test` runs this in a pod of the operator's image with the operator's rights. Standard library only.
 
 A replica is ready, one leads, and the API serves jobs to the operator. Prints a line for each and exits with 1 at
 the first that is not so.

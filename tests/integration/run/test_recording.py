@@ -1,4 +1,4 @@
-"""The picture of a kill and its recovery in the README is made of what a real run prints."""
+"""The picture of a kill and its recovery in docs/running.md is made of what a real run prints."""
 
 import re
 import subprocess

@@ -134,7 +134,7 @@ def test_ranks_that_share_a_model_have_their_places_and_their_stages_memory(fold
         in done.output
     )
     assert "actor: stages wait for 4.3% of a slice's time, 1 / (1 + 1 x 22 micro-batches)." in done.output
-    assert "Of actor and actor_fwd it is not measured." in done.output
+    assert "It is not measured for actor and actor_fwd." in done.output
 
 
 def test_programs_get_the_places_of_ranks_too(folder: Path) -> None:

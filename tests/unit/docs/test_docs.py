@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from rljob_cli.main import SUBCOMMANDS, cli
 
 ROOT = Path(__file__).parents[3]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "examples/README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TOUR = ROOT / "docs/architecture.md"
 OF_MAINTAINERS = [TOUR, *sorted((ROOT / "docs/protocols").glob("*.md"))]
 
@@ -74,7 +74,7 @@ def test_there_are_manifests_and_commands_to_check() -> None:
 def test_manifests_on_pages_are_valid(manifest: str, tmp_path: Path) -> None:
     """Paths in them are relative to the page."""
     job = tmp_path / "job.yaml"
-    job.write_text(re.sub(r"(\.\./)+examples", str(ROOT / "examples"), manifest))
+    job.write_text(re.sub(r"(\.\./)*\bexamples/", f"{ROOT}/examples/", manifest))
     result = CliRunner().invoke(cli, ["validate", str(job)])
     assert (result.exit_code, result.output) == (0, f"{job} is valid.\n")
 

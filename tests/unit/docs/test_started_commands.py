@@ -47,6 +47,7 @@ STARTED_BY = {
     ),
     "scripts/cluster-packages": "Makefile::cluster-build",
     "scripts/cluster-values": "tests/unit/bench/test_benches_start.py::test_values_for_the_cluster_of_this_machine",
+    "scripts/count-walks": "tests/integration/test_walks.py::test_no_way_has_become_longer",
     "scripts/draw_panels.py": "tests/cluster/test_monitoring.py::test_the_panels_can_be_drawn",
     "scripts/draw_timeline.py": (
         "tests/integration/run/test_folder.py::test_a_job_trains_to_its_end_and_is_then_finished"
@@ -58,6 +59,7 @@ STARTED_BY = {
     "scripts/gpu-wheels": "tests/integration/bench/test_gpu_without_gpu.py::test_every_package_has_its_version",
     "scripts/images": "tests/cluster/test_images.py::test_the_worker_image_runs_a_job_by_itself",
     "scripts/install": "Makefile::install",
+    "scripts/ratchets": "tests/unit/ratchets/test_checkout.py::test_no_figure_of_this_checkout_is_above_its_bound",
     "scripts/release": "tests/integration/release/test_release.py::test_the_command_installs_its_tools_from_the_lock",
     "scripts/run_targets.py": "Makefile::test",
     "scripts/test-gpu": "tests/integration/bench/test_gpu_without_gpu.py::test_without_a_gpu_the_target_states_it",

@@ -100,7 +100,7 @@ def _as_rows(chosen: object) -> list[int] | None:
 
 
 class ChosenRows(Protocol):
-    """What is needed of `TransferQueueClient.curriculum`."""
+    """The part of `TransferQueueClient.curriculum` that is needed."""
 
     def chosen(self, draws: range, /) -> list[int | None]:
         """The row of each draw; None where none is chosen."""
@@ -111,12 +111,12 @@ class ChosenRows(Protocol):
         ...
 
     def pass_rates(self, num_rows: int, /) -> PassRates:
-        """Of all rows of the data."""
+        """Pass rates of all rows of the data."""
         ...
 
 
 _RETAINED_WINDOWS = 64
-"""Whose rows are known without asking: those that are in work are of a few."""
+"""Windows whose rows are known without asking: those that are in work are of a few."""
 
 
 class CurriculumPrompts:
@@ -136,7 +136,7 @@ class CurriculumPrompts:
         self._known: OrderedDict[int, list[int]] = OrderedDict()
 
     def at(self, index: int, /) -> Prompt:
-        """Of draw `index`. Raises ValueError where the user's function cannot choose, or the data has become less."""
+        """The prompt of draw `index`. ValueError where the user's function cannot choose, or data has become less."""
         window, place = divmod(index, self._window)
         if window not in self._known:
             self._known[window] = self._rows_of(window)

@@ -86,7 +86,7 @@ class JsonlRows:
         return len(self._file)
 
     def number(self, index: int) -> int:
-        """Of its line in the file."""
+        """Number of the row's line in the file."""
         return self._file.number(index)
 
     def row(self, index: int) -> dict[str, Any]:

@@ -17,12 +17,12 @@ from rljob_api.spec.data import block_counts
 from rljob_workers.data.prompts import Prompt, RowSource, shuffled_position
 
 _RETAINED_BLOCKS = 8
-"""Whose places are known, since prompts are asked for nearly in turn."""
+"""Blocks whose places are known, since prompts are asked for nearly in turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """What comes at a place of the stream."""
+    """The row that comes at a place of the stream."""
 
     source: int
     index: int
@@ -78,7 +78,7 @@ class MixedPrompts(RowSource):
         self._mixing = mixing
 
     def __len__(self) -> int:
-        """Of all sources together: small ones with large weights begin again before others have ended."""
+        """Rows of all sources together: small ones with large weights begin again before others have ended."""
         return sum(len(source) for source in self._sources)
 
     def at(self, index: int, /) -> Prompt:

@@ -62,7 +62,7 @@ class RowSource(PromptSource):
 
 
 class DrawnPrompts(Protocol):
-    """What a draw is of."""
+    """Prompts by their draws."""
 
     def at(self, index: int, /) -> Prompt:
         """The prompt at position `index` >= 0."""

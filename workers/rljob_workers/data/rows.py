@@ -27,7 +27,7 @@ class Rows(Protocol):
 
     @property
     def unit(self) -> str:
-        """What one is called: `line` or `row`."""
+        """The name of one: `line` or `row`."""
         ...
 
     def __len__(self) -> int:
@@ -64,7 +64,7 @@ class TableRows:
 
 
 def open_rows(file: PromptFile) -> Rows:
-    """By what lies there; ValueError with a sentence where there are no rows."""
+    """Opens rows by the kind of file; ValueError with a sentence where there are no rows."""
     path = Path(file.path)
     return TableRows(open_table(path, file.field)) if is_table(path) else JsonlRows(path, file.field)
 
@@ -106,7 +106,7 @@ class FilePrompts(RowSource):
 
 
 def prompt_of(entry: Mapping[str, Any], key: str, where: str) -> Any:  # noqa: ANN401 - the encoder judges what it is
-    """What a row has under the key of prompts; ValueError where that is nothing."""
+    """Takes what a row has under the key of prompts; ValueError where that is nothing."""
     if key not in entry:
         raise ValueError(f"data.promptKey: {where} has no {key!r}, only {sorted(entry)}. Correct data.promptKey.")
     return entry[key]
@@ -118,7 +118,7 @@ def label_of(entry: Mapping[str, Any], key: str | None) -> Any:  # noqa: ANN401 
 
 
 def other_columns(file: PromptFile, entry: Mapping[str, Any]) -> dict[str, Any]:
-    """What a row has beside its prompt and its label."""
+    """Columns that a row has beside its prompt and its label."""
     return {key: value for key, value in entry.items() if key not in (file.prompt_key, file.label_key)}
 
 

@@ -60,12 +60,12 @@ class Answer:
     row: Mapping[str, Any] = field(default_factory=dict)
     """The other data columns of the prompt's line."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """What the rollout function measured of the sample."""
+    """Metrics that the rollout function measured of the sample."""
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What a reward gives for one answer where it has more to say than a float."""
+    """A reward's result for one answer where it has more to say than a float."""
 
     reward: float
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class SettledScore:
-    """What became of one answer."""
+    """The outcome of one answer."""
 
     reward: float
     """0.0 where there is none."""
@@ -86,7 +86,7 @@ class SettledScore:
 
 
 Given: TypeAlias = "float | Score | None"
-"""What a user's function gives for one answer; None where it cannot be scored now."""
+"""A user's function gives this for one answer; None where it cannot be scored now."""
 
 
 class RewardFunction(Protocol):

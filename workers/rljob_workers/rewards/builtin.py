@@ -54,7 +54,7 @@ def expected_label(answer: Answer) -> str:
 
 @runtime_checkable
 class TaskScorer(Protocol):
-    """What scores an answer by the task that was asked."""
+    """Scores an answer by the task that was asked."""
 
     def score(self, answer: str, entry: dict[str, Any]) -> float:
         """0.0 to 1.0."""

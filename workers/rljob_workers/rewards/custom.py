@@ -172,7 +172,7 @@ class CustomReward(Reward):
         return [self._outcome(group, answer, score) for answer, score in zip(group, scores, strict=True)]
 
     def _outcome(self, group: Sequence[Answer], answer: Answer, score: object) -> Outcome:
-        if isinstance(score, RewardMissing):  # of ours: with a sentence of its own
+        if isinstance(score, RewardMissing):  # one of ours, with a sentence of its own
             return score
         if score is None:
             return RewardMissing(f"{self.where} has no score for answer {answer.index} to {_prompt(group)}.")

@@ -1,4 +1,4 @@
-"""What an answer's length does to its reward: a penalty near the longest one, and a bonus for shorter ones.
+"""An answer's length changes its reward: by a penalty near the longest one, and a bonus for shorter ones.
 
 Added to what another reward gives, with a metric for each. A length is that of the response in tokens, as maxNewTokens
 bounds it. Answers that could not be scored stay so.
@@ -34,7 +34,7 @@ class Overlong:
     penalty: float
 
     def of(self, num_tokens: int) -> float:
-        """Of one answer; at most 0."""
+        """The penalty of one answer; at most 0."""
         return self.penalty * min(0.0, (self.longest - self.buffer - num_tokens) / self.buffer)
 
 
@@ -62,7 +62,7 @@ class LengthShaped(RewardAround):
         self._shorter_weight = shorter_weight
 
     def score_groups(self, groups: Sequence[Sequence[Answer]]) -> list[list[Outcome]]:
-        """Of each group the scored answers alone are compared."""
+        """Compares the scored answers alone of each group."""
         scored = self._inner.score_groups(groups)
         return [self._shaped(group, outcomes) for group, outcomes in zip(groups, scored, strict=True)]
 

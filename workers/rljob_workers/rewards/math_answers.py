@@ -75,7 +75,7 @@ class _Process:
         self._child.wait()
         for pipe in (self._child.stdin, self._child.stdout):
             if pipe is not None:
-                with suppress(OSError):  # of what was still to be written
+                with suppress(OSError):  # the rest could not be written
                     pipe.close()
 
 
@@ -130,5 +130,5 @@ class MathVerify(Reward):
 
 
 def gold_text(label: str) -> str:
-    """What of a label is its result: behind the last `####` where it has one."""
+    """The result in a label: the text behind the last `####` where it has one."""
     return label.rpartition("####")[2].strip()

@@ -15,14 +15,14 @@ import re
 import sys
 
 _IS_MATHS = re.compile(r"[\\\d^=+]")
-"""Of a text without any of these math-verify would read the letters as a product."""
+"""A text without any of these is no formula: math-verify would read its letters as a product."""
 
 
 def main() -> None:
     """Serves until stdin ends."""
     seconds = int(sys.argv[1])
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what a library prints is no answer
+    os.dup2(2, 1)  # a library's output is no answer
     from math_verify import parse, verify
 
     logging.disable(logging.WARNING)  # it reports every text that it cannot read

@@ -20,11 +20,11 @@ MAX_METRICS = 64
 
 
 MAX_OF_SUM = 200
-"""Of all rewards of a sum together: a row has room for them and for those of its rollout function."""
+"""Metrics of all rewards of a sum together: a row has room for them and for those of its rollout function."""
 
 
 RESERVED = ("mean", "std")
-"""What the step's report has of every job's reward."""
+"""The step's report has these of every job's reward."""
 
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*")

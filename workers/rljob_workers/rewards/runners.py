@@ -30,7 +30,7 @@ class Call:
         self.group = group
         self.future: Future[Any] = Future()
         self.began: float | None = None
-        """By the runner's clock; None while it waits its turn."""
+        """Time of the runner's clock; None while it waits its turn."""
         self.dropped = False
         """Its caller has given it up."""
 
@@ -69,7 +69,7 @@ class ThreadRunner(Runner):
         self._calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._num_threads = 0
-        """Those that will come back for another call."""
+        """Threads that will come back for another call."""
         self._num_hanging = 0
 
     def start(self, group: Sequence[Answer]) -> Call:
@@ -158,7 +158,7 @@ class LoopRunner(Runner):
         self._lock = threading.Lock()
         self._loop: _LoopThread | None = None
         self._left: list[_LoopThread] = []
-        """Those that later calls do not meet any more."""
+        """Threads that later calls do not meet any more."""
 
     def start(self, group: Sequence[Answer]) -> Call:
         """Starts the loop's thread at the first call."""

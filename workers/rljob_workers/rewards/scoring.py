@@ -43,7 +43,7 @@ class FailedShare:
 
     @property
     def num_failed(self) -> int:
-        """Of the samples in the window."""
+        """Failed ones of the samples in the window."""
         return self._num_failed
 
     @property
@@ -65,7 +65,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FailurePolicy:
-    """What becomes of an answer that could not be scored."""
+    """Treatment of an answer that could not be scored."""
 
     retries: int
     backoff_seconds: float

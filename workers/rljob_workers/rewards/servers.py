@@ -61,13 +61,13 @@ class _ClosedWhileIdle(_TryAgain):
 
 @dataclass(slots=True)
 class _Connection:
-    """What a request was sent over."""
+    """The connection that a request was sent over."""
 
     reused: bool = False
 
 
 class Server:
-    """What is posted to one URL; for the tasks of one event loop.
+    """Posts to one URL, for the tasks of one event loop.
 
     Its connections stay open between requests, at most `concurrency` of them. aiohttp sends no POST a second time by
     itself where a kept connection turns out to be closed; here it is sent again, and that is no try.
@@ -150,7 +150,7 @@ def _session(spec: ServerSpec, headers: dict[str, str]) -> aiohttp.ClientSession
         connector=aiohttp.TCPConnector(limit=spec.concurrency),
         timeout=aiohttp.ClientTimeout(total=spec.timeout_seconds),
         headers=headers,
-        cookie_jar=aiohttp.DummyCookieJar(),  # what a server sets in one request is nothing to the next
+        cookie_jar=aiohttp.DummyCookieJar(),  # a cookie of one request is nothing to the next
         trace_configs=[trace],
     )
 

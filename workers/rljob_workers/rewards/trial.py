@@ -31,7 +31,7 @@ from rljob_workers.rewards.length import shaped_by_length
 from rljob_workers.user_processes import begin_from_a_server, run_and_end_all
 
 MOST_ANSWERS = 4
-"""Of a row; and never more than are drawn for a prompt."""
+"""Answers of a row, and never more than are drawn for a prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class _Tasks(PromptSource):
         return Prompt(index, entry["question"], (), entry)
 
     def score(self, answer: str, entry: dict[str, Any]) -> float:
-        """By its own scorer."""
+        """Scores by the data set's own scorer."""
         return float(self.dataset.score_answer(answer, entry))
 
 
@@ -98,7 +98,7 @@ class _FileRows(PromptSource):
 
 
 def try_reward(spec: RLJobSpec, count: int) -> dict[str, Any]:
-    """What came of it."""
+    """The trial's result."""
     tried: list[dict[str, Any]] = []
     try:
         source = _FileRows(spec) if spec.data.reasoning_gym is None else _Tasks(spec)
@@ -120,7 +120,7 @@ def _rows_of(source: _FileRows | _Tasks) -> Iterator[_Row]:
 
 
 def _answers(row: _Row, rows: Sequence[_Row]) -> list[tuple[str, str]]:
-    """What each is, and its text; the right one first."""
+    """Names of answers, and their texts; the right one first."""
     other = next((one.right for one in rows if one.right not in (None, row.right)), None)
     parts = [("label", row.right), ("empty", ""), ("another row's label", other), ("prompt", row.text)]
     return [(what, text) for what, text in parts if text is not None]
@@ -166,7 +166,7 @@ def main() -> None:
     begin_from_a_server()
     asked = json.loads(sys.stdin.buffer.read())
     answer = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what the user's code prints is no part of the answer
+    os.dup2(2, 1)  # the user's output is no part of the answer
     with answer:
         # Rules between fields are held by who asks, who may have left out a field that they are about.
         spec = RLJobSpec.model_validate(asked["spec"], context=WITHOUT_RULES)

@@ -16,7 +16,7 @@ _FIELD = "rollout.reward.sum"
 
 
 CALLERS = 128
-"""That score at the same time without waiting for each other's rewards."""
+"""Callers that score at the same time without waiting for each other's rewards."""
 
 
 @dataclass(frozen=True, slots=True)

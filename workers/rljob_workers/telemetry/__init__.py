@@ -1,1 +1,1 @@
-"""What workers write down about themselves: a timeline of spans and the log of trained samples."""
+"""Workers record themselves: a timeline of spans and the log of trained samples."""

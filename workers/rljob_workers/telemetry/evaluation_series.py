@@ -83,7 +83,7 @@ FAMILIES: Mapping[str, Family] = {
 
 
 def samples_of(report: EvaluationReport | None) -> Iterator[Sample]:
-    """Of all figures that it has."""
+    """Samples of all figures that it has."""
     if report is None:
         return
     yield VERSION, (), float(report.version)

@@ -25,7 +25,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What all samples of a name have in common. The label `job` comes with every one of them."""
+    """The common part of all samples of a name. The label `job` comes with every one of them."""
 
     text: str
     labels: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class Family:
 
 
 Families = Mapping[str, Family]
-"""By name; that of a counter ends in `_total`."""
+"""Families by name; a counter's ends in `_total`."""
 
 
 def kind_of(name: str) -> Kind:

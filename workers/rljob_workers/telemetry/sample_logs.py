@@ -45,7 +45,7 @@ def _cut_torn_line(fd: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class DrawsOfGroup:
-    """What the filter of `rollout.dynamicSampling` has made of a sample's group."""
+    """Draws that the filter of `rollout.dynamicSampling` has refused of a sample's group."""
 
     count: int
     """Draws that it has seen."""
@@ -130,7 +130,7 @@ class SampleLog:
 
 
 MAX_BYTES = 64 << 20
-"""Of each of the two files: the older one goes when the newer one is full."""
+"""Size of each of the two files: the older one goes when the newer one is full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ class LoggedGeneration:
     versions: Sequence[SpanOfVersion]
     """Over what the model drew: gaps where tools wrote."""
     turns: Sequence[LoggedTurn] = ()
-    """Of a response that tools wrote into; of another one none."""
+    """Turns of a response that tools wrote into; another one has none."""
     draws: DrawsOfGroup | None = None
     """None where no filter has seen its group."""
     label: str | None = None
@@ -200,7 +200,7 @@ class LoggedGeneration:
 def turns_of(
     loss_mask: Sequence[int], token_ids: Sequence[int], decode: Callable[[Sequence[Sequence[int]]], list[str]]
 ) -> list[LoggedTurn]:
-    """Of a response, in order, model and tools by turns; none where no tool wrote, or where nothing was drawn."""
+    """Turns of a response, model and tools in alternation; none where no tool wrote, or where nothing was drawn."""
     if len(set(loss_mask)) < 2:  # one of both
         return []
     borders = [0, *(place for place in range(1, len(loss_mask)) if loss_mask[place] != loss_mask[place - 1])]

@@ -89,7 +89,7 @@ UNITS: Mapping[str, str] = {
     "critic/experts_z_loss": "",
     "supervised/cross_entropy": "nats",
 }
-"""Of every figure that some job reports, beside those in REPORTED_APART."""
+"""Units of every figure that some job reports, beside those in REPORTED_APART."""
 
 REPORTED_APART: Mapping[str, str] = {"reward/mean": "rljob_reward", "staleness/max": "rljob_staleness"}
 """Figures that are fields of the report, too, and shown as these."""
@@ -153,7 +153,7 @@ FAMILIES: Mapping[str, Family] = {
 
 
 def samples_of(metrics: Mapping[str, float]) -> Iterator[Sample]:
-    """Of all figures of a step's report. A name without a group is no figure, but what a role notes beside them."""
+    """Samples of all figures of a step's report. A name without a group is no figure: a role notes it beside them."""
     for name, value in metrics.items():
         if "/" in name and name not in REPORTED_APART:
             yield (*series_of(name), value)

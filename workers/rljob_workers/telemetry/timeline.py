@@ -33,7 +33,7 @@ class Timeline:
         self._pending: list[bytes] = []
         self._flushed = time.monotonic()
         self._seconds: dict[str, float] = {}
-        """Of each kind of span, since they were last taken."""
+        """Seconds of each kind of span, since they were last taken."""
         self._write({"name": "process_name", "ph": "M", "pid": self._pid, "args": {"name": name}})
 
     @contextmanager

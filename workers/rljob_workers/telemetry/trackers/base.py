@@ -29,7 +29,7 @@ class TrackedRun:
     next_version: int
     """From which on evaluations of versions come."""
     given_lines: int
-    """Of all kinds, that earlier processes have given; 0 for a run that begins."""
+    """Lines of all kinds that earlier processes have given; 0 for a run that begins."""
 
 
 class TrackerUnusable(Exception):
@@ -50,7 +50,7 @@ class Tracker(ABC):
 
     @abstractmethod
     def step(self, step: int, figures: Mapping[str, float]) -> None:
-        """Of a trained step, by the names of docs/metrics.md, and `step/NAME` for what has no group."""
+        """Gives a trained step, by the names of docs/metrics.md, and `step/NAME` for what has no group."""
 
     @abstractmethod
     def forget_evaluations(self, version: int) -> None:
@@ -70,7 +70,7 @@ class Tracker(ABC):
 
     @abstractmethod
     def flush(self) -> None:
-        """What was given survives this process."""
+        """Makes what was given survive this process."""
 
     def close(self) -> None:
         """Nothing comes any more from this process; the run may go on in another."""

@@ -23,7 +23,7 @@ from rljob_workers.telemetry.trackers.base import TrackedRun, Tracker
 from rljob_workers.telemetry.trackers.tail import Place, read_on
 
 FOLDER = TRACKERS_FOLDER
-"""Of the run folder: cursors, and what trackers keep there."""
+"""Folder in the run folder: cursors, and what trackers keep there."""
 
 
 class Cursor(BaseModel):
@@ -66,7 +66,7 @@ def cursor_file(run: Path, name: TrackerName) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class NamedRun:
-    """Whose record is in a folder."""
+    """The run whose record is in a folder."""
 
     job: str
     run: str
@@ -153,7 +153,7 @@ class Feed:
             cursor.last_version = version
 
     def _give_samples(self, cursor: Cursor) -> None:
-        """Those of a step that was not given yet wait for it: it may take an earlier one of its number back."""
+        """Samples of a step that was not given yet wait for it: it may take an earlier one of its number back."""
         lines, after = read_on(self._run / generations.FILE, cursor.samples, self._run / generations.OLDER_FILE)
         given = list(takewhile(lambda read: _is_of_step_before(read[0], cursor), lines))
         for rollout, rows in groupby((line for line, _ in given), key=lambda line: int(line["rollout"])):

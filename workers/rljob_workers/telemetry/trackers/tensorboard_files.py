@@ -22,7 +22,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from rljob_workers.telemetry.trackers.base import Line, TrackedRun, Tracker
 
 _VERSION = "brain.Event:2"
-"""Of files in which session starts count."""
+"""Version of files in which session starts count."""
 
 
 class EventFile:
@@ -37,7 +37,7 @@ class EventFile:
         self._write(Event(file_version=_VERSION))
 
     def begin_at(self, step: int) -> None:
-        """What was written of `step` and later ones is void."""
+        """Makes void what was written of `step` and later ones."""
         self._write(Event(step=step, session_log=SessionLog(status=SessionLog.START)))
 
     def write(self, step: int, values: Iterator[Summary.Value]) -> None:

@@ -18,7 +18,7 @@ from rljob_workers.telemetry.trackers.base import Line, TrackedRun, Tracker
 
 PROJECT = "TRACKIO_PROJECT"
 COLUMNS = ("epoch", "reward", "prompt", "response", "responseTokens", "finishReason", "advantage")
-"""Of a table of samples."""
+"""Columns of a table of samples."""
 _EVALUATIONS = """json_type(CAST(metrics AS TEXT), '$."evaluation/epoch"') IS NOT NULL"""
 _STEPS = f"NOT ({_EVALUATIONS})"
 """Rows of both have a number in the column `step`."""

@@ -42,7 +42,7 @@ class WandbRun(Tracker):
             settings=wandb.Settings(x_disable_stats=True, console="off", disable_git=True, save_code=False),
         )
         self._number = run.given_lines
-        """Of the next row. It grows over processes: a part that was offline is sent into the same run."""
+        """Number of the next row. It grows over processes: a part that was offline is sent into the same run."""
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
         self._run.define_metric(_VERSION)
@@ -61,7 +61,7 @@ class WandbRun(Tracker):
 
     def evaluation(self, version: int, figures: Mapping[str, float]) -> None:
         """See the base."""
-        for name in figures.keys() - self._by_version:  # by name, which goes before the pattern of all
+        for name in figures.keys() - self._by_version:  # a name goes before the pattern of all
             self._run.define_metric(name, step_metric=_VERSION)
             self._by_version.add(name)
         self._log({_VERSION: version, **figures})
