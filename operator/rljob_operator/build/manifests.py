@@ -1,6 +1,7 @@
 """All objects of a job, in the order in which they are applied: objects that others refer to come first. Pure."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ from rljob_operator.build.mounted_objects import Found, claim, config
 from rljob_operator.build.network import network_policies, services
 from rljob_operator.build.parts import Manifest, Owner, Platform, Site, manifest, tracker_part, trackers
 from rljob_operator.build.reach import reach_problems
-from rljob_operator.build.redis import control, storage
+from rljob_operator.build.redis import ClaimedBy, control, control_claims, storage
 from rljob_operator.build.scheduling import MISSING_API, makes_claim, pod_group
 from rljob_operator.build.sizes import size_problems
 from rljob_operator.build.template_protection import ProtectedFieldChanged
@@ -66,19 +67,27 @@ class MissingApi(ValueError):
     """The job is right, and the cluster lacks what it needs."""
 
 
+@dataclass(frozen=True, slots=True)
+class FoundClaims:
+    """What there is of a job's claims before they are built."""
+
+    checkpoints: Found = Found.NOTHING
+    control: ClaimedBy = ClaimedBy.JOB
+
+
 def manifests(
     job: RLJob,
     owner: Owner,
     status: RLJobStatus,
     options: OperatorOptions,
     platform: Platform,
-    found: Found = Found.NOTHING,
+    found: FoundClaims = FoundClaims(),
     *,
     was_accepted: bool = False,
 ) -> list[Manifest]:
     """Every object but the Secret, which is made once.
 
-    `found` is what there is of the checkpoint claim. A job that has begun by a spec that `was_accepted` goes on by it,
+    A job that has begun by a spec that `was_accepted` goes on by it,
     whatever the options say of its reach now: no operator would care for its pods otherwise. ValueError with sentences
     for what a cluster cannot do, MissingApi for what this one cannot.
     """
@@ -94,10 +103,11 @@ def manifests(
     site = Site.of(job, owner, options, status.queue)
     if not platform.device_claims and (sentence := without_api(site)) is not None:
         raise MissingApi(sentence)
-    with_pods = _with_pods(site, status)
+    with_pods = _with_pods(site, status, found.control)
     made = [
         config(site),
-        *([claim(site, found)] if makes_claim(job) else []),
+        *([claim(site, found.checkpoints)] if makes_claim(job) else []),
+        *control_claims(site, found.control),
         *network_policies(site),
         *services(site),
         disruption_budget(site),
@@ -116,10 +126,11 @@ def _beyond(job: RLJob, options: OperatorOptions) -> list[str]:
     return [*foreign_objects(job, options.workloads), *reach_problems(job, options.workloads.reach)]
 
 
-def _with_pods(site: Site, status: RLJobStatus) -> list[Manifest]:
+def _with_pods(site: Site, status: RLJobStatus, control_claimed_by: ClaimedBy) -> list[Manifest]:
     """ValueError with all sentences of all parts, not of the first alone."""
     roles = site.job.spec.roles.present().items()
-    makers: list[Callable[[], Manifest]] = [partial(make, site, status) for make in (control, storage, coordinator)]
+    makers: list[Callable[[], Manifest]] = [partial(control, site, status, control_claimed_by)]
+    makers += [partial(make, site, status) for make in (storage, coordinator)]
     makers += [partial(role_deployment, site, status, role, spec) for role, spec in roles]
     makers += [partial(tracker_deployment, site, status, tracker) for tracker in trackers(site.job)]
     made, problems = [], dict[str, None]()
