@@ -87,16 +87,13 @@ def manifests(
 ) -> list[Manifest]:
     """Every object but the Secret, which is made once.
 
-    A job that has begun by a spec that `was_accepted` goes on by it,
-    whatever the options say of its reach now: no operator would care for its pods otherwise. ValueError with sentences
-    for what a cluster cannot do, MissingApi for what this one cannot.
+    A job that has begun by a spec that `was_accepted` goes on by it, whatever the options, or rules of a newer release,
+    refuse of it: no operator would care for its pods otherwise. What the administrator's template sets is protected all
+    the same. ValueError with sentences for what a cluster cannot do, MissingApi for what this one cannot.
     """
     has_begun = status.restart.epoch > 0
-    broken = cluster_problems(job.spec, has_begun=has_begun)
-    of_templates = template_problems(job)
-    if not of_templates and not (was_accepted and has_begun):
-        of_templates = _beyond(job, options)
-    if problems := [*of_templates, *broken]:
+    goes_on = was_accepted and has_begun
+    if not goes_on and (problems := _problems(job, options, has_begun=has_begun)):
         raise ValueError("\n".join(problems))
     if job.spec.scheduling.gang is not None and not platform.pod_groups:
         raise MissingApi(MISSING_API)
@@ -116,14 +113,18 @@ def manifests(
         *with_pods,
         *([pod_monitor(site)] if platform.pod_monitors else []),
     ]
-    if problems := size_problems(job, made):
+    if not goes_on and (problems := size_problems(job, made)):
         raise ValueError("\n".join(problems))
     return made
 
 
-def _beyond(job: RLJob, options: OperatorOptions) -> list[str]:
-    """Sentences for what is not the job's own. Of templates that can be read only."""
-    return [*foreign_objects(job, options.workloads), *reach_problems(job, options.workloads.reach)]
+def _problems(job: RLJob, options: OperatorOptions, *, has_begun: bool) -> list[str]:
+    """Sentences for what is known before anything is built; of foreign objects only where templates can be read."""
+    of_templates = template_problems(job) or [
+        *foreign_objects(job, options.workloads),
+        *reach_problems(job, options.workloads.reach),
+    ]
+    return [*of_templates, *cluster_problems(job.spec, has_begun=has_begun)]
 
 
 def _with_pods(site: Site, status: RLJobStatus, control_claimed_by: ClaimedBy) -> list[Manifest]:
