@@ -118,6 +118,11 @@ def control_name(job: str) -> str:
     return f"{job}-control"
 
 
+def control_claim_name(job: str) -> str:
+    """PersistentVolumeClaim of the control Redis, named as a StatefulSet does: up to release 0.2.0 one made it."""
+    return f"data-{control_name(job)}-0"
+
+
 def storage_name(job: str) -> str:
     """StatefulSet and headless Service of the storage units."""
     return f"{job}-storage"

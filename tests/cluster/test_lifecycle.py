@@ -199,7 +199,7 @@ def test_a_job_made_again_at_once_is_another_and_fails_at_a_bad_configuration_on
     assert other.status()["restart"]["globalRestarts"] == 0, other.summary()
     uid = other.object()["metadata"]["uid"]
     for each in stage.owned("job-actor"):
-        if each["kind"] not in ("Pod", "RLJob") and not each["metadata"]["name"].startswith("data-"):
+        if each["kind"] not in ("Pod", "RLJob"):
             assert [owner["uid"] for owner in each["metadata"]["ownerReferences"]] == [uid], each["metadata"]["name"]
     assert other.pods(COMPONENT_WORKER), "cleanPodPolicy None leaves them"
     assert stage.job.standing() == before, stage.job.summary()

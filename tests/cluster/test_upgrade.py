@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rljob_api.cluster import LABEL_JOB, checkpoint_claim_name
+from rljob_api.cluster import LABEL_JOB, checkpoint_claim_name, control_claim_name, control_name
 from tests.cluster.harness.definition import install_definition
 from tests.cluster.harness.earlier import check_out
 from tests.cluster.harness.kubectl import Kubectl, Object
@@ -117,6 +117,65 @@ def test_claims_stay_as_they_are_over_a_rollback_and_an_upgrade(
         assert (report.steps, report.epochs) == (4, 2)
         assert claims(other) == made_before
     assert kubectl.get("persistentvolumeclaim", claim) is not None
+
+
+@pytest.mark.long
+def test_a_job_of_the_release_before_is_edited_and_restarts_on_the_volume_of_its_control_redis(
+    cluster: Cluster, node: Node, kubectl: Kubectl, namespace: str, tmp_path: Path, release: Path
+) -> None:
+    """Its set has made the claim, and no set's claims can change; this operator makes such a claim itself."""
+    with long_job(cluster, kubectl) as (job, gate):
+        with OperatorProcess(cluster, namespace, tmp_path / "first", sources=release):
+            job.apply().wait_epoch_ready(1)
+            volume = control_volume(job)
+        with OperatorProcess(cluster, namespace, tmp_path / "upgraded"):
+            job.change({"training": {"optimizer": {"learningRate": 2e-3}}})
+            job.wait_epoch_ready(2)
+            job.change({"suspend": True})
+            job.wait("all pods to go", lambda: not job.pods())
+            job.change({"suspend": False})
+            job.wait_epoch_ready(3)
+            assert job.is_true("Accepted"), job.summary()
+            assert control_volume(job) == volume
+            (gate / "go").touch()
+            assert job.assert_succeeded().problems == []
+            kubectl("delete", "rljob", job.name)
+            kubectl.wait_gone("persistentvolumeclaim", control_claim_name(job.name))
+
+
+@pytest.mark.long
+def test_a_job_of_the_release_before_that_this_one_refuses_is_supervised_by_its_accepted_spec(
+    cluster: Cluster, node: Node, kubectl: Kubectl, namespace: str, tmp_path: Path, release: Path
+) -> None:
+    with long_job(cluster, kubectl) as (job, gate):
+        job.manifest["spec"]["infrastructure"] = {"template": {"spec": {"containers": [FEEDER]}}}
+        with OperatorProcess(cluster, namespace, tmp_path / "first", sources=release):
+            job.apply().wait_epoch_ready(1)
+        with OperatorProcess(cluster, namespace, tmp_path / "upgraded"):
+            job.wait("its refusal", lambda: job.condition("Accepted").get("status") == "False")
+            assert "containers[tracker].command: cannot be patched" in job.condition("Accepted")["message"]
+            restart_a_rank(job, 1)
+            (gate / "go").touch()
+            assert job.assert_succeeded().problems == []
+
+
+FEEDER = {
+    "name": "tracker",
+    "image": "localhost/tiny:1",
+    "imagePullPolicy": "Never",
+    "command": ["/tiny", "serve", ":8099"],
+}
+"""A sidecar of the user's, with a name that is the operator's own by now."""
+
+
+def control_volume(job: ClusterJob) -> tuple[list[str], str, str]:
+    """Kinds of the owners of the control Redis' claim, its uid, and the uid of the set."""
+    claim = job.kubectl.get("persistentvolumeclaim", control_claim_name(job.name))
+    made = job.kubectl.get("statefulset", control_name(job.name))
+    assert claim is not None
+    assert made is not None
+    owners = [each["kind"] for each in claim["metadata"]["ownerReferences"]]
+    return owners, claim["metadata"]["uid"], made["metadata"]["uid"]
 
 
 def succeeded(kubectl: Kubectl, name: str = "succeeded") -> ClusterJob:

@@ -4,15 +4,18 @@ Called by the operator before it applies, and by `rljob render --kubernetes`. Do
 clock: the same job, status and options give the same manifests, to the byte.
 """
 
-from rljob_operator.build.manifests import MissingApi, manifests
+from rljob_operator.build.manifests import FoundClaims, MissingApi, manifests
 from rljob_operator.build.mounted_objects import JOB_KEY, Found, job_file, secret
 from rljob_operator.build.parts import Manifest, Owner, Platform, digest
+from rljob_operator.build.redis import ClaimedBy
 from rljob_operator.build.template_rules import options_problems, template_problems
 from rljob_operator.build.warnings import overridden, warnings
 
 __all__ = [
     "JOB_KEY",
+    "ClaimedBy",
     "Found",
+    "FoundClaims",
     "Manifest",
     "MissingApi",
     "Owner",

@@ -1,6 +1,7 @@
 """All objects of a job, in the order in which they are applied: objects that others refer to come first. Pure."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ from rljob_operator.build.mounted_objects import Found, claim, config
 from rljob_operator.build.network import network_policies, services
 from rljob_operator.build.parts import Manifest, Owner, Platform, Site, manifest, tracker_part, trackers
 from rljob_operator.build.reach import reach_problems
-from rljob_operator.build.redis import control, storage
+from rljob_operator.build.redis import ClaimedBy, control, control_claims, storage
 from rljob_operator.build.scheduling import MISSING_API, makes_claim, pod_group
 from rljob_operator.build.sizes import size_problems
 from rljob_operator.build.template_protection import ProtectedFieldChanged
@@ -66,38 +67,44 @@ class MissingApi(ValueError):
     """The job is right, and the cluster lacks what it needs."""
 
 
+@dataclass(frozen=True, slots=True)
+class FoundClaims:
+    """What there is of a job's claims before they are built."""
+
+    checkpoints: Found = Found.NOTHING
+    control: ClaimedBy = ClaimedBy.JOB
+
+
 def manifests(
     job: RLJob,
     owner: Owner,
     status: RLJobStatus,
     options: OperatorOptions,
     platform: Platform,
-    found: Found = Found.NOTHING,
+    found: FoundClaims = FoundClaims(),
     *,
     was_accepted: bool = False,
 ) -> list[Manifest]:
     """Every object but the Secret, which is made once.
 
-    `found` is what there is of the checkpoint claim. A job that has begun by a spec that `was_accepted` goes on by it,
-    whatever the options say of its reach now: no operator would care for its pods otherwise. ValueError with sentences
-    for what a cluster cannot do, MissingApi for what this one cannot.
+    A job that has begun by a spec that `was_accepted` goes on by it, whatever the options, or rules of a newer release,
+    refuse of it: no operator would care for its pods otherwise. What the administrator's template sets is protected all
+    the same. ValueError with sentences for what a cluster cannot do, MissingApi for what this one cannot.
     """
     has_begun = status.restart.epoch > 0
-    broken = cluster_problems(job.spec, has_begun=has_begun)
-    of_templates = template_problems(job)
-    if not of_templates and not (was_accepted and has_begun):
-        of_templates = _beyond(job, options)
-    if problems := [*of_templates, *broken]:
+    goes_on = was_accepted and has_begun
+    if not goes_on and (problems := _problems(job, options, has_begun=has_begun)):
         raise ValueError("\n".join(problems))
     if job.spec.scheduling.gang is not None and not platform.pod_groups:
         raise MissingApi(MISSING_API)
     site = Site.of(job, owner, options, status.queue)
     if not platform.device_claims and (sentence := without_api(site)) is not None:
         raise MissingApi(sentence)
-    with_pods = _with_pods(site, status)
+    with_pods = _with_pods(site, status, found.control)
     made = [
         config(site),
-        *([claim(site, found)] if makes_claim(job) else []),
+        *([claim(site, found.checkpoints)] if makes_claim(job) else []),
+        *control_claims(site, found.control),
         *network_policies(site),
         *services(site),
         disruption_budget(site),
@@ -106,20 +113,25 @@ def manifests(
         *with_pods,
         *([pod_monitor(site)] if platform.pod_monitors else []),
     ]
-    if problems := size_problems(job, made):
+    if not goes_on and (problems := size_problems(job, made)):
         raise ValueError("\n".join(problems))
     return made
 
 
-def _beyond(job: RLJob, options: OperatorOptions) -> list[str]:
-    """Sentences for what is not the job's own. Of templates that can be read only."""
-    return [*foreign_objects(job, options.workloads), *reach_problems(job, options.workloads.reach)]
+def _problems(job: RLJob, options: OperatorOptions, *, has_begun: bool) -> list[str]:
+    """Sentences for what is known before anything is built; of foreign objects only where templates can be read."""
+    of_templates = template_problems(job) or [
+        *foreign_objects(job, options.workloads),
+        *reach_problems(job, options.workloads.reach),
+    ]
+    return [*of_templates, *cluster_problems(job.spec, has_begun=has_begun)]
 
 
-def _with_pods(site: Site, status: RLJobStatus) -> list[Manifest]:
+def _with_pods(site: Site, status: RLJobStatus, control_claimed_by: ClaimedBy) -> list[Manifest]:
     """ValueError with all sentences of all parts, not of the first alone."""
     roles = site.job.spec.roles.present().items()
-    makers: list[Callable[[], Manifest]] = [partial(make, site, status) for make in (control, storage, coordinator)]
+    makers: list[Callable[[], Manifest]] = [partial(control, site, status, control_claimed_by)]
+    makers += [partial(make, site, status) for make in (storage, coordinator)]
     makers += [partial(role_deployment, site, status, role, spec) for role, spec in roles]
     makers += [partial(tracker_deployment, site, status, tracker) for tracker in trackers(site.job)]
     made, problems = [], dict[str, None]()

@@ -11,7 +11,6 @@ from enum import StrEnum
 from typing import Any
 
 from rljob_api import cluster
-from rljob_operator.build.redis import CONTROL_CLAIM
 from rljob_operator.build.template_patch import DIRECTIVE, MERGE_KEYS
 
 EACH = "[]"
@@ -154,12 +153,14 @@ POD_PLACES = (
 )
 """Fields of a pod template."""
 
+_BEFORE, _AFTER = cluster.control_claim_name(" ").split(" ")
+
 OWN_NAMES = (
     (Kind.SECRET, "", cluster.secret_name("")),
     (Kind.SECRET, "", cluster.secret_copy_name("")),
     (Kind.CONFIG_MAP, "", cluster.config_name("")),
     (Kind.CLAIM, "", cluster.checkpoint_claim_name("")),
-    (Kind.CLAIM, *CONTROL_CLAIM),
+    (Kind.CLAIM, _BEFORE, _AFTER),
 )
 """Kind, and what stands before and after the job's name, of the objects that a job makes."""
 

@@ -2,11 +2,16 @@
 
 StatefulSets, because a name has at most one pod: never two servers on one append-only file, and a unit's Service
 always means the same unit. A Deployment may have an old and a new pod at a time. They start in no order.
+
+The claim of the control Redis is an object of the job. One that a StatefulSet's controller makes while the job is being
+deleted has no owner yet, and stays.
 """
 
+from enum import Enum
 from typing import Any
 
 from rljob_api import cluster
+from rljob_api.spec import RLJob
 from rljob_api.spec.infrastructure import ResourcesSpec
 from rljob_api.spec.queue import PersistenceKind
 from rljob_api.status import RLJobStatus
@@ -33,8 +38,8 @@ from rljob_operator.build.parts import (
 from rljob_operator.build.template import pod_template
 
 _DATA = "data"
-CONTROL_CLAIM = (f"{_DATA}-", f"{cluster.control_name('')}-0")
-"""Text before and after a job's name in the name that Kubernetes gives the claim of the control Redis."""
+_CONTROL_STATE = "control-state"
+"""Volume of the control Redis; a patch of `data` is for the storage units."""
 _DATA_DIR = "/data"
 _GRACE_SECONDS = 10
 _PASSWORD = "REDISCLI_AUTH"  # noqa: S105 - a variable, which redis-cli reads too
@@ -45,15 +50,45 @@ _MALLOC_VARIABLES = ("MALLOC_CONF", "JE_MALLOC_CONF")
 _CONTROL_ARGUMENTS = ("--appendonly", "yes", "--appendfsync", "everysec", "--aof-load-truncated", "yes")
 
 
-def control(site: Site, status: RLJobStatus) -> Manifest:
+class ClaimedBy(Enum):
+    """Maker of the claim of the control Redis."""
+
+    JOB = "job"
+    """The operator: it goes with the job, whenever it was made."""
+    SET = "set"
+    """The controller of a StatefulSet of release 0.2.0 or before. The claims of a set that is there cannot change."""
+
+
+def control(site: Site, status: RLJobStatus, claimed_by: ClaimedBy = ClaimedBy.JOB) -> Manifest:
     """The control Redis: synced every second, a torn tail cut off at the start."""
-    persistence = site.job.spec.transfer_queue.redis.persistence
-    claimed = persistence.kind is PersistenceKind.CLAIM
-    pod = _pod(site, _CONTROL_ARGUMENTS, [], CONTROL_RESOURCES, volumes=[] if claimed else [_scratch()])
+    is_of_set = _is_claimed(site.job) and claimed_by is ClaimedBy.SET
+    volume = _control_volume(site)
+    pod = _pod(site, _CONTROL_ARGUMENTS, [], CONTROL_RESOURCES, {"name": _DATA} if is_of_set else volume)
     template = _template(site, CONTROL_PART, pod, site.job.spec.infrastructure.control.resources)
     replicas = infrastructure_replicas(site, status, 1)
     body = _stateful(site, CONTROL_PART, replicas, cluster.control_name(site.name), template)
-    return _set(site, CONTROL_PART, {**body, **(_claims(site) if claimed else {})})
+    return _set(site, CONTROL_PART, {**body, **(_claims(site) if is_of_set else {})})
+
+
+def control_claims(site: Site, claimed_by: ClaimedBy) -> list[Manifest]:
+    """The claim of the control Redis, where the job is to have one of its own."""
+    if not _is_claimed(site.job) or claimed_by is ClaimedBy.SET:
+        return []
+    name, body = cluster.control_claim_name(site.name), {"spec": _claim_spec(site)}
+    return [manifest(site, ("v1", "PersistentVolumeClaim"), name, body, CONTROL_PART)]
+
+
+def _is_claimed(job: RLJob) -> bool:
+    return job.spec.transfer_queue.redis.persistence.kind is PersistenceKind.CLAIM
+
+
+def _control_volume(site: Site) -> dict[str, Any]:
+    if not _is_claimed(site.job):
+        return _scratch()
+    return {
+        "name": _CONTROL_STATE,
+        "persistentVolumeClaim": {"claimName": cluster.control_claim_name(site.name)},
+    }
 
 
 def storage(site: Site, status: RLJobStatus) -> Manifest:
@@ -61,7 +96,7 @@ def storage(site: Site, status: RLJobStatus) -> Manifest:
     queue = site.job.spec.transfer_queue
     arguments = ("--appendonly", "no", "--maxmemory", str(queue.storage_bytes))
     malloc = [{"name": name, "value": _STORAGE_MALLOC} for name in _MALLOC_VARIABLES]
-    pod = _pod(site, arguments, malloc, storage_resources(queue.storage_bytes), volumes=[_scratch()])
+    pod = _pod(site, arguments, malloc, storage_resources(queue.storage_bytes), _scratch())
     template = _template(site, STORAGE_PART, pod, queue.redis.resources)
     replicas = infrastructure_replicas(site, status, queue.storage_units)
     body = _stateful(site, STORAGE_PART, replicas, cluster.storage_name(site.name), template)
@@ -88,7 +123,7 @@ def _stateful(site: Site, part: Part, replicas: int, service: str, template: dic
     }
 
 
-def _claims(site: Site) -> dict[str, Any]:
+def _claim_spec(site: Site) -> dict[str, Any]:
     persistence = site.job.spec.transfer_queue.redis.persistence
     spec: dict[str, Any] = {
         "accessModes": ["ReadWriteOnce"],
@@ -96,7 +131,12 @@ def _claims(site: Site) -> dict[str, Any]:
     }
     if persistence.storage_class_name is not None:
         spec["storageClassName"] = persistence.storage_class_name
-    template = {"metadata": {"name": _DATA, "labels": part_labels(site, CONTROL_PART)}, "spec": spec}
+    return spec
+
+
+def _claims(site: Site) -> dict[str, Any]:
+    labels = part_labels(site, CONTROL_PART)
+    template = {"metadata": {"name": _DATA, "labels": labels}, "spec": _claim_spec(site)}
     return {
         # Deleted with the job; retained over a suspension, which scales to zero.
         "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete", "whenScaled": "Retain"},
@@ -113,9 +153,9 @@ def _pod(
     arguments: tuple[str, ...],
     environment: list[dict[str, Any]],
     resources: dict[str, Any],
-    *,
-    volumes: list[dict[str, Any]],
+    volume: dict[str, Any],
 ) -> dict[str, Any]:
+    """`volume` has the data; one that is nothing but a name is the set's."""
     password = {"secretKeyRef": {"name": cluster.secret_name(site.name), "key": PASSWORD_KEY}}
     container = {
         "name": REDIS_CONTAINER,
@@ -126,7 +166,7 @@ def _pod(
         "env": [{"name": _PASSWORD, "valueFrom": password}, *environment],
         "ports": [{"name": "redis", "containerPort": cluster.REDIS_PORT}],
         "resources": resources,
-        "volumeMounts": [{"name": _DATA, "mountPath": _DATA_DIR}],
+        "volumeMounts": [{"name": volume["name"], "mountPath": _DATA_DIR}],
         "terminationMessagePolicy": TERMINATION_MESSAGE,
         **redis_probes(site.workloads.redis_ping),
         **container_security(),
@@ -134,7 +174,7 @@ def _pod(
     return {
         "terminationGracePeriodSeconds": _GRACE_SECONDS,
         "containers": [container],
-        **({"volumes": volumes} if volumes else {}),
+        **({"volumes": [volume]} if volume.keys() != {"name"} else {}),
     }
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from rljob_api.cluster import ANNOTATION_TEMPLATE
 from rljob_api.spec import RLJob
 from rljob_api.status import AcceptedStatus, ConditionType, RLJobStatus
-from rljob_operator.build import Found, Owner, Platform, manifests, overridden
+from rljob_operator.build import FoundClaims, Owner, Platform, manifests, overridden
 from rljob_operator.cluster.actions import Actions
 from rljob_operator.cluster.builds import BuildThreads
 from rljob_operator.cluster.coordinators import CoordinatorContact, JobCoordinators
@@ -59,7 +59,7 @@ class ManifestsMemo:
         num_bytes: int,
         owner: Owner,
         status: RLJobStatus,
-        found: Found,
+        found: FoundClaims,
         *,
         was_accepted: bool,
     ) -> Sequence[Json]:

@@ -14,7 +14,7 @@ from rljob_api.cluster import COMPONENT_COORDINATOR, checkpoint_claim_name, secr
 from rljob_api.spec import RLJob
 from rljob_api.spec_size import MAX_SPEC_BYTES
 from rljob_api.status import RLJobStatus
-from rljob_operator.build import MissingApi, Owner
+from rljob_operator.build import FoundClaims, MissingApi, Owner
 from rljob_operator.cluster.actions import ActionContext
 from rljob_operator.cluster.builds import RetainedBuilds, cost_of
 from rljob_operator.cluster.coordinators import JobCoordinator, num_processes
@@ -38,7 +38,7 @@ from rljob_operator.kube.events import Events
 from rljob_operator.kube.job_secrets import Absent, Held
 from rljob_operator.kube.job_workload import Brought
 from rljob_operator.kube.kinds import CLAIMS
-from rljob_operator.kube.ownership import Foreign, earlier_pods_sentence, sentence
+from rljob_operator.kube.ownership import Foreign, control_claimed_by, earlier_pods_sentence, sentence
 from rljob_operator.kube.status_writer import Overtaken
 from rljob_operator.kube.views import JobKey, PodView
 from rljob_operator.kube.work_queue import NextTurn, Urgency
@@ -216,7 +216,8 @@ class Reconciler:
     ) -> Sequence[Json]:
         """All objects but the Secret. ValueError with sentences for what cannot be built."""
         uid = raw["metadata"]["uid"]
-        there = checkpoint_claim.found(job.spec, key, uid, self._world.cache.owned(key))
+        owned = self._world.cache.owned(key)
+        there = FoundClaims(checkpoint_claim.found(job.spec, key, uid, owned), control_claimed_by(key, owned))
         owner = Owner(namespace=key.namespace, uid=uid)
         memo, num_bytes = self._memories[key].manifests, raw["spec"].num_bytes
         return await memo.of(job, num_bytes, owner, status, there, was_accepted=was_accepted)

@@ -19,7 +19,6 @@ from rljob_api.cluster import (
     ANNOTATION_BUILT_FOR,
     ANNOTATION_RETAINED,
     ANNOTATION_RUN,
-    control_name,
 )
 from rljob_operator.kube.api import FIELD_MANAGER, Api, Json
 from rljob_operator.kube.cache import Cache
@@ -27,7 +26,7 @@ from rljob_operator.kube.checkpoint_claim import as_large_as_it_is
 from rljob_operator.kube.edits import Edits, Name, Restored, is_own, name_of, taken_by
 from rljob_operator.kube.errors import ApiConflict, ApiNotFound, ApiRefused
 from rljob_operator.kube.kinds import CLAIMS, NETWORK_POLICIES, RLJOBS, WITH_PODS, resource_of
-from rljob_operator.kube.ownership import SET_KIND, Foreign, ObjectHolder, foreign, holder
+from rljob_operator.kube.ownership import Foreign, ObjectHolder, foreign, holder
 from rljob_operator.kube.views import JobKey, OwnedView, view_owned
 from rljob_operator.rate_limit import backoff_seconds
 
@@ -217,6 +216,7 @@ class JobObjects:
         for each in missing:
             if each["kind"] in WITH_PODS:
                 await writes.check_name(each, has_begun=has_begun)
+                writes.hold_back_from(delta.leaving, each)
         return writes.outcome()
 
     async def carry_out(self, delta: Delta, before: ApplyOutcome = ApplyOutcome()) -> ApplyOutcome:
@@ -274,7 +274,8 @@ class _Writes:
 
     async def carry_out(self, delta: Delta) -> None:
         for kind, name, write in self._of(delta):
-            # A StatefulSet that the garbage collector takes at once can leave a claim, which its controller makes then.
+            # The garbage collector takes what is made after its job. A set that it takes at once can leave a claim,
+            # which the set's controller makes then: of a job that release 0.2.0 began.
             if self._cache.is_gone(self._owner_uid) or any(each.error.retry_after > 0 for each in self._refusals):
                 break
             try:
@@ -408,10 +409,17 @@ class _Writes:
             view = await self._read(CLAIMS.kind, volume)
             if view is None:
                 continue
-            if _goes_with_its_set(view, self._key):
+            whose = holder(view, self._key, self._owner_uid)
+            if whose is ObjectHolder.PASSING:
                 self._held_back.add((kind, name))
-            elif not has_begun and holder(view, self._key, self._owner_uid) is ObjectHolder.OTHER:
+            elif whose is ObjectHolder.OTHER and not has_begun:
                 self._taken.append(foreign(view))
+
+    def hold_back_from(self, leaving: Sequence[OwnedView], manifest: Json) -> None:
+        """Keeps pods from a claim of the job's name that goes: a pod that finds it before would begin on its data."""
+        claims = {view.name for view in (*leaving, *self._leaving) if view.kind == CLAIMS.kind}
+        if claims & set(_mounted(manifest)):
+            self._held_back.add(name_of(manifest))
 
     async def _read(self, kind: str, name: str) -> OwnedView | None:
         try:
@@ -470,13 +478,15 @@ def _goes(view: OwnedView, key: JobKey, owner_uid: str) -> bool:
     return is_applied and holder(view, key, owner_uid) is ObjectHolder.JOB
 
 
-def _goes_with_its_set(view: OwnedView, key: JobKey) -> bool:
-    """Whether it is the volume of an earlier control Redis, which the garbage collector takes with its StatefulSet."""
-    controller = view.controller
-    return controller is not None and (controller.kind, controller.name) == (SET_KIND, control_name(key.name))
+def _mounted(manifest: Json) -> Iterator[str]:
+    """Claims that its pods name."""
+    for volume in manifest["spec"]["template"]["spec"].get("volumes", ()):
+        if "persistentVolumeClaim" in volume:
+            yield volume["persistentVolumeClaim"]["claimName"]
 
 
 def _volumes(manifest: Json) -> Iterator[str]:
+    """Claims that a set makes, or takes where they are there."""
     for template in manifest["spec"].get("volumeClaimTemplates", ()):
         for ordinal in range(max(1, manifest["spec"]["replicas"])):
             yield f"{template['metadata']['name']}-{manifest['metadata']['name']}-{ordinal}"

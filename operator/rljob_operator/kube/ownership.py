@@ -9,11 +9,19 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from rljob_api.cluster import ANNOTATION_SPEC, API_GROUP, RLJOB_KIND, checkpoint_claim_name
+from rljob_api.cluster import (
+    ANNOTATION_SPEC,
+    API_GROUP,
+    RLJOB_KIND,
+    checkpoint_claim_name,
+    control_claim_name,
+    control_name,
+)
 from rljob_api.revision import read_retained_spec, run_differences
+from rljob_operator.build import ClaimedBy
 from rljob_operator.kube.api import Api
 from rljob_operator.kube.errors import ApiNotFound
-from rljob_operator.kube.kinds import CLAIMS, REPLICA_SETS
+from rljob_operator.kube.kinds import CLAIMS, REPLICA_SETS, STATEFUL_SETS
 from rljob_operator.kube.views import Controller, JobKey, OwnedView, PodView, controller_of
 
 JOB_KIND = f"{RLJOB_KIND}.{API_GROUP}"
@@ -63,7 +71,13 @@ def holder(view: OwnedView, job: JobKey, uid: str, run: str = "") -> ObjectHolde
         return _keeper(view, uid, run)
     if controller.uid == uid:
         return ObjectHolder.PASSING if view.deleting else ObjectHolder.JOB
-    return ObjectHolder.PASSING if is_earlier(controller, job) else ObjectHolder.OTHER
+    passes = is_earlier(controller, job) or _goes_with_its_set(view, controller, job)
+    return ObjectHolder.PASSING if passes else ObjectHolder.OTHER
+
+
+def _goes_with_its_set(view: OwnedView, controller: Controller, job: JobKey) -> bool:
+    """Whether it is the volume of a control Redis whose set has made it (release 0.2.0) and is going, or gone."""
+    return (view.kind, controller.kind, controller.name) == (CLAIMS.kind, SET_KIND, control_name(job.name))
 
 
 def _keeper(view: OwnedView, uid: str, run: str) -> ObjectHolder:
@@ -79,6 +93,15 @@ def _keeper(view: OwnedView, uid: str, run: str) -> ObjectHolder:
 def is_earlier(controller: Controller, job: JobKey) -> bool:
     """Whether it is an earlier job of this name: it is gone, or this one would not have the name."""
     return controller.kind == JOB_KIND and controller.name == job.name
+
+
+def control_claimed_by(job: JobKey, there: Mapping[tuple[str, str], OwnedView]) -> ClaimedBy:
+    """Maker of the claim of a job's control Redis, by its set, or by what a set that is gone has left. Pure."""
+    known = there.get((STATEFUL_SETS.kind, control_name(job.name)))
+    if known is not None:
+        return ClaimedBy.SET if known.makes_claims else ClaimedBy.JOB
+    claim = there.get((CLAIMS.kind, control_claim_name(job.name)))
+    return ClaimedBy.SET if claim is not None and claim.controller is None else ClaimedBy.JOB
 
 
 def foreign(view: OwnedView, annotations: Mapping[str, str] | None = None) -> Foreign:

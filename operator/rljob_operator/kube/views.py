@@ -167,6 +167,8 @@ class OwnedView:
     finalizers: tuple[str, ...] = ()
     workload: WorkloadView | None = None
     """Facts of a Workload."""
+    makes_claims: bool = False
+    """A StatefulSet that has templates of claims."""
     version: int = field(default=0, compare=False)
     """Of two views of one object (uid) the one with the greater number is the later; it alone is no change."""
 
@@ -255,6 +257,7 @@ def view_owned(kind: str, raw: Raw) -> OwnedView:
         owned=_owned(metadata),
         finalizers=tuple(metadata.get("finalizers") or ()),
         workload=view_workload(raw) if kind == "Workload" else None,
+        makes_claims=bool(spec.get("volumeClaimTemplates")),
         version=int(metadata["resourceVersion"]),
     )
 

@@ -9,7 +9,7 @@ from rljob_api.names import Epoch
 from rljob_api.revision import read_retained_spec, run_digest
 from rljob_api.spec import RLJob
 from rljob_api.status import RestartStatus, RLJobStatus
-from rljob_operator.build import Found, Manifest, Owner, manifests
+from rljob_operator.build import Found, FoundClaims, Manifest, Owner, manifests
 from rljob_operator.build.parts import Platform
 from rljob_operator.options import OperatorOptions
 from tests.unit.build.jobs import OWNER, changed, make_status, quickstart
@@ -20,7 +20,7 @@ NAMES = (cluster.ANNOTATION_RUN, cluster.ANNOTATION_RUN_OF, cluster.ANNOTATION_S
 def claim(
     job: RLJob, found: Found = Found.NOTHING, owner: Owner = OWNER, status: RLJobStatus | None = None
 ) -> Manifest:
-    made = manifests(job, owner, status or make_status(), OperatorOptions(), Platform(), found)
+    made = manifests(job, owner, status or make_status(), OperatorOptions(), Platform(), FoundClaims(found))
     return next(each for each in made if each["kind"] == "PersistentVolumeClaim")
 
 

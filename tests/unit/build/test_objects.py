@@ -9,7 +9,7 @@ import pytest
 
 from rljob_api import cluster
 from rljob_api.spec import RLJob
-from rljob_operator.build import Platform, secret
+from rljob_operator.build import ClaimedBy, FoundClaims, Manifest, Platform, manifests, secret
 from rljob_operator.build.parts import CONTAINERS
 from rljob_operator.options import OperatorOptions
 from tests.unit.build.jobs import (
@@ -19,6 +19,7 @@ from tests.unit.build.jobs import (
     changed,
     container,
     everything,
+    make_status,
     pod_templates,
     quickstart,
     rich,
@@ -115,12 +116,50 @@ def test_a_worker_asks_for_cpu(given: dict[str, Any], expected: dict[str, str] |
 
 
 def test_control_state_is_retained_as_the_spec_states() -> None:
-    retained = build(quickstart())["StatefulSet/quickstart-control"]["spec"]
-    assert retained["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Delete", "whenScaled": "Retain"}
+    objects = build(quickstart())
+    assert volumes_of_control(objects) == {"control-state": {"claimName": "data-quickstart-control-0"}}
+    claim = objects["PersistentVolumeClaim/data-quickstart-control-0"]
+    assert claim["spec"] == {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
     job = changed(quickstart(), transferQueue={"redis": {"persistence": {"kind": "EmptyDir"}}})
     lost = build(job)["StatefulSet/quickstart-control"]["spec"]
     assert "volumeClaimTemplates" not in lost
     assert lost["template"]["spec"]["volumes"] == [{"name": "data", "emptyDir": {}}]
+    assert "PersistentVolumeClaim/data-quickstart-control-0" not in build(job)
+
+
+def volumes_of_control(objects: dict[str, Manifest]) -> dict[str, Any]:
+    """Name of a volume of the control Redis -> its claim."""
+    pod = objects["StatefulSet/quickstart-control"]["spec"]["template"]["spec"]
+    assert [each["name"] for each in pod["containers"][0]["volumeMounts"]] == [pod["volumes"][0]["name"]]
+    return {each["name"]: each.get("persistentVolumeClaim") for each in pod["volumes"]}
+
+
+def test_no_controller_makes_a_claim_that_has_no_owner_yet() -> None:
+    """One that is made while its job is being deleted would stay for ever."""
+    for name, each in build(rich()).items():
+        assert "volumeClaimTemplates" not in each.get("spec", {}), name
+
+
+def test_a_control_redis_of_release_0_2_0_stays_as_it_is() -> None:
+    """A set's templates of claims, and with them the volume that it mounts, never change."""
+    job, found = quickstart(), FoundClaims(control=ClaimedBy.SET)
+    made = manifests(job, OWNER, make_status(), OperatorOptions(), Platform(), found)
+    objects = {f"{each['kind']}/{each['metadata']['name']}": each for each in made}
+    assert "PersistentVolumeClaim/data-quickstart-control-0" not in objects
+    body = objects["StatefulSet/quickstart-control"]["spec"]
+    assert body["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Delete", "whenScaled": "Retain"}
+    (claim,) = body["volumeClaimTemplates"]
+    assert (claim["metadata"]["name"], claim["metadata"]["labels"]) == ("data", body["template"]["metadata"]["labels"])
+    pod = body["template"]["spec"]
+    assert "volumes" not in pod
+    assert [each["name"] for each in pod["containers"][0]["volumeMounts"]] == ["data"]
+
+
+def test_a_patch_of_the_volume_of_storage_units_moves_no_control_state() -> None:
+    memory = {"name": "data", "emptyDir": {"medium": "Memory"}}
+    objects = build(changed(quickstart(), infrastructure={"template": {"spec": {"volumes": [memory]}}}))
+    assert memory in objects["StatefulSet/quickstart-storage"]["spec"]["template"]["spec"]["volumes"]
+    assert volumes_of_control(objects)["control-state"] == {"claimName": "data-quickstart-control-0"}
 
 
 def test_an_image_without_a_ping_has_no_liveness_probe() -> None:

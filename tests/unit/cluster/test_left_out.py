@@ -97,36 +97,50 @@ def test_a_suspended_job_keeps_nothing_and_one_that_runs_keeps_what_was_built() 
     assert (accepted._job, accepted._revision, accepted._accepted) == (None, None, None)
 
 
-REACHING = {"rollout": {"template": {"spec": {"terminationGracePeriodSeconds": 86400}}}}
-"""Release 0.2.0 takes it."""
+REACHING = {"roles": {"rollout": {"template": {"spec": {"terminationGracePeriodSeconds": 86400}}}}}
+SIDECAR = {"name": "tracker", "image": "ours:1", "command": ["feed"]}
+TRACKER = {"infrastructure": {"template": {"spec": {"containers": [SIDECAR]}}}}
+SCRATCH = {"spec": {"volumes": [{"name": "run", "emptyDir": {}}]}}
+TRACKED = {"roles": {"actor": {"template": SCRATCH}}, "telemetry": {"reportTo": ["tensorboard"]}}
+LONG = {"env": [{"name": "LONG", "value": "x" * 131_072}], "name": "worker"}
+SIZED = {"roles": {"rollout": {"template": {"spec": {"containers": [LONG]}}}}}
 
 
-def having_accepted(server: Server, epoch: int, **accepted: Any) -> Turns:
-    """Of a job whose newest spec reaches beyond itself, as an operator finds it that is of a newer release."""
+def having_accepted(server: Server, epoch: int, newest: dict[str, Any], accepted: dict[str, Any]) -> Turns:
+    """Of a job whose newest spec release 0.2.0 takes, as an operator finds it that is of a newer release."""
     digest = hashlib.sha256(job_file(changed(quickstart(), **accepted), KEY.namespace).encode()).hexdigest()
     restart = RestartStatus.model_validate({"epoch": epoch, "opened": epoch})
     status = RLJobStatus(accepted=AcceptedStatus(generation=1, digest=digest), restart=restart)
-    text = job_file(changed(quickstart(), roles=REACHING), KEY.namespace)
-    turns = Turns(server, status, has_objects=epoch > 0, roles=REACHING)
+    text = job_file(changed(quickstart(), **newest), KEY.namespace)
+    turns = Turns(server, status, has_objects=epoch > 0, **newest)
     server.put(path_of("ConfigMap", config_name(KEY.name)), {"metadata": {}, "data": {JOB_KEY: text}})
     return turns
 
 
+NEWER_RULES = [
+    pytest.param(REACHING, "terminationGracePeriodSeconds: 86400 is more than 3600", id="what reaches beyond it"),
+    pytest.param(TRACKER, "containers[tracker].command: cannot be patched", id="a container of a newer name"),
+    pytest.param(TRACKED, "telemetry.reportTo: trackers read and write the checkpoint volume", id="a rule"),
+    pytest.param(SIZED, "spec: is 132 KiB of JSON", id="a bound of sizes"),
+]
+
+
 @pytest.mark.parametrize(
-    ("epoch", "accepted", "goes_on"),
+    ("epoch", "was_accepted", "goes_on"),
     [
-        pytest.param(1, {"roles": REACHING}, True, id="a job that has begun by it goes on"),
-        pytest.param(0, {"roles": REACHING}, False, id="one that has not does not begin"),
-        pytest.param(1, {}, False, id="an edit of the ConfigMap is not gone by"),
+        pytest.param(1, True, True, id="a job that has begun by it goes on"),
+        pytest.param(0, True, False, id="one that has not does not begin"),
+        pytest.param(1, False, False, id="an edit of the ConfigMap is not gone by"),
     ],
 )
-def test_what_reaches_beyond_a_job_is_left_where_an_earlier_release_has_accepted_it(
-    epoch: int, accepted: dict[str, Any], *, goes_on: bool
+@pytest.mark.parametrize(("newest", "sentence"), NEWER_RULES)
+def test_what_a_newer_rule_refuses_is_left_where_an_earlier_release_has_accepted_it(
+    newest: dict[str, Any], sentence: str, epoch: int, *, was_accepted: bool, goes_on: bool
 ) -> None:
     server = Server()
-    turns = having_accepted(server, epoch, **accepted)
+    turns = having_accepted(server, epoch, newest, newest if was_accepted else {})
     for _ in range(2):
         turns.turn()
     assert accepted_of(server)[:2] == ("False", "InvalidSpec")
-    assert "terminationGracePeriodSeconds: 86400 is more than 3600" in accepted_of(server)[2]
+    assert sentence in accepted_of(server)[2]
     assert (memory_of(turns).manifests._known is not None) is goes_on

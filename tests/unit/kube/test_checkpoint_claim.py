@@ -8,7 +8,7 @@ import pytest
 
 from rljob_api.spec import RLJob
 from rljob_api.status import Condition, RestartStatus, RLJobStatus, TrainingStatus
-from rljob_operator.build import Found, Manifest, Owner, Platform, manifests
+from rljob_operator.build import Found, FoundClaims, Manifest, Owner, Platform, manifests
 from rljob_operator.core import RetainedRun, VolumeFact
 from rljob_operator.kube.api import Api
 from rljob_operator.kube.cache import Cache
@@ -25,7 +25,7 @@ NAME = "quickstart-checkpoints"
 
 
 def wanted(job: RLJob, uid: str = UID, there: Found = Found.NOTHING) -> list[Manifest]:
-    return manifests(job, Owner("team", uid), RLJobStatus(), OperatorOptions(), Platform(), there)
+    return manifests(job, Owner("team", uid), RLJobStatus(), OperatorOptions(), Platform(), FoundClaims(there))
 
 
 def claim_of(made: list[Manifest]) -> Manifest:

@@ -1,18 +1,19 @@
 """The names of a job's objects: what is made before anything runs, and what is only looked for, once."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
 
 from rljob_api.status import RLJobStatus
-from rljob_operator.build import Owner, Platform, manifests
+from rljob_operator.build import ClaimedBy, FoundClaims, Owner, Platform, manifests
 from rljob_operator.kube.api import Api
 from rljob_operator.kube.apply import ApplyOutcome, JobObjects
 from rljob_operator.kube.cache import Cache
 from rljob_operator.kube.errors import refusal
 from rljob_operator.kube.kinds import Resource
-from rljob_operator.kube.ownership import JOB_KIND
+from rljob_operator.kube.ownership import JOB_KIND, Foreign
 from rljob_operator.kube.views import Controller, JobKey, view_owned
 from rljob_operator.options import OperatorOptions
 from tests.unit.build.jobs import rich
@@ -57,9 +58,9 @@ def _reference(owner: Controller) -> Json:
     return {"apiVersion": f"{group}/v1", "kind": kind, "name": owner.name, "uid": owner.uid, "controller": True}
 
 
-def claimed(server: Server, cache: Cache, *, has_begun: bool = False) -> ApplyOutcome:
+def claimed(server: Server, cache: Cache, *, has_begun: bool = False, wanted: Sequence[Json] = WANTED) -> ApplyOutcome:
     objects = JobObjects(cast(Api, server), cache, KEY, UID)
-    return asyncio.run(objects.claim(objects.difference(WANTED), has_begun=has_begun))
+    return asyncio.run(objects.claim(objects.difference(wanted), has_begun=has_begun))
 
 
 def make_cache() -> Cache:
@@ -71,7 +72,7 @@ def test_what_has_no_pods_is_made_and_what_has_pods_is_only_looked_for() -> None
 
     assert claimed(server, cache) == ApplyOutcome()
     assert server.made == [each for each in NAMES if each not in WORKLOADS]
-    assert sorted(server.reads) == sorted([*WORKLOADS, VOLUME])
+    assert sorted(server.reads) == sorted(WORKLOADS)
 
 
 def test_what_is_there_is_not_looked_for_again() -> None:
@@ -92,7 +93,7 @@ def test_what_is_there_is_not_looked_for_again() -> None:
         pytest.param(("PersistentVolumeClaim", "rich-checkpoints"), id="a volume"),
         pytest.param(("Deployment", "rich-advantages"), id="the last of the Deployments"),
         pytest.param(("StatefulSet", "rich-control"), id="a StatefulSet"),
-        pytest.param(VOLUME, id="a volume that a StatefulSet would take"),
+        pytest.param(VOLUME, id="the volume of the control Redis"),
     ],
 )
 def test_what_somebody_else_has_is_named(theirs: tuple[str, str]) -> None:
@@ -102,30 +103,92 @@ def test_what_somebody_else_has_is_named(theirs: tuple[str, str]) -> None:
     assert not set(WORKLOADS) & set(server.made)
 
 
+SET = Controller("StatefulSet.apps", "rich-control", "s0")
+EARLIER_SET = pytest.param(SET, id="with the set that has made it")
+EARLIER_JOB = pytest.param(Controller(JOB_KIND, "rich", "u0"), id="with its job")
+
+
 @pytest.mark.parametrize("has_begun", [False, True])
-def test_the_volume_of_an_earlier_job_goes_before_there_is_a_statefulset(has_begun: bool) -> None:
+@pytest.mark.parametrize("goes", [EARLIER_SET, EARLIER_JOB])
+@pytest.mark.parametrize("is_known", [False, True])
+def test_the_volume_of_an_earlier_job_goes_before_there_is_a_set(
+    goes: Controller, has_begun: bool, is_known: bool
+) -> None:
     """It would begin with the control state of the other."""
-    server = Server(VOLUME, controller=Controller("StatefulSet.apps", "rich-control", "s0"))
+    server, cache = Server(VOLUME, controller=goes), make_cache()
+    if is_known:
+        see(cache, VOLUME, goes)
 
-    outcome = claimed(server, make_cache(), has_begun=has_begun)
+    outcome = claimed(server, cache, has_begun=has_begun)
 
-    assert outcome == ApplyOutcome(waits=True, held_back=frozenset({("StatefulSet", "rich-control")}))
-
-
-def test_the_volume_of_a_job_that_has_begun_is_its_own() -> None:
-    server = Server(VOLUME)
-
-    assert claimed(server, make_cache(), has_begun=True) == ApplyOutcome()
+    assert (outcome.taken, outcome.waits or is_known) == ((), True)
+    assert outcome.held_back == frozenset({("StatefulSet", "rich-control")})
+    assert VOLUME not in server.made
 
 
-def test_the_volume_of_a_statefulset_that_is_there_is_its_own() -> None:
-    """Someone has taken its label away, so that no watch reports it."""
-    server = Server(VOLUME, ("StatefulSet", "rich-control"), controller=Controller(JOB_KIND, "rich", UID))
+@pytest.mark.parametrize("is_known", [False, True])
+def test_checkpoints_that_go_with_an_earlier_job_go_before_pods_mount_them(is_known: bool) -> None:
+    """A pod that mounts them keeps them from going, and trains on from another job's."""
+    claim, goes = ("PersistentVolumeClaim", "rich-checkpoints"), Controller(JOB_KIND, "rich", "u0")
+    server, cache = Server(claim, controller=goes), make_cache()
+    if is_known:
+        see(cache, claim, goes)
 
-    assert claimed(server, make_cache(), has_begun=True).held_back == frozenset()
+    outcome = claimed(server, cache)
+
+    mounting = [each for each in WORKLOADS if claim[1] in str(manifest_of(each)["spec"]["template"]["spec"])]
+    assert ("Deployment", "rich-actor") in mounting
+    assert outcome.held_back == frozenset(mounting)
+    assert outcome.taken == ()
+
+
+def manifest_of(name: tuple[str, str]) -> Json:
+    return next(each for each in WANTED if (each["kind"], each["metadata"]["name"]) == name)
+
+
+def see(cache: Cache, name: tuple[str, str], controller: Controller | None) -> None:
+    """A watch has reported it."""
+    references = [] if controller is None else [_reference(controller)]
+    raw = {"metadata": {"name": name[1], "uid": "o1", "resourceVersion": "7", "ownerReferences": references}}
+    cache.put_owned(KEY, view_owned(name[0], raw))
+
+
+OF_SET = manifests(
+    rich(),
+    Owner("team", UID),
+    RLJobStatus(),
+    OperatorOptions(),
+    Platform(),
+    FoundClaims(control=ClaimedBy.SET),
+)
+"""As a job has them whose control Redis was begun by release 0.2.0."""
+
+
+@pytest.mark.parametrize(
+    ("controller", "has_begun", "expected"),
+    [
+        pytest.param(None, True, ApplyOutcome(), id="cut off from it: it is the job's, which has begun"),
+        pytest.param(
+            None, False, ApplyOutcome(taken=(Foreign(*VOLUME),)), id="of no owner, and the job has not begun: foreign"
+        ),
+        pytest.param(
+            SET,
+            True,
+            ApplyOutcome(waits=True, held_back=frozenset({("StatefulSet", "rich-control")})),
+            id="going with it",
+        ),
+    ],
+)
+def test_a_set_that_makes_its_claim_takes_one_that_is_there(
+    controller: Controller | None, has_begun: bool, expected: ApplyOutcome
+) -> None:
+    server = Server(VOLUME, controller=controller)
+
+    assert claimed(server, make_cache(), has_begun=has_begun, wanted=OF_SET) == expected
+    assert VOLUME not in server.made
 
 
 def test_without_the_right_to_read_nothing_with_pods_is_made() -> None:
     outcome = claimed(Server(deny_reads=True), make_cache())
 
-    assert {(each.kind, each.name) for each in outcome.refusals} == {*WORKLOADS, VOLUME}
+    assert {(each.kind, each.name) for each in outcome.refusals} == {*WORKLOADS}

@@ -8,7 +8,16 @@ import pytest
 from rljob_api.cluster import ANNOTATION_SPEC
 from rljob_api.revision import retained_spec
 from rljob_api.spec import RLJobSpec
-from rljob_operator.kube.ownership import MOST_NAMED, Foreign, ObjectHolder, foreign, holder, sentence
+from rljob_operator.build import ClaimedBy
+from rljob_operator.kube.ownership import (
+    MOST_NAMED,
+    Foreign,
+    ObjectHolder,
+    control_claimed_by,
+    foreign,
+    holder,
+    sentence,
+)
 from rljob_operator.kube.views import ClaimView, Controller, JobKey, OwnedView, view_owned
 from tests.unit.api.manifests import GOOD
 
@@ -68,6 +77,51 @@ def test_holder_of_a_claim(
         "PersistentVolumeClaim", "job-checkpoints", "o1", controller, "d1", "r1", "", deleting, None, claim=claim
     )
     assert holder(view, KEY, UID, "r") is expected
+
+
+SETS = "StatefulSet", "job-control"
+CLAIM = "PersistentVolumeClaim", "data-job-control-0"
+OF_SET, OF_JOB = Controller("StatefulSet.apps", "job-control", "s0"), Controller("RLJob.rljob.dev", "job", UID)
+
+
+def test_a_claim_that_a_control_redis_set_has_made_goes_with_it() -> None:
+    assert holder(seen(CLAIM, OF_SET), KEY, UID) is ObjectHolder.PASSING
+    assert holder(seen(CLAIM, replace(OF_SET, name="other-control")), KEY, UID) is ObjectHolder.OTHER
+
+
+def seen(name: tuple[str, str], controller: Controller | None, *, makes_claims: bool = False) -> OwnedView:
+    view = OwnedView(*name, "o1", controller, "d1", "r1", "", False, None)
+    return replace(view, makes_claims=makes_claims)
+
+
+@pytest.mark.parametrize(
+    ("views", "expected"),
+    [
+        pytest.param([], ClaimedBy.JOB, id="nothing is there"),
+        pytest.param([seen(SETS, OF_JOB)], ClaimedBy.JOB, id="its set makes no claim"),
+        pytest.param([seen(SETS, OF_JOB), seen(CLAIM, OF_JOB)], ClaimedBy.JOB, id="the claim is the job's"),
+        pytest.param([seen(CLAIM, OF_JOB)], ClaimedBy.JOB, id="the claim is the job's and the set is gone"),
+        pytest.param(
+            [seen(SETS, OF_JOB, makes_claims=True), seen(CLAIM, OF_SET)], ClaimedBy.SET, id="release 0.2.0 began it"
+        ),
+        pytest.param(
+            [seen(SETS, OF_JOB, makes_claims=True), seen(CLAIM, OF_JOB)],
+            ClaimedBy.SET,
+            id="release 0.2.0 made the set again after a rollback",
+        ),
+        pytest.param([seen(SETS, OF_JOB, makes_claims=True)], ClaimedBy.SET, id="the claim is not made yet"),
+        pytest.param([seen(CLAIM, None)], ClaimedBy.SET, id="a set was deleted that left its claim"),
+        pytest.param([seen(CLAIM, OF_SET)], ClaimedBy.JOB, id="its set is gone and takes the claim along"),
+    ],
+)
+def test_who_makes_the_claim_of_the_control_redis(views: list[OwnedView], expected: ClaimedBy) -> None:
+    assert control_claimed_by(KEY, {(view.kind, view.name): view for view in views}) is expected
+
+
+def test_a_view_of_a_set_says_whether_it_makes_claims() -> None:
+    raw = {"metadata": {"name": "job-control", "uid": "o1", "resourceVersion": "1"}}
+    assert not view_owned("StatefulSet", {**raw, "spec": {"replicas": 1}}).makes_claims
+    assert view_owned("StatefulSet", {**raw, "spec": {"volumeClaimTemplates": [{"metadata": {}}]}}).makes_claims
 
 
 def test_the_checkpoints_of_another_run_are_reported_by_the_fields_that_differ() -> None:
