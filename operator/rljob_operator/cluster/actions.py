@@ -139,11 +139,13 @@ class Actions:
     async def _held_from_drain(self, pods: Sequence[PodView]) -> list[PodView]:
         """Pods that train, or their coordinator's, where the other waits for it on a node that takes no pods any more.
 
-        They share a volume of one node. A drain takes one of them; then the job's budget keeps the other, beside which
-        alone the first could be placed. A pod that still saves is waited for.
+        They share a volume of one node. A drain takes one of them; then the job's budgets keep the other, beside which
+        alone the first could be placed. A pod that still saves is waited for. So is no pod that is not there: a
+        coordinator without any would be kept by its budget for nothing.
         """
         tied = [pod for pod in pods if pod.component == COMPONENT_COORDINATOR or pod.role in SAVING_ROLES]
-        if any(pod.deleting for pod in tied) or not any(pod.unscheduled for pod in tied):
+        is_alone = not any(pod.node for pod in tied if pod.role in SAVING_ROLES)
+        if any(pod.deleting for pod in tied) or not (is_alone or any(pod.unscheduled for pod in tied)):
             return []
         return [pod for pod in tied if pod.node and await self._is_cordoned(pod.node)]
 

@@ -96,6 +96,22 @@ def test_what_follows_a_drain(pods: list[dict[str, Any]], node: dict[str, Any] |
 
 
 @pytest.mark.parametrize(
+    ("node", "deleted"),
+    [
+        pytest.param(CORDONED, [f"DELETE 1 {POD}"], id="its budget would keep it on the drained node for nothing"),
+        pytest.param(READY, [], id="its node takes pods"),
+    ],
+)
+def test_a_coordinator_beside_which_nothing_saves_leaves_a_drained_node(
+    node: dict[str, Any], deleted: list[str]
+) -> None:
+    """The actor has no pod, as where a quota refuses it."""
+    api = ApiOfAnswers({NODE: node, f"DELETE 1 {POD}": {}})
+    asyncio.run(Actions(cast(Api, api), KEY, "uid", an_hour_later).release_lost([view_pod(COORDINATOR)]))
+    assert [path for path in api.asked if path.startswith("DELETE")] == deleted
+
+
+@pytest.mark.parametrize(
     ("pod", "node", "grace"),
     [
         pytest.param(make_pod(running(), name="lost"), READY, 1, id="its node is well"),
