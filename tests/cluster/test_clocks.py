@@ -28,8 +28,9 @@ def test_no_limit_of_a_job_is_over_for_a_leader_whose_clock_is_wrong(
 ) -> None:
     """Its pods wait for a node, and its workers sleep. Else the second leader would fail it at once."""
     install_definition(cluster.kubeconfig)
-    limits = {"activeDeadlineSeconds": 1800, "startupDeadlineSeconds": 1800}
-    job = ClusterJob(kubectl, make_small_job(roles={"rollout": {"template": NOWHERE}}, **limits))
+    manifest = make_small_job(roles={"rollout": {"template": NOWHERE}})
+    manifest["spec"] |= {"activeDeadlineSeconds": 1800, "startupDeadlineSeconds": 1800}
+    job = ClusterJob(kubectl, manifest)
     with tempfile.TemporaryDirectory(prefix="rljob-idle-") as idle:
         workloads = idle_workload_options(Path(idle))
         operator = OperatorProcess(cluster, kubectl.namespace, tmp_path, workloads=workloads)

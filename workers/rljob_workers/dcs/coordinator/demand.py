@@ -148,10 +148,6 @@ class Demand:
                 self._sums[total] += max(0.0, value - reported.get(name, value))
                 reported[name] = value
 
-    def tickets_given(self) -> None:
-        """Notes the end of a drain: from now on the job can come forward."""
-        self._at = self._clock()
-
     def forget(self, incarnation: str) -> None:
         """An incarnation is over; what it reported still counts."""
         self._reported.pop(incarnation, None)
