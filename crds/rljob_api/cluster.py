@@ -108,6 +108,11 @@ def tracker_component(tracker: str) -> str:
     return f"{COMPONENT_TRACKER}-{tracker}"
 
 
+def coordinator_budget_name(job: str) -> str:
+    """Of the PodDisruptionBudget of the coordinator alone. That of a whole job has the job's name, which has no dot."""
+    return f"{job}.coordinator"
+
+
 def tracker_name(job: str, tracker: str) -> str:
     """Deployment and NetworkPolicy of what feeds this tracker."""
     return f"{job}-{tracker_component(tracker)}"

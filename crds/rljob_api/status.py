@@ -5,13 +5,21 @@ and fields to every object, and an operator keeps those that it does not know.
 """
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field, WithJsonSchema
+from pydantic import AliasChoices, Field, WithJsonSchema
 
 from rljob_api.base import OPEN, StatusModel
 from rljob_api.names import Epoch, Role
 from rljob_api.times import Time
+
+
+def _renamed(written: str, later: str) -> Any:  # noqa: ANN401 - as pydantic's Field
+    """A text whose name is to change: read by both names, so that the release after this may write the later one.
+
+    Written is the name that the release before reads: by another one it would know neither pods nor epoch.
+    """
+    return Field("", validation_alias=AliasChoices(written, later), serialization_alias=written)
 
 
 class Phase(StrEnum):
@@ -108,9 +116,9 @@ class PodStatus(StatusModel):
     """Engine 0's."""
     engines: list[EngineStatus] = []
     ranks: list[RankStatus] = []
-    incarnation: str = Field("", alias="life")
+    incarnation: str = _renamed("life", "incarnation")
     """`{pod uid}/{container restart count}` that the job counts on; empty until the pod exists."""
-    lost_incarnation: str = Field("", alias="lostLife")
+    lost_incarnation: str = _renamed("lostLife", "lostIncarnation")
     """The incarnation that was given up last: this one is to be replaced."""
     draining: bool = False
     """The replica is one too many: it finishes or hands back its work and goes."""
@@ -139,7 +147,8 @@ class RestartStatus(StatusModel):
     """The persisted memory of the restart policy."""
 
     epoch: Epoch = Epoch(0)
-    decision_id: str = ""
+    decision_id: str = _renamed("decisionId", "epochId")
+    """Id of the decision that began the epoch: another epoch of the same number has another one."""
     global_restarts: int = 0
     counted_towards_max: int = 0
     backoff_until: Time | None = None

@@ -68,7 +68,8 @@ class QueueObservation(WireModel):
     draining_since: float | None = None
     """Unix time of the drain that is in force."""
     drained_until: float | None = None
-    """Unix time at which the last drain was taken back."""
+    """Unix time at which the last drain was taken back. Of a coordinator before 0.3: later ones count that as an
+    advance (`progress_age_seconds`), since no clock of another machine has to be read for it."""
     room: RoomMade | None = None
     """None: storage was never so full that rows had to go."""
 
@@ -158,7 +159,7 @@ class CoordinatorStatus(WireModel):
     """While no epoch is open: the last one in which the checkpoints here were trained on, by an earlier job of this
     name or before the control state was lost. The next one must be above it."""
     progress_age_seconds: float
-    """Since any rank reported that it brought the job forward, or since the coordinator began."""
+    """Since any rank reported that it brought the job forward, a drain was taken back, or the coordinator began."""
     demand: DemandObservation | None = None
     """As of the end of the last step; None before the first step that was reported to this coordinator."""
     beat_interval_seconds: float

@@ -18,7 +18,7 @@ from rljob_operator.build.network import network_policies, services
 from rljob_operator.build.parts import Manifest, Owner, Platform, Site, manifest, tracker_part, trackers
 from rljob_operator.build.reach import reach_problems
 from rljob_operator.build.redis import ClaimedBy, control, control_claims, storage
-from rljob_operator.build.scheduling import MISSING_API, makes_claim, pod_group
+from rljob_operator.build.scheduling import MISSING_API, makes_claim, pod_group, shares_node
 from rljob_operator.build.sizes import size_problems
 from rljob_operator.build.template_protection import ProtectedFieldChanged
 from rljob_operator.build.template_rules import template_problems
@@ -26,14 +26,31 @@ from rljob_operator.build.trackers import tracker_deployment
 from rljob_operator.options import OperatorOptions
 
 
-def disruption_budget(site: Site) -> Manifest:
-    """The budget, named as the job is. A tracker that does not run keeps no pod of the job on a node."""
+def disruption_budgets(site: Site) -> list[Manifest]:
+    """The job's, named as it is. A tracker that does not run keeps no pod of the job on a node.
+
+    Where the volume binds actor and coordinator to one node, a drain may not take the coordinator: without it the actor
+    could not save when it goes. The operator deletes it once the actor has left (`cluster.actions`).
+    """
+    stays_last = shares_node(site.job)
+    not_theirs = [tracker_part(tracker).component for tracker in trackers(site.job)]
+    not_theirs += [cluster.COMPONENT_COORDINATOR] if stays_last else []
     selector: dict[str, Any] = {"matchLabels": {cluster.LABEL_JOB: site.name}}
-    if given := [tracker_part(tracker).component for tracker in trackers(site.job)]:
-        not_theirs = {"key": cluster.LABEL_COMPONENT, "operator": "NotIn", "values": given}
-        selector["matchExpressions"] = [not_theirs]
-    spec = {"maxUnavailable": 1, "unhealthyPodEvictionPolicy": "AlwaysAllow", "selector": selector}
-    return manifest(site, ("policy/v1", "PodDisruptionBudget"), site.name, {"spec": spec})
+    if not_theirs:
+        selector["matchExpressions"] = [
+            {"key": cluster.LABEL_COMPONENT, "operator": "NotIn", "values": not_theirs},
+        ]
+    budgets = [_budget(site, site.name, 1, selector)]
+    if stays_last:
+        of_coordinator = {cluster.LABEL_JOB: site.name, cluster.LABEL_COMPONENT: cluster.COMPONENT_COORDINATOR}
+        name = cluster.coordinator_budget_name(site.name)
+        budgets.append(_budget(site, name, 0, {"matchLabels": of_coordinator}))
+    return budgets
+
+
+def _budget(site: Site, name: str, most_away: int, selector: dict[str, Any]) -> Manifest:
+    spec = {"maxUnavailable": most_away, "unhealthyPodEvictionPolicy": "AlwaysAllow", "selector": selector}
+    return manifest(site, ("policy/v1", "PodDisruptionBudget"), name, {"spec": spec})
 
 
 _EARLIER_PORT_NAME = "http"
@@ -107,7 +124,7 @@ def manifests(
         *control_claims(site, found.control),
         *network_policies(site),
         *services(site),
-        disruption_budget(site),
+        *disruption_budgets(site),
         *pod_group(site, status, with_pods),
         *claim_templates(site),
         *with_pods,

@@ -4,7 +4,6 @@ What Kubernetes does by itself is left to it: Deployments make pods, StatefulSet
 """
 
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -34,6 +33,7 @@ from rljob_operator.core.decision import (
 from rljob_operator.core.membership import pods
 from rljob_operator.core.notices import epoch_opened
 from rljob_operator.kube.api import Api, Json
+from rljob_operator.kube.clock import Clock
 from rljob_operator.kube.errors import ApiConflict, ApiNotFound, ApiRefused
 from rljob_operator.kube.kinds import NODES, PODS, RLJOBS
 from rljob_operator.kube.pod_facts import ending_of, incarnation_of, process_name, returns, returns_by_itself, stranded
@@ -74,8 +74,9 @@ class ActionContext:
 class Actions:
     """Carries out those of one job; all of them may be done twice."""
 
-    def __init__(self, api: Api, key: JobKey, uid: str) -> None:
+    def __init__(self, api: Api, key: JobKey, uid: str, clock: Clock) -> None:
         self._api = api
+        self._clock = clock
         self._key = key
         self._uid = uid
         self._released = frozenset[str]()
@@ -126,7 +127,7 @@ class Actions:
 
         Beside them, pods that keep others from leaving a node that is drained.
         """
-        lost = [pod for pod in stranded(pods, time.time()) if await self._is_abandoned(pod)]
+        lost = [pod for pod in stranded(pods, self._clock()) if await self._is_abandoned(pod)]
         held = await self._held_from_drain(pods)
         for pod in lost:
             await self._delete(pod, 0)
@@ -138,11 +139,13 @@ class Actions:
     async def _held_from_drain(self, pods: Sequence[PodView]) -> list[PodView]:
         """Pods that train, or their coordinator's, where the other waits for it on a node that takes no pods any more.
 
-        They share a volume of one node. A drain takes one of them; then the job's budget keeps the other, beside which
-        alone the first could be placed. A pod that still saves is waited for.
+        They share a volume of one node. A drain takes one of them; then the job's budgets keep the other, beside which
+        alone the first could be placed. A pod that still saves is waited for. So is no pod that is not there: a
+        coordinator without any would be kept by its budget for nothing.
         """
         tied = [pod for pod in pods if pod.component == COMPONENT_COORDINATOR or pod.role in SAVING_ROLES]
-        if any(pod.deleting for pod in tied) or not any(pod.unscheduled for pod in tied):
+        is_alone = not any(pod.node for pod in tied if pod.role in SAVING_ROLES)
+        if any(pod.deleting for pod in tied) or not (is_alone or any(pod.unscheduled for pod in tied)):
             return []
         return [pod for pod in tied if pod.node and await self._is_cordoned(pod.node)]
 
@@ -214,7 +217,7 @@ class Actions:
         point = await context.coordinator.link.raise_epoch(request)
         failpoint("epoch.after_raise")
         failpoint("operator.after_write")
-        context.opened.append(epoch_opened(point, time.time()))
+        context.opened.append(epoch_opened(point, self._clock()))
 
     async def _make_way(self, context: ActionContext, key: PodKey) -> None:
         """Deletes a pod whose incarnation was given up and that stays: with it its Deployment would make no other."""

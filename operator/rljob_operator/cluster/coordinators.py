@@ -7,6 +7,7 @@ backoff. What follows from its silence is decided by the core.
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from rljob_api.base import cut
 from rljob_api.spec import RLJob
@@ -22,6 +23,7 @@ from rljob_operator.coordinator_client.link import (
 )
 from rljob_operator.core import Event, NoContact, Reason
 from rljob_operator.core.notices import REPLAY_SECONDS, REPORTED, reported
+from rljob_operator.kube.clock import Clock
 from rljob_operator.kube.operator_metrics import Metrics
 from rljob_operator.kube.views import JobKey, PodView
 from rljob_operator.kube.work_queue import Urgency
@@ -56,7 +58,7 @@ LONGEST_MESSAGE = 300
 class CoordinatorContact:
     """Since when one job's coordinator is silent, and why."""
 
-    def __init__(self, who: str, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, who: str, clock: Clock) -> None:
         """`who` requests: messages name it, since lost packets are searched for from both ends."""
         self._who = who
         self._clock = clock
@@ -153,8 +155,10 @@ class JobCoordinator(CoordinatorFollower):
         contact: CoordinatorContact,
         metrics: Metrics,
         clock: Callable[[], float],
+        time_of_day: Clock,
     ) -> None:
         super().__init__(link, _limits(), clock)
+        self._time_of_day = time_of_day
         self._wake = wake
         self._contact = contact
         self._metrics = metrics
@@ -175,8 +179,10 @@ class JobCoordinator(CoordinatorFollower):
 
     def receive(self, events: Sequence[CoordinatorEvent]) -> None:
         """Wakes the job, whose turn reports them."""
-        since = time.time() - REPLAY_SECONDS
-        self._unreported.extend(event for event in events if event.at >= since and event.kind in REPORTED)
+        since = self._time_of_day() - REPLAY_SECONDS
+        # By the clocks of two machines: what came after the first answer is news whatever they say.
+        news = [event for event in events if event.id > self.last_before or event.at >= since]
+        self._unreported.extend(event for event in news if event.kind in REPORTED)
         self._wake(urgency_of_events(events))
 
     def request_ended(self, what: str, error: CoordinatorError | None) -> None:
@@ -222,9 +228,11 @@ class JobCoordinators:
         transport: Callable[[JobKey, str], CoordinatorTransport],
         wake: Callable[[JobKey, Urgency], None],
         metrics: Metrics,
+        time_of_day: Clock,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._transport = transport
+        self._time_of_day = time_of_day
         self._clock = clock
         self._wake = wake
         self._metrics = metrics
@@ -236,7 +244,9 @@ class JobCoordinators:
         if known is None or known[0] != token:
             await self.close(key)
             link = CoordinatorLink(self._transport(key, token))
-            made = JobCoordinator(link, lambda urgency: self._wake(key, urgency), contact, self._metrics, self._clock)
+            made = JobCoordinator(
+                link, partial(self._wake, key), contact, self._metrics, self._clock, self._time_of_day
+            )
             known = self._known[key] = (token, made)
         known[1].link.most_bytes = min(MOST_BYTES, LEAST_BYTES + BYTES_PER_PROCESS * num_processes)
         return known[1]

@@ -4,7 +4,6 @@ Called by the reconciler in place of a decision. It makes no object: the garbage
 deletes them at the same time. Everything is found again from the cluster by an operator that is started later.
 """
 
-import time
 from collections.abc import Mapping, Sequence
 
 from rljob_api.cluster import COMPONENT_WORKER, deployment_name
@@ -47,22 +46,22 @@ def to_stop(
     return sets
 
 
-async def delete_with_pods(key: JobKey, raw: Json, memory: JobMemory, cache: Cache) -> NextTurn | None:
+async def delete_with_pods(key: JobKey, raw: Json, memory: JobMemory, cache: Cache, now: float) -> NextTurn | None:
     """Ends the pods and reports what the job waits for. Raises Overtaken, and what the API server refuses."""
     pods, status = cache.pods(key), memory.accepted.status(raw)
     if not isinstance(status, Unreadable):
-        await _report(raw, status, memory, has_pods=bool(pods))
+        await _report(raw, status, memory, now, has_pods=bool(pods))
     stop = to_stop(cache.owned(key), pods, key, memory.uid)
     outcome = await memory.objects.carry_out(Delta(scale=tuple((view, 0) for view in stop)))
     await memory.actions.release_lost(pods)
     await memory.report.refusals(raw, outcome.refusals)
-    return NextTurn(time.time() + AGAIN_SECONDS) if pods or stop else None
+    return NextTurn(AGAIN_SECONDS) if pods or stop else None
 
 
-async def _report(raw: Json, status: RLJobStatus, memory: JobMemory, *, has_pods: bool) -> None:
-    finalizers, now = finalizers_of(raw), time.time()
+async def _report(raw: Json, status: RLJobStatus, memory: JobMemory, now: float, *, has_pods: bool) -> None:
+    finalizers = finalizers_of(raw)
     new = with_deletion(status, finalizers, now, has_pods=has_pods)
     if new != status:
         await memory.status.write(raw, status, new)
     # In every turn: the process may end after the status is written, and Events are emitted once for their key.
-    await memory.report.events(raw, status, [deletion_event(finalizers, now)])
+    await memory.report.standing(raw, status, deletion_event(finalizers, now))

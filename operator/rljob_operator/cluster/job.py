@@ -27,6 +27,7 @@ from rljob_operator.kube.blockers import BlockerMemory, ClusterEvents
 from rljob_operator.kube.cache import Cache
 from rljob_operator.kube.capabilities import SpecRehearsal
 from rljob_operator.kube.checkpoint_claim import CheckpointClaim
+from rljob_operator.kube.clock import Clock
 from rljob_operator.kube.events import Events
 from rljob_operator.kube.job_secrets import JobSecret
 from rljob_operator.kube.job_workload import JobWorkload
@@ -158,6 +159,8 @@ class OperatorContext:
     options: OperatorOptions
     platform: Platform
     identity: str
+    clock: Clock
+    """The API server's."""
     builds: BuildThreads = field(default_factory=BuildThreads)
     missed: asyncio.Event = field(default_factory=asyncio.Event)
     """A job was refused for an API that the platform lacks."""
@@ -201,27 +204,28 @@ class JobMemory:
     @classmethod
     def of_new(cls, key: JobKey, uid: str, world: OperatorContext, events: Events) -> "JobMemory":
         """Of a job that nothing is known of yet."""
-        status = StatusWriter(world.api, world.cache, key)
+        status, clock = StatusWriter(world.api, world.cache, key), world.clock
+        workload = JobWorkload(world.api, world.cache, key, uid, clock)
         return cls(
             uid=uid,
             accepted=AcceptedSpec(world.api, key),
-            contact=CoordinatorContact(world.identity),
+            contact=CoordinatorContact(world.identity, clock),
             secret=JobSecret(world.api, world.cache, key),
             manifests=ManifestsMemo(world.options, world.platform, world.builds),
             orphans=OrphanedPods(world.api, key),
             claim=CheckpointClaim(world.api, world.cache, key),
-            ends=Ends(),
-            startups=Startups(),
+            ends=Ends(clock),
+            startups=Startups(clock),
             cluster_events=ClusterEvents(world.api, key),
             blockers=BlockerMemory(),
             objects=JobObjects(world.api, world.cache, key, uid),
             status=status,
-            actions=Actions(world.api, key, uid),
+            actions=Actions(world.api, key, uid, clock),
             restart_clock=RestartClock(world.metrics),
             rehearsal=SpecRehearsal(world.api, key),
-            report=JobReport(key, events, world.metrics, status),
+            report=JobReport(key, events, world.metrics, status, clock),
             tracker_news=TrackerNews(),
-            queue=QueuedJob(JobWorkload(world.api, world.cache, key, uid), world.options, world.platform, world.missed),
+            queue=QueuedJob(workload, world.options, world.platform, world.missed),
         )
 
 

@@ -61,10 +61,10 @@ def observe(
     changed.
     """
     members = replicas_of(turn.status, pods)
-    up_at = turn.memory.startups.of(members.values())
+    up_at = turn.memory.startups.of(pods)
     wanted = {role: templates.get(deployment_name(turn.key.name, role), "") for role in Role}
     facts = tuple(
-        _with_blocker(fact_of(key, pod, wanted[key.role], up_at.get(incarnation_of(pod))), pod, reports, now)
+        _with_blocker(fact_of(key, pod, wanted[key.role], now, up_at.get(incarnation_of(pod))), pod, reports, now)
         for key, pod in members.items()
     )
     workers = [pod for pod in pods if pod.component == COMPONENT_WORKER]
@@ -90,7 +90,7 @@ def observe(
         retained=retained,
         volume=volume,
         job_file_was_edited=job_file in edited or turn.memory.objects.edits.may_have_been_read(job_file),
-        trackers=tracker_facts(pods, now) if spec.telemetry.report_to else None,
+        trackers=tracker_facts(pods, up_at, now) if spec.telemetry.report_to else None,
         num_worker_pods=len(workers),
         release_after_seconds=spec.scheduling.patience_seconds,
         scale_selector=f"{LABEL_JOB}={turn.key.name},{LABEL_ROLE}={SCALED_ROLE.value}",

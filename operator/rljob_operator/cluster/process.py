@@ -152,10 +152,13 @@ class OperatorProcess:
             self._transport(api, session),
             wake=lambda key, urgency: workers.wake(key, urgency),
             metrics=self._metrics,
+            time_of_day=api.clock,
         )
-        world = OperatorContext(api, cache, coordinators, self._metrics, self._options, platform, self._identity)
+        world = OperatorContext(
+            api, cache, coordinators, self._metrics, self._options, platform, self._identity, api.clock
+        )
         claims = NamespaceClaims(api, self._release, cache)
-        turns = ClaimedTurns(Reconciler(world), claims, cache, Events(api, self._identity))
+        turns = ClaimedTurns(Reconciler(world), claims, cache, Events(api, self._identity, api.clock))
         workers: Workers[JobKey] = Workers(turns.turn, self._options.concurrency, self._metrics)
         namespaces: list[str | None] = [*self._options.namespaces] or [None]
         served = [_ServedNamespace(api, namespace, cache, self._metrics, platform) for namespace in namespaces]

@@ -70,7 +70,7 @@ class Reconciler:
 
     def __init__(self, world: OperatorContext) -> None:
         self._world = world
-        self._events = Events(world.api, world.identity)
+        self._events = Events(world.api, world.identity, world.clock)
         self._memories: dict[JobKey, JobMemory] = {}
         self._retained = RetainedBuilds()
 
@@ -84,10 +84,10 @@ class Reconciler:
         try:
             if "deletionTimestamp" in raw["metadata"]:
                 await self._world.coordinators.close(key)
-                return await delete_with_pods(key, raw, memory, self._world.cache)
+                return await delete_with_pods(key, raw, memory, self._world.cache, self._world.clock())
             return await self._turn(key, raw, memory)
         except Overtaken:
-            return NextTurn(time.time(), Urgency.ALARM)
+            return NextTurn(0.0, Urgency.ALARM)
         finally:
             self._keep_builds(key, memory, self._world.cache.job(key) or raw)
 
@@ -99,10 +99,10 @@ class Reconciler:
         beyond = surplus(key, self._world.cache.jobs(), self._world.options.jobs_per_namespace)
         if beyond is not None:
             await memory.report.refuse(raw, status, Reason.TOO_MANY_JOBS, beyond.sentence)
-            return NextTurn(time.time() + beyond.again_seconds)
+            return NextTurn(beyond.again_seconds)
         context = await self._turn_of(key, raw, memory, status)
         next_turn = None if context is None else await self._bring_on(context)
-        return _sooner(next_turn, memory.rehearsal.next_turn_at, memory.report.next_turn_at)
+        return _sooner(next_turn, memory.rehearsal.due_in, memory.report.due_in)
 
     def _keep_builds(self, key: JobKey, memory: JobMemory, raw: Json) -> None:
         """A job at rest keeps nothing of what its turn has built; of the others those that had a turn last do."""
@@ -181,20 +181,20 @@ class Reconciler:
         pods = self._world.cache.pods(key)
         held = await self._secret(turn, pods)
         if held is None:
-            return NextTurn(time.time() + REFUSED_SECONDS)
+            return NextTurn(REFUSED_SECONDS)
         claimed = await self._claim(turn, current, held)
         if claimed.taken:
             # A foreign object that has the name of the coordinator's Service never gets the job's token.
             await self._world.coordinators.close(key)
             limit = turn.job.spec.restart_policy.heartbeat_timeout_seconds
             silence = memory.contact.not_asked(Reason.NAME_TAKEN, "the coordinator is not asked: its name may be taken")
-            other = with_lost_contact(turn.status, silence, limit, time.time())
+            other = with_lost_contact(turn.status, silence, limit, self._world.clock())
             await report.refuse(turn.raw, turn.status, Reason.NAME_TAKEN, sentence(claimed.taken, key), other)
-            return NextTurn(time.time() + TAKEN_SECONDS)
+            return NextTurn(TAKEN_SECONDS)
         if held is Absent.EARLIER_PODS:
             await memory.actions.release_lost(pods)
             await report.wait_before_decision(turn.raw, turn.status, Reason.EARLIER_JOB, earlier_pods_sentence(pods))
-            return NextTurn(time.time() + EARLIER_JOB_SECONDS)
+            return NextTurn(EARLIER_JOB_SECONDS)
         if isinstance(held, Held) and held.is_restored:
             await report.warn(turn.raw, Reason.SECRET_RESTORED, RESTORED_MESSAGE)
         return await self._go_on(turn, current, held, claimed)
@@ -251,7 +251,7 @@ class Reconciler:
         seen = await coordinator.status() if coordinator is not None else None
         pods, digests = cache.pods(key), templates(current, cache.owned(key))
         retained = checkpoint_claim.retained_run(key, turn.owner.uid, cache.owned(key), current)
-        now = time.time()
+        now = self._world.clock()
         observed, members = observe(
             turn,
             pods,
@@ -274,7 +274,7 @@ class Reconciler:
             outcome = await self._apply(turn, decision, claimed)
             if outcome.taken and terminal(decision.status) is None:  # since the names were claimed
                 memory.blockers.applied(outcome)
-                return NextTurn(now + RETRY_SECONDS, Urgency.ALARM)
+                return NextTurn(RETRY_SECONDS, Urgency.ALARM)
             unnoted = await self._note_record(turn, decision)
             outcome = replace(outcome, refusals=(*outcome.refusals, *unnoted))
             memory.blockers.applied(outcome)
@@ -291,29 +291,29 @@ class Reconciler:
             await memory.report.events(turn.raw, turn.status, [*received, *opened])
             for sentence in memory.tracker_news.of(observed.trackers or ()):
                 await memory.report.warn(turn.raw, Reason.TRACKER_FAILED, sentence)
-        soonest = [decision.next_turn_at]
+        soonest = [decision.next_turn_at - self._world.clock()]
         for restored in outcome.restored:
             await memory.report.warn(turn.raw, Reason.OBJECT_RESTORED, str(restored))
-        if (due := memory.objects.edits.next_due) is not None:
+        if (due := memory.objects.edits.due_in) is not None:
             soonest.append(due)
         outcome = replace(outcome, refusals=(*outcome.refusals, *brought.refusals))
         if brought.again:
-            soonest.append(now + RETRY_SECONDS)
+            soonest.append(RETRY_SECONDS)
         if brought.problem:
-            soonest.append(now + REFUSED_SECONDS)
+            soonest.append(REFUSED_SECONDS)
         if outcome.refusals:
             await memory.report.refusals(turn.raw, outcome.refusals)
-            soonest.append(now + REFUSED_SECONDS)
+            soonest.append(REFUSED_SECONDS)
         if outcome.waits:
-            soonest.append(now + EARLIER_JOB_SECONDS)
+            soonest.append(EARLIER_JOB_SECONDS)
         if is_refused:
-            return NextTurn(now + RETRY_SECONDS, Urgency.ALARM)
+            return NextTurn(RETRY_SECONDS, Urgency.ALARM)
         if coordinator is not None and seen is None and not _stops(decision):
-            soonest.append(now + coordinator.ask_again_seconds)
+            soonest.append(coordinator.ask_again_seconds)
         if early is not None:
-            soonest.append(now + early)
+            soonest.append(early)
         if volume is not None and volume.refusal:
-            soonest.append(now + checkpoint_claim.RETRY_SECONDS)
+            soonest.append(checkpoint_claim.RETRY_SECONDS)
         return NextTurn(min(soonest))
 
     async def _reports(self, turn: TurnContext, pods: Sequence[PodView]) -> BlockerReports:
@@ -386,10 +386,10 @@ def _is_left(raw: Json) -> bool:
     return "deletionTimestamp" in raw["metadata"] and leaves_everything(finalizers_of(raw))
 
 
-def _sooner(next_turn: NextTurn | None, *times: float | None) -> NextTurn | None:
+def _sooner(next_turn: NextTurn | None, *due_in: float | None) -> NextTurn | None:
     """The same turn, or an earlier one."""
-    due = min((each for each in times if each is not None), default=None)
-    if due is None or (next_turn is not None and next_turn.at <= due):
+    due = min((each for each in due_in if each is not None), default=None)
+    if due is None or (next_turn is not None and next_turn.in_seconds <= due):
         return next_turn
     return NextTurn(due)
 

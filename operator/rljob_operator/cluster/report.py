@@ -4,7 +4,6 @@ Called by the reconciler. A status is written before the Event that reports it. 
 """
 
 import logging
-import time
 from collections.abc import Sequence
 
 from rljob_api.spec import RLJob
@@ -18,6 +17,7 @@ from rljob_operator.core.notices import replayed_decisions
 from rljob_operator.kube.accepted_spec import Unreadable
 from rljob_operator.kube.api import Json
 from rljob_operator.kube.apply import Refusal
+from rljob_operator.kube.clock import Clock
 from rljob_operator.kube.events import Events, WaitEvents, record_of, remark, warning
 from rljob_operator.kube.operator_metrics import Metrics
 from rljob_operator.kube.status_writer import StatusWriter
@@ -40,19 +40,22 @@ def labels_of(raw: Json) -> dict[str, str]:
 class JobReport:
     """One job's. `raw` is the job as the API server has it in this turn."""
 
-    def __init__(self, key: JobKey, events: Events, metrics: Metrics, status: StatusWriter) -> None:
+    def __init__(self, key: JobKey, events: Events, metrics: Metrics, status: StatusWriter, clock: Clock) -> None:
         self._key = key
         self._events = events
         self._metrics = metrics
         self._status = status
+        self._clock = clock
         self._waits = WaitEvents()
+        self._standing = ""
+        """Key of what was logged last of that kind."""
         self._has_replayed = False
         """An earlier operator may not have emitted the last decisions of the status."""
 
     @property
-    def next_turn_at(self) -> float | None:
-        """When a wait that goes on is to be reported."""
-        return self._waits.next_turn_at
+    def due_in(self) -> float | None:
+        """In how many seconds a wait that goes on is to be reported."""
+        return self._waits.due_in
 
     async def warn(self, raw: Json, reason: Reason, message: str) -> None:
         """Of something that is no decision of the core."""
@@ -75,11 +78,19 @@ class JobReport:
 
     async def events(self, raw: Json, status: RLJobStatus, events: Sequence[Event]) -> None:
         """What was not decided in this turn; the first time with the last decisions of the status."""
-        replayed = () if self._has_replayed else replayed_decisions(status, time.time())
+        replayed = () if self._has_replayed else replayed_decisions(status, self._clock())
         self._has_replayed = True
         for event in (*replayed, *events):
             _log.info("%s: %s: %s", self._key, event.reason.value, event.message)
             await self._events.emit(self._key, raw, record_of(event), event.once)
+
+    async def standing(self, raw: Json, status: RLJobStatus, event: Event) -> None:
+        """An event that every turn reports as long as it holds: logged once, as it is emitted once."""
+        await self.events(raw, status, [])
+        if event.once != self._standing:
+            self._standing = event.once
+            _log.info("%s: %s: %s", self._key, event.reason.value, event.message)
+        await self._events.emit(self._key, raw, record_of(event), event.once)
 
     async def wait(self, raw: Json, status: RLJobStatus) -> None:
         """What the job waits for by its status, once it has waited for long."""
@@ -107,12 +118,12 @@ class JobReport:
         new = with_condition(
             (other or status).model_copy(update={"observed_generation": generation_of(raw), "reason": reason.value}),
             ConditionType.ACCEPTED,
-            time.time(),
+            self._clock(),
             true=False,
             reason=reason.value,
             message=message,
         )
-        new = with_tool_conditions(new, time.time())
+        new = with_tool_conditions(new, self._clock())
         if new == status:
             return
         is_news = find(status, ConditionType.ACCEPTED) != find(new, ConditionType.ACCEPTED)
@@ -123,7 +134,7 @@ class JobReport:
     async def wait_before_decision(self, raw: Json, status: RLJobStatus, reason: Reason, message: str) -> None:
         """What a job waits for before anything of it is decided."""
         new = with_condition(
-            status, ConditionType.READY, time.time(), true=False, reason=reason.value, message=message
+            status, ConditionType.READY, self._clock(), true=False, reason=reason.value, message=message
         ).model_copy(update={"observed_generation": generation_of(raw), "reason": reason.value})
         if new != status:
             await self._status.write(raw, status, new)
@@ -141,7 +152,7 @@ class JobReport:
             status="False",
             reason=Reason.STATUS_UNREADABLE.value,
             message=message,
-            last_transition_time=timestamp(time.time()),
+            last_transition_time=timestamp(self._clock()),
             observed_generation=generation_of(raw),
         )
         if await self._status.write_condition(raw, condition):

@@ -58,6 +58,8 @@ class CoordinatorFollower:
         self._listening: asyncio.Task[None] | None = None
         self._after = 0
         """Id of the last event that was received."""
+        self.last_before = 0
+        """Id of the last event before the first answer: those up to it may be old."""
         self._is_lost = False
         """Events after it can no longer be received: the next status has what has come of them."""
         self.unanswered = 0
@@ -154,6 +156,7 @@ class CoordinatorFollower:
 
     def _listen_at_the_latest(self, last_event: int) -> None:
         if self._listening is None:
+            self.last_before = last_event
             self.listen_after(max(0, last_event - self._limits.earlier_events))
         elif self._listening.done():
             self.listen_after(self._after)

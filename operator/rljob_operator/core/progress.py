@@ -154,7 +154,7 @@ def _reported_times(observed: Observed, now: float) -> list[float]:
     if observed.coordinator is None:
         return []
     drained = observed.coordinator.queue.drained_until
-    return [now - observed.coordinator.progress_age_seconds, *([] if drained is None else [drained])]
+    return [now - observed.coordinator.progress_age_seconds, *([] if drained is None else [min(drained, now)])]
 
 
 def _is_pod_starting(observed: Observed, status: RLJobStatus) -> bool:

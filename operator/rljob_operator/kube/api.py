@@ -16,6 +16,7 @@ from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.rest import RESTResponse
 
 from rljob_api.failpoints import failpoint
+from rljob_operator.kube.clock import ApiClock
 from rljob_operator.kube.errors import ApiNotFound, ApiUnreachable, refusal
 from rljob_operator.kube.kinds import Resource
 from rljob_operator.kube.operator_metrics import Metrics
@@ -55,6 +56,8 @@ class Api:
         self._client = client
         self._metrics = metrics
         self._may_write = may_write
+        self.clock = ApiClock()
+        """Goes by the Date of its answers."""
 
     def check_may_write(self) -> None:
         """Raises LeaseLost where nothing may be written any more, to the API server or to a coordinator."""
@@ -151,7 +154,7 @@ class Api:
         path = resource.path(namespace)
         started = time.perf_counter()
         async with asyncio.timeout(REQUEST_SECONDS):
-            response = await self._open("GET", path, query, None, "", accept, timeout, {})
+            response = await self._open_dated("GET", path, query, None, "", accept, timeout)
         self._count("watch", resource, response.status, started)
         try:
             if response.status != 200:
@@ -211,12 +214,29 @@ class Api:
     ) -> tuple[int, bytes, RESTResponse]:
         limits = aiohttp.ClientTimeout(total=REQUEST_SECONDS, sock_connect=CONNECT_SECONDS)
         try:
-            response = await self._open(method, path, query, body, content_type, accept, limits, {})
+            response = await self._open_dated(method, path, query, body, content_type, accept, limits)
             return response.status, await response.response.read(), response
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise ApiUnreachable(
                 f"the API server did not answer {method} {path} in {REQUEST_SECONDS:g} s: {error!r}"
             ) from error
+
+    async def _open_dated(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        body: Json | None,
+        content_type: str,
+        accept: str,
+        timeout: aiohttp.ClientTimeout,
+    ) -> RESTResponse:
+        """An answer of the API server itself, whose Date is that of its clock: a Service behind it has its own."""
+        sent = self.clock.begin()
+        response = await self._open(method, path, query, body, content_type, accept, timeout, {})
+        if response.status < 500:  # what is between may answer in its place, with a 502 or 504
+            self.clock.answered(response.headers.get("Date", ""), sent)
+        return response
 
     async def _open(
         self,

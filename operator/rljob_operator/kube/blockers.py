@@ -21,7 +21,6 @@ from rljob_api.cluster import (
     storage_name,
 )
 from rljob_api.names import Role
-from rljob_api.times import seconds
 from rljob_operator.core.observed import Blocker
 from rljob_operator.core.reasons import Reason
 from rljob_operator.kube.api import Api, Json
@@ -68,7 +67,7 @@ class _Asked:
 class ClusterEvents:
     """Of one job's objects."""
 
-    def __init__(self, api: Api, key: JobKey, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, api: Api, key: JobKey, clock: Callable[[], float] = time.monotonic) -> None:
         self._api = api
         self._key = key
         self._clock = clock
@@ -103,16 +102,11 @@ def last_trouble(events: Iterable[Json], uid: str) -> Blocker | None:
         for event in events
         if event["involvedObject"].get("uid", uid) == uid and event.get("reason") not in _IN_CONDITIONS
     ]
-    newest = max(ours, key=lambda event: (_last_at(event), event.get("type") == "Warning"), default=None)
+    # The newest by the order in which the API server wrote them: their times are of the clocks of several machines.
+    newest = max(ours, key=lambda event: int(event["metadata"]["resourceVersion"]), default=None)
     if newest is None or newest.get("type") != "Warning":
         return None
     return Blocker(newest.get("reason", ""), with_limit_range(" ".join(newest.get("message", "").split())))
-
-
-def _last_at(event: Json) -> float:
-    series = event.get("series") or {}
-    times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
-    return max(seconds(at) for at in (*times, event["metadata"]["creationTimestamp"]) if at)
 
 
 FAILED_CREATE = "FailedCreate"
@@ -236,7 +230,7 @@ def _left_over(leaving: Sequence[OwnedView]) -> str:
 class BlockerMemory:
     """Of one job."""
 
-    clock: Callable[[], float] = time.time
+    clock: Callable[[], float] = time.monotonic
     _objects: tuple[Refusal, ...] = ()
     _waits: bool = False
     _leaving: tuple[OwnedView, ...] = ()

@@ -176,7 +176,7 @@ class _Rehearsed:
 class SpecRehearsal:
     """Of one job."""
 
-    def __init__(self, api: Api, key: JobKey, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, api: Api, key: JobKey, clock: Callable[[], float] = time.monotonic) -> None:
         self._api = api
         self._key = key
         self._clock = clock
@@ -197,9 +197,9 @@ class SpecRehearsal:
         return self._asked.refused
 
     @property
-    def next_turn_at(self) -> float | None:
-        """When to ask again for what was refused."""
-        return self._asked.until if self._asked is not None and self._asked.refused else None
+    def due_in(self) -> float | None:
+        """In how many seconds to ask again for what was refused."""
+        return self._asked.until - self._clock() if self._asked is not None and self._asked.refused else None
 
     def _is_accepted(self, generation: int, status: RLJobStatus) -> bool:
         accepted = status.accepted is not None and status.accepted.generation >= generation

@@ -61,7 +61,7 @@ def as_large_as_it_is(manifest: Json, known: OwnedView) -> Json:
 class CheckpointClaim:
     """Of one job: writes what changes while it lives."""
 
-    def __init__(self, api: Api, cache: Cache, key: JobKey, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, api: Api, cache: Cache, key: JobKey, clock: Callable[[], float] = time.monotonic) -> None:
         self._api = api
         self._cache = cache
         self._key = key

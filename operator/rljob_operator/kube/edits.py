@@ -145,7 +145,7 @@ class _Left:
 class Edits:
     """Edits of one job's objects."""
 
-    clock: Callable[[], float] = time.time
+    clock: Callable[[], float] = time.monotonic
     _left: dict[Name, _Left] = field(default_factory=dict)
 
     def lost(self, manifest: Json, view: OwnedView) -> tuple[str, ...]:
@@ -167,10 +167,10 @@ class Edits:
         return left is not None and self.clock() < self._due(left)
 
     @property
-    def next_due(self) -> float | None:
-        """When the first object that may have been edited again may be restored; None: all may be at once."""
-        now = self.clock()
-        return min((due for left in self._left.values() if (due := self._due(left)) > now), default=None)
+    def due_in(self) -> float | None:
+        """In how many seconds the first object that was edited again may be restored; None: all may be at once."""
+        waits = (self._due(left) - self.clock() for left in self._left.values())
+        return min((seconds for seconds in waits if seconds > 0), default=None)
 
     def was_there(self, name: Name) -> bool:
         """Whether this operator has made it, or found it, and has not deleted it."""

@@ -18,6 +18,7 @@ from rljob_operator.core import Event, Reason
 from rljob_operator.core.conditions import find, terminal
 from rljob_operator.core.readiness import STARTING
 from rljob_operator.kube.api import FIELD_MANAGER, Api, Json
+from rljob_operator.kube.clock import Clock
 from rljob_operator.kube.errors import ApiConflict, ApiNotFound, ApiRefused, ApiUnreachable
 from rljob_operator.kube.kinds import EVENTS, RLJOBS
 from rljob_operator.kube.views import JobKey
@@ -82,8 +83,12 @@ class _Series:
 class Events:
     """Emits; what cannot be emitted is logged and lost, since nothing is decided on it."""
 
-    def __init__(self, api: Api, identity: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, api: Api, identity: str, time_of_day: Clock, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`time_of_day` is what Events are stamped with, `clock` what their rates are measured by."""
         self._api = api
+        self._time_of_day = time_of_day
         self._clock = clock
         self._identity = identity[:128]
         self._series: OrderedDict[tuple[str, EventRecord], _Series] = OrderedDict()
@@ -120,7 +125,7 @@ class Events:
         return is_free
 
     async def _create(self, key: JobKey, raw: Json, record: EventRecord, once: str) -> None:
-        now = time.time()
+        now = self._time_of_day()
         stamp = timestamp(now)
         uid: str = raw["metadata"]["uid"]
         what = f"{record.reason}/{once}" if once else f"{record}{now}"
@@ -159,7 +164,7 @@ class Events:
 
     async def _repeat(self, key: JobKey, series: _Series, record: EventRecord, uid: str) -> None:
         series.count += 1
-        stamp = timestamp(time.time())
+        stamp = timestamp(self._time_of_day())
         body: Json = {
             "count": series.count,
             "lastTimestamp": _whole(stamp),
@@ -247,7 +252,7 @@ _HAS_ITS_OWN: frozenset[str] = frozenset(
 class WaitEvents:
     """Of one job."""
 
-    clock: Callable[[], float] = time.time
+    clock: Callable[[], float] = time.monotonic
     _cause: str = ""
     _due: float | None = None
     _again: float = 0.0
@@ -275,6 +280,6 @@ class WaitEvents:
         return warning(ready.reason, ready.message)
 
     @property
-    def next_turn_at(self) -> float | None:
-        """When there is something to emit, if the wait goes on."""
-        return self._due
+    def due_in(self) -> float | None:
+        """In how many seconds there is something to emit, if the wait goes on."""
+        return None if self._due is None else self._due - self.clock()

@@ -76,7 +76,7 @@ class _Content:
 class JobSecret:
     """The content of one job's."""
 
-    def __init__(self, api: Api, cache: Cache, key: JobKey, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, api: Api, cache: Cache, key: JobKey, clock: Callable[[], float] = time.monotonic) -> None:
         self._api = api
         self._cache = cache
         self._key = key

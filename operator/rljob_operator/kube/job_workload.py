@@ -4,7 +4,6 @@ Called by the reconciler: `look` before a decision, `bring` after what was decid
 """
 
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +17,7 @@ from rljob_operator.core.queue import QueueFact
 from rljob_operator.kube.api import Api, Json
 from rljob_operator.kube.apply import Refusal, read
 from rljob_operator.kube.cache import Cache
+from rljob_operator.kube.clock import Clock
 from rljob_operator.kube.errors import ApiConflict, ApiNotFound, ApiRefused
 from rljob_operator.kube.kinds import (
     PRIORITY_CLASSES,
@@ -72,8 +72,9 @@ class Brought:
 class JobWorkload:
     """One job's."""
 
-    def __init__(self, api: Api, cache: Cache, key: JobKey, uid: str) -> None:
+    def __init__(self, api: Api, cache: Cache, key: JobKey, uid: str, clock: Clock) -> None:
         self._api = api
+        self._clock = clock
         self._cache = cache
         self._key = key
         self._uid = uid
@@ -218,7 +219,7 @@ class JobWorkload:
         raw = await self._api.get(WORKLOADS, self._key.namespace, known.name)
         if raw["metadata"]["uid"] != known.uid:
             raise ApiConflict("get", 409, "Conflict", "another Workload has the name")
-        status = {"conditions": with_conditions(raw, conditions, time.time()), **fields}
+        status = {"conditions": with_conditions(raw, conditions, self._clock()), **fields}
         body = {"metadata": {"uid": known.uid, "resourceVersion": raw["metadata"]["resourceVersion"]}, "status": status}
         self._put(await self._api.merge(WORKLOADS, self._key.namespace, known.name, body, "status"))
         named = ", ".join(f"{kind}={status}" for kind, status, _, _ in conditions)

@@ -168,7 +168,7 @@ def _listed(names: Sequence[object]) -> str:
 class OrphanedPods:
     """What one job waits for, and since when."""
 
-    def __init__(self, api: Api, key: JobKey, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, api: Api, key: JobKey, clock: Callable[[], float] = time.monotonic) -> None:
         self._api = api
         self._key = key
         self._clock = clock

@@ -5,14 +5,14 @@ limits begin again. Called by `cluster.observe`.
 """
 
 import signal
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rljob_api.cluster import ASKED_TO_END, COMPONENT_CONTROL, COMPONENT_COORDINATOR, COMPONENT_STORAGE
 from rljob_api.status import RLJobStatus
 from rljob_api.wire.identity import PodKey
 from rljob_operator.core import PodEnding, PodFact, PodState, ProcessFact
 from rljob_operator.core.observed import Blocker
+from rljob_operator.kube.clock import Clock
 from rljob_operator.kube.views import ON_ITS_WAY, ContainerEnd, JobKey, PodView
 
 CRASH_LOOP = "CrashLoopBackOff"
@@ -57,10 +57,10 @@ def incarnation_of(pod: PodView) -> str:
     return f"{pod.uid}/{pod.restarts}"
 
 
-def fact_of(key: PodKey, pod: PodView, template: str, up_at: float | None = None) -> PodFact:
+def fact_of(key: PodKey, pod: PodView, template: str, now: float, up_at: float | None = None) -> PodFact:
     """What the platform reports of one pod; `template` is the digest of the template that new pods get.
 
-    `up_at`: when its launcher was seen to be past its start-up.
+    `up_at`: when its launcher was first seen to be past its start-up.
     """
     ending = ending_of(pod, template)
     end = pod.ended or (pod.last_end if pod.waiting == CRASH_LOOP else None)
@@ -70,7 +70,7 @@ def fact_of(key: PodKey, pod: PodView, template: str, up_at: float | None = None
         pod=key,
         incarnation=incarnation_of(pod),
         state=state,
-        started_at=pod.running_since if pod.running_since is not None else pod.created_at,
+        started_at=_started_at(pod, now, up_at),
         up_at=up_at,
         exit_code=exit_code(end),
         last_message=last_message(pod, end),
@@ -84,6 +84,13 @@ def fact_of(key: PodKey, pod: PodView, template: str, up_at: float | None = None
         memory_note=memory_note(pod) if _was_out_of_memory(pod) else "",
         asked_to_end=ending is None and is_asked_to_end(pod.ended or pod.last_end),
     )
+
+
+def _started_at(pod: PodView, now: float, up_at: float | None) -> float:
+    """When its container began, or the pod was made; of a node whose clock is wrong, between what is certain."""
+    if pod.running_since is None:
+        return pod.created_at if up_at is None else max(pod.created_at, up_at)
+    return max(pod.created_at, min(pod.running_since, now if up_at is None else up_at))
 
 
 def _was_out_of_memory(pod: PodView) -> bool:
@@ -209,7 +216,7 @@ class Ends:
     Lost with the operator; then a process that does not stay up is noticed later, and not less surely.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._seen: dict[str, tuple[str, tuple[float, ...]]] = {}
         self._down: dict[str, float] = {}
@@ -233,8 +240,7 @@ class Ends:
         elif known[0] == incarnation:
             ends = known[1]
         else:
-            end = pod.last_end
-            ends = (*known[1], end.finished_at if end is not None else self._clock())[-MAX_ENDS:]
+            ends = (*known[1], self._clock())[-MAX_ENDS:]  # its node's clock may be another
         self._seen[name] = (incarnation, ends)
         return ends
 
@@ -317,17 +323,19 @@ def _waits_for(pod: PodView, blocker: Blocker | None) -> str:
 
 
 class Startups:
-    """When the launchers of one job were first seen to be started, by incarnation."""
+    """When the containers of one job were first seen to be started, by incarnation: by no clock of a node."""
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._seen: dict[str, float] = {}
 
     def of(self, pods: Iterable[PodView]) -> Mapping[str, float]:
-        """Incarnation -> Unix time, of those that are started now; others are forgotten."""
+        """Incarnation -> Unix time, of those that are started now, or were and are the last of their pod."""
         known, now = self._seen, self._clock()
+        by_incarnation = {incarnation_of(pod): pod for pod in pods}
         self._seen = {
             incarnation: known.get(incarnation, now)
-            for incarnation in (incarnation_of(pod) for pod in pods if pod.started)
+            for incarnation, pod in by_incarnation.items()
+            if pod.started or incarnation in known
         }
         return self._seen

@@ -4,12 +4,12 @@ No job waits for them. Pure except for what is remembered between turns (`Tracke
 and the reconciler.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from rljob_api.cluster import COMPONENT_TRACKER
 from rljob_operator.core import TrackerFact
 from rljob_operator.core.reasons import Reason, last_line
-from rljob_operator.kube.pod_facts import exit_code, last_message, waits_for
+from rljob_operator.kube.pod_facts import exit_code, incarnation_of, last_message, waits_for
 from rljob_operator.kube.views import ContainerEnd, PodView
 
 PATIENCE_SECONDS = 120.0
@@ -19,10 +19,10 @@ process that was started again: what ended the one before counts for so long."""
 _PREFIX = f"{COMPONENT_TRACKER}-"
 
 
-def tracker_facts(pods: Iterable[PodView], now: float) -> tuple[TrackerFact, ...]:
-    """Of each tracker's pod that is there to stay."""
+def tracker_facts(pods: Iterable[PodView], up_at: Mapping[str, float], now: float) -> tuple[TrackerFact, ...]:
+    """Of each tracker's pod that is there to stay. `up_at`: when an incarnation was first seen to be started."""
     own = [pod for pod in pods if pod.component.startswith(_PREFIX) and not pod.deleting]
-    return tuple(_fact(pod, now) for pod in sorted(own, key=lambda pod: pod.component))
+    return tuple(_fact(pod, up_at, now) for pod in sorted(own, key=lambda pod: pod.component))
 
 
 class TrackerNews:
@@ -38,16 +38,16 @@ class TrackerNews:
         return [fact.sentence for fact in found]
 
 
-def _fact(pod: PodView, now: float) -> TrackerFact:
-    reason, trouble = _trouble(pod, now)
+def _fact(pod: PodView, up_at: Mapping[str, float], now: float) -> TrackerFact:
+    reason, trouble = _trouble(pod, up_at.get(incarnation_of(pod), now), now)
     tracker = pod.component.removeprefix(_PREFIX)
     return TrackerFact(tracker, runs=pod.started, reason=reason, trouble=trouble.rstrip("."))
 
 
-def _trouble(pod: PodView, now: float) -> tuple[str, str]:
+def _trouble(pod: PodView, up_at: float, now: float) -> tuple[str, str]:
     """A stable reason and what it is; empty where there is none. An end with 0 is one that was asked for."""
     end = pod.ended or pod.last_end
-    if end is not None and (end.exit_code or end.signal) and not _has_run_since(pod, now):
+    if end is not None and (end.exit_code or end.signal) and not (pod.started and now - up_at >= PATIENCE_SECONDS):
         return Reason.TRACKER_FAILED, _ended(pod, end)
     if pod.unscheduled and now - pod.created_at < PATIENCE_SECONDS:
         return "", ""
@@ -58,10 +58,6 @@ def _trouble(pod: PodView, now: float) -> tuple[str, str]:
     if message.startswith('secret "'):
         message += ". Make the Secret that telemetry.keysFrom.secretName names"
     return reason, f"{reason}: {message}" if message and message != reason else reason
-
-
-def _has_run_since(pod: PodView, now: float) -> bool:
-    return pod.started and pod.running_since is not None and now - pod.running_since >= PATIENCE_SECONDS
 
 
 def _ended(pod: PodView, end: ContainerEnd) -> str:

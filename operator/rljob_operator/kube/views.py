@@ -66,7 +66,6 @@ class ContainerEnd:
     signal: int
     reason: str
     message: str
-    finished_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +107,7 @@ class PodView:
     """A scheduler has handled it, or it has a node."""
     restarts: int
     running_since: float | None
+    """By its node's clock, which may be another than the API server's, unlike `created_at` and `gone_by`."""
     started: bool
     """It runs, and is past its start-up probe."""
     image: str
@@ -358,7 +358,6 @@ def _end(terminated: Raw | None) -> ContainerEnd | None:
         signal=terminated.get("signal", 0),
         reason=terminated.get("reason", ""),
         message=terminated.get("message", ""),
-        finished_at=_time(terminated.get("finishedAt")) or 0.0,
     )
 
 

@@ -204,8 +204,8 @@ ALARM_SHARE = 4
 class NextTurn:
     """When a turn wants the next one of its job although nothing changes."""
 
-    at: float
-    """Unix time."""
+    in_seconds: float
+    """From the end of the turn on; 0 or less: at once."""
     urgency: Urgency = Urgency.PROGRESS
 
 
@@ -298,7 +298,7 @@ class Workers(Generic[K]):
         else:
             self._queue.done(taken.key)
             if again is not None:
-                self._add(taken.key, max(0.0, again.at - time.time()), again.urgency)
+                self._add(taken.key, max(0.0, again.in_seconds), again.urgency)
         finally:
             self._metrics.turn_seconds.labels(result).observe(time.monotonic() - started)
 

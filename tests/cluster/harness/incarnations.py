@@ -8,7 +8,6 @@ writes.
 
 import asyncio
 import gc
-import time
 import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -195,8 +194,11 @@ class Incarnations:
             lambda key, token: _MortalTransport(ProxyTransport(api, key, token), incarnation),
             lambda key, cause: None,
             metrics,
+            api.clock,
         )
-        world = OperatorContext(api, cache, coordinators, metrics, self._options, Platform(pod_monitors=False), "test")
+        world = OperatorContext(
+            api, cache, coordinators, metrics, self._options, Platform(pod_monitors=False), "test", api.clock
+        )
         try:
             await asyncio.gather(*(informer.synced.wait() for informer in informers))
             await self._work(Reconciler(world), api, cache, incarnation, holds)
@@ -225,7 +227,7 @@ class Incarnations:
                 again = await reconciler.turn(self._key)
             except (AdapterError, CoordinatorError):
                 again = None  # as the operator's workers do: later once more
-            due = (again.at if again is not None else time.time() + _LOOK_SECONDS) - time.time()
+            due = again.in_seconds if again is not None else _LOOK_SECONDS
             await asyncio.sleep(min(max(0.02, due), _LOOK_SECONDS))
 
     async def _read(self, api: Api, cache: Cache) -> Object | None:

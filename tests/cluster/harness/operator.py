@@ -33,6 +33,7 @@ class OperatorProcess:
         self._sources = sources
         self._config = folder / "operator.yaml"
         self.log = folder / "operator.log"
+        self._clock_folder = folder / "clock"
         self._group: int | None = None
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
@@ -44,6 +45,13 @@ class OperatorProcess:
         """Its next incarnation is of this group, by which a packet filter distinguishes its packets from the
         kubelet's."""
         self._group = group
+        return self
+
+    def ahead(self, seconds: float) -> "OperatorProcess":
+        """Its next incarnation is on a machine whose clock is so far ahead of the cluster's; below 0: behind."""
+        self._clock_folder.mkdir(exist_ok=True)
+        text = f"import time\nown = time.time\ntime.time = lambda: own() + {seconds!r}\n"
+        (self._clock_folder / "sitecustomize.py").write_text(text)
         return self
 
     def start(self) -> None:
@@ -107,7 +115,8 @@ class OperatorProcess:
 
     def _python_path(self) -> str:
         """It goes before the folders of the editable install."""
-        return ":".join(str(self._sources / name) for name in ("crds", "operator"))
+        folders = (self._clock_folder, *(self._sources / name for name in ("crds", "operator")))
+        return ":".join(map(str, folders))
 
     def _running(self) -> subprocess.Popen[bytes]:
         assert self._process is not None, "the operator was not started"

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 
-from rljob_api.names import Lineage, Role, WeightVersion
+from rljob_api.names import Epoch, Lineage, Role, WeightVersion
+from rljob_api.wire.epochs import EpochRequest
 from rljob_api.wire.identity import WeightId
 from rljob_api.wire.observation import EventKind
 from rljob_api.wire.queue import DrainRequest, DrainState, QueueCheck, QueuePeek, QueueStats, Tickets
+from rljob_workers.dcs.coordinator.coordinator import Coordinator
+from rljob_workers.dcs.coordinator.server_gate import ON_ONE_MACHINE
 from rljob_workers.dcs.membership.session import RankSession
 from rljob_workers.pipeline import queue_shape
+from rljob_workers.transfer_queue.admin import QueueAdminTiming
 from rljob_workers.transfer_queue.client import TransferQueueClient
 from rljob_workers.transfer_queue.types import Batch, GroupRows, NotReady, Ticket, Withheld
+from tests.clock import Clock
 from tests.integration.dcs.made_up_rows import made_up_columns
-from tests.integration.dcs.world import World, eventually
-from tests.integration.transfer_queue.servers import Server
+from tests.integration.dcs.world import World, context_here, eventually, job
+from tests.integration.transfer_queue.servers import Server, Servers
 
 HELD = WeightId(lineage=Lineage(1), version=WeightVersion(0))
 
@@ -172,7 +178,27 @@ def test_a_drain_is_reported_once_and_outlives_the_coordinator_and_the_epoch(wor
         EventKind.TICKETS_GIVEN,
     ]
     assert state.draining_since is not None
-    assert (world.status().queue.drained_until or 0) >= state.draining_since
+
+
+def test_the_end_of_a_drain_counts_as_an_advance_by_no_clock_of_the_control_redis(
+    shared_servers: Servers, tmp_path: Path
+) -> None:
+    shared_servers.wipe()
+    clock = Clock()
+    context = context_here(shared_servers.endpoints, job(), clock, QueueAdminTiming())
+    try:
+        coordinator = Coordinator(context, tmp_path, ON_ONE_MACHINE)
+        coordinator.gate.check()
+        coordinator.raise_epoch(EpochRequest(epoch=Epoch(1), decision_id="d1", reason="a test"))
+        ages = []
+        for tickets in (Tickets.WITHHOLD, Tickets.GIVE, Tickets.GIVE):
+            clock.sleep(100)
+            coordinator.queue.drain(DrainRequest(tickets=tickets))
+            ages.append(coordinator.status().progress_age_seconds)
+        assert ages == [100, 0, 100], "once, when tickets are given again"
+        assert coordinator.status().queue.drained_until is None
+    finally:
+        context.admin.close()
 
 
 def test_a_lease_is_as_old_as_its_claim_also_for_a_coordinator_that_has_only_begun(

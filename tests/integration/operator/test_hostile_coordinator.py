@@ -57,12 +57,15 @@ class World:
         self.hostile = hostile
         self.woken: list[Urgency] = []
         self.coordinators = JobCoordinators(
-            partial(ServiceTransport, session, lambda: None), lambda _, urgency: self.woken.append(urgency), Metrics()
+            partial(ServiceTransport, session, lambda: None),
+            lambda _, urgency: self.woken.append(urgency),
+            Metrics(),
+            time.time,
         )
 
     async def silence_of(self, way: str) -> NoContact | None:
         """What a coordinator receives after one question."""
-        contact = CoordinatorContact("op")
+        contact = CoordinatorContact("op", time.time)
         coordinator = await self.coordinators.of(JobKey("ns", way), "token", contact, NUM_PROCESSES)
         while await coordinator.status() is None and contact.silence() is None:
             await asyncio.sleep(0.01)

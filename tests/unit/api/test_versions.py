@@ -1,19 +1,23 @@
 """What another version of the operator or of a worker wrote is read, and kept where it is written again."""
 
 import json
+import re
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from rljob_api.generate.crd import crd
 from rljob_api.names import Epoch
 from rljob_api.spec import RLJob
-from rljob_api.status import ConditionType, Phase, RLJobStatus
+from rljob_api.status import ConditionType, Phase, PodStatus, RLJobStatus
 from rljob_api.wire.epochs import DesiredState
 from rljob_api.wire.failures import Failure, FailureKind
 from rljob_api.wire.launchers import LauncherPoll
 from rljob_api.wire.observation import CoordinatorEvent, EventKind, PodObservation
 from rljob_operator.core.conditions import is_true, terminal, with_condition
+from rljob_operator.kube.status_writer import merge_patch
 from tests.unit.api.manifests import GOOD
 from tests.unit.core.cluster import make_cluster
 
@@ -99,6 +103,55 @@ def test_a_turn_keeps_what_another_version_knows() -> None:
     role = written["roles"][0]
     assert role["pods"][0]["devices"] == role["gangs"] == written["frontier"] == ["kept"]
     assert is_true(world.status, ConditionType.READY)
+
+
+LATER_NAMES = {"life": "incarnation", "lostLife": "lostIncarnation", "decisionId": "epochId"}
+"""Of the status: name as it is written -> name that the next release may write."""
+
+
+def respelled(value: Any, names: Mapping[str, str]) -> Any:
+    """With these names of fields in place of others, at any depth."""
+    if isinstance(value, list):
+        return [respelled(each, names) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {names.get(name, name): respelled(each, names) for name, each in value.items()}
+
+
+def test_a_status_in_later_names_is_read_alike_and_written_in_those_that_release_0_2_0_reads() -> None:
+    """The next release may write them: after a rollback to this one nothing is restarted, and nothing is left over."""
+    world = make_cluster()
+    world.settle()
+    known = json.loads(world.status.model_dump_json())
+    known["roles"][0]["pods"][0]["lostLife"] = "earlier/0"
+    later = respelled(known, LATER_NAMES)
+    assert respelled(later, {new: old for old, new in LATER_NAMES.items()}) == known != later
+    read = world.status = RLJobStatus.model_validate(later)
+    assert read == RLJobStatus.model_validate(known)
+
+    world.turn()
+
+    assert world.status.restart == read.restart
+    written = json.loads(world.status.model_dump_json())
+    assert respelled(written, LATER_NAMES) != written
+    assert not set(LATER_NAMES.values()).intersection(re.findall(r'"(\w+)":', json.dumps(written)))
+    patch = merge_patch(later, written)
+    assert patch["restart"] == {"decisionId": read.restart.decision_id, "epochId": None}
+
+
+def test_of_both_names_that_of_this_release_counts() -> None:
+    pod = PodStatus.model_validate(
+        {"name": "actor-0", "ready": True, "generation": 0, "life": "a/1", "incarnation": "a/0"}
+    )
+    assert (pod.incarnation, json.loads(pod.model_dump_json())["life"]) == ("a/1", "a/1")
+
+
+def test_the_api_server_keeps_names_that_the_definition_lacks_where_fields_get_others() -> None:
+    status = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
+    pod = status["roles"]["items"]["properties"]["pods"]["items"]
+    assert (
+        pod["x-kubernetes-preserve-unknown-fields"] is status["restart"]["x-kubernetes-preserve-unknown-fields"] is True
+    )
 
 
 def test_a_condition_that_changes_keeps_its_unknown_fields() -> None:

@@ -105,3 +105,37 @@ def test_a_memory_limit_bounds_the_shared_memory_and_a_patch_may_state_otherwise
     }
     assert [size["sizeLimit"] for size in sizes.values()] == ["7Gi", "16Gi", "48Gi"]
     assert {size["medium"] for size in sizes.values()} == {"Memory"}
+
+
+def _budgets_of(pod: dict[str, Any], objects: dict[str, Any]) -> list[int]:
+    """What the budgets that select a pod allow to be away."""
+    labels, found = pod["metadata"]["labels"], []
+    for budget in (each for each in objects.values() if each["kind"] == "PodDisruptionBudget"):
+        selector = budget["spec"]["selector"]
+        is_left_out = any(labels.get(each["key"]) in each["values"] for each in selector.get("matchExpressions", ()))
+        if selector["matchLabels"].items() <= labels.items() and not is_left_out:
+            found.append(budget["spec"]["maxUnavailable"])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("access_mode", "of_coordinator"),
+    [
+        pytest.param("ReadWriteOnce", [0], id="without it the actor beside it could not save: it leaves last"),
+        pytest.param("ReadWriteMany", [1], id="it begins again elsewhere while the actor goes on"),
+    ],
+)
+def test_a_drain_takes_no_coordinator_from_beside_its_actor(access_mode: str, of_coordinator: list[int]) -> None:
+    """One budget for each pod: the API server evicts no pod that two of them select."""
+    job = changed(
+        quickstart(),
+        checkpoint={"volume": {"accessMode": access_mode}},
+        telemetry={"reportTo": ["tensorboard"]},
+    )
+    objects = build(job)
+    pods = {name: each["spec"]["template"] for name, each in objects.items() if "template" in each.get("spec", {})}
+    allowed = {name: _budgets_of(pod, objects) for name, pod in pods.items()}
+    tracker = "Deployment/quickstart-tracker-tensorboard"
+    assert (allowed.pop(_COORDINATOR), allowed.pop(tracker)) == (of_coordinator, [])
+    assert set(map(tuple, allowed.values())) == {(1,)}
+    assert len(allowed) == 7

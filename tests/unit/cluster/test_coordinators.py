@@ -104,10 +104,10 @@ def with_coordinator(
 
     async def run() -> Woken:
         answers, woken = make(), Woken()
-        coordinators = JobCoordinators(lambda key, token: answers, woken.wake, Metrics(), clock)
+        coordinators = JobCoordinators(lambda key, token: answers, woken.wake, Metrics(), time.time, clock)
         try:
             await asyncio.wait_for(
-                test(await coordinators.of(KEY, "token", CoordinatorContact("op"), 10), answers, woken), 10
+                test(await coordinators.of(KEY, "token", CoordinatorContact("op", time.time), 10), answers, woken), 10
             )
         finally:
             await coordinators.close_all()
@@ -209,6 +209,16 @@ def test_what_an_earlier_operator_may_not_have_reported_is_received_and_reported
         for n, (kind, text) in enumerate(kinds)
     ]
     with_coordinator(lambda: Answers([status(last_event=7)], [EventPage(events=before, oldest=1)]), test)
+
+
+def test_what_comes_after_the_first_answer_is_news_whatever_the_clock_of_the_coordinators_node() -> None:
+    async def test(coordinator: JobCoordinator, answers: Answers, woken: Woken) -> None:
+        await coordinator.status()
+        await answers.is_reported.wait()
+        assert [event.message for event in coordinator.take_unreported(RLJobStatus())] == ["an hour behind"]
+
+    lost = CoordinatorEvent(id=8, kind=EventKind.UNIT_LOST, at=time.time() - 3600, epoch=1, message="an hour behind")
+    with_coordinator(lambda: Answers([status(last_event=7)], [EventPage(events=[lost], oldest=1)]), test)
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,20 @@ def test_the_status_states_deleting_and_one_event_names_the_finalizer() -> None:
     assert event["type"] == "Normal"
 
 
+def test_the_log_names_what_a_deletion_waits_for_once_for_each_change(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    turns = deleting(Server(), "example.com/audit", "example.com/bill")
+    for _ in range(3):
+        turns.turn()
+    raw = turns.cache.job(KEY)
+    assert raw is not None
+    raw["metadata"]["finalizers"].remove("example.com/audit")
+    for _ in range(3):
+        turns.turn()
+    logged = [record.getMessage() for record in caplog.records if "is being deleted" in record.getMessage()]
+    assert ["example.com/audit" in line for line in logged] == [True, False]
+
+
 def test_an_operator_that_finds_the_status_written_emits_the_event_that_the_one_before_has_not() -> None:
     server = Server(lambda verb, path: 503 if "/events/" in path else 0)
     turns = deleting(server, "example.com/audit")

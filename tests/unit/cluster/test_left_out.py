@@ -48,7 +48,7 @@ def test_a_job_beyond_its_namespaces_number_waits_and_begins_when_there_is_room(
     for _ in range(2):
         observe = turns.turn()
     assert observe is not None
-    assert observe.at <= time.time() + 10.0
+    assert observe.in_seconds <= 10.0
     assert accepted_of(server)[:2] == ("False", "TooManyJobs")
     assert [each["reason"] for each in server.events] == ["TooManyJobs"], "once"
     assert {path for verb, path in server.written if verb != "create"} == {JOB}, "nothing is made of it"

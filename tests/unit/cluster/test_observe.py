@@ -1,5 +1,6 @@
 """What the core may know of a job on a cluster."""
 
+import time
 from typing import cast
 
 import pytest
@@ -24,7 +25,9 @@ KEY = JobKey("ns", "job")
 
 def turn() -> TurnContext:
     api, cache = cast(Api, None), Cache(lambda key, urgency: None)
-    world = OperatorContext(api, cache, cast(JobCoordinators, None), Metrics(), OperatorOptions(), Platform(), "me")
+    world = OperatorContext(
+        api, cache, cast(JobCoordinators, None), Metrics(), OperatorOptions(), Platform(), "me", time.time
+    )
     memory = JobMemory.of_new(KEY, "u1", world, cast(Events, None))
     accepted = AcceptedStatus(generation=1)
     return TurnContext(KEY, {"metadata": {"uid": "u1"}}, quickstart(), accepted, None, RLJobStatus(), memory)

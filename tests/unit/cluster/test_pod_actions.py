@@ -24,10 +24,9 @@ WAITS = make_pod(
 )
 
 
-@pytest.fixture(autouse=True)
-def an_hour_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever this machine's clock says, the time of pods that are being deleted is over."""
-    monkeypatch.setattr("rljob_operator.cluster.actions.time.time", lambda: NOW_SECONDS + 3600)
+def an_hour_later() -> float:
+    """When the time of pods that are being deleted is over."""
+    return NOW_SECONDS + 3600
 
 
 @pytest.mark.parametrize(
@@ -51,7 +50,7 @@ def an_hour_later(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_let_go_of(pods: list[dict[str, Any]], node: dict[str, Any] | int, deleted: list[str]) -> None:
     api = ApiOfAnswers({NODE: node, f"DELETE 0 {POD}": {}, f"DELETE 1 {OTHER}": {}})
 
-    asyncio.run(Actions(cast(Api, api), KEY, "uid").release_lost([view_pod(pod) for pod in pods]))
+    asyncio.run(Actions(cast(Api, api), KEY, "uid", an_hour_later).release_lost([view_pod(pod) for pod in pods]))
 
     assert [path for path in api.asked if path.startswith("DELETE")] == deleted
 
@@ -89,11 +88,27 @@ ROLLOUT = make_pod(running(), name="lost", role="rollout")
 def test_what_follows_a_drain(pods: list[dict[str, Any]], node: dict[str, Any] | int, deleted: bool) -> None:
     api = ApiOfAnswers({NODE: node, "/api/v1/nodes/node1": READY, f"DELETE 1 {POD}": {}, f"DELETE 1 {OTHER}": {}})
 
-    asyncio.run(Actions(cast(Api, api), KEY, "uid").release_lost([view_pod(pod) for pod in pods]))
+    asyncio.run(Actions(cast(Api, api), KEY, "uid", an_hour_later).release_lost([view_pod(pod) for pod in pods]))
 
     # The one that waits is made anew: the scheduler does not look at it again for minutes.
     both = [f"DELETE 1 {POD}", f"DELETE 1 {OTHER}"]
     assert [path for path in api.asked if path.startswith("DELETE")] == (both if deleted else [])
+
+
+@pytest.mark.parametrize(
+    ("node", "deleted"),
+    [
+        pytest.param(CORDONED, [f"DELETE 1 {POD}"], id="its budget would keep it on the drained node for nothing"),
+        pytest.param(READY, [], id="its node takes pods"),
+    ],
+)
+def test_a_coordinator_beside_which_nothing_saves_leaves_a_drained_node(
+    node: dict[str, Any], deleted: list[str]
+) -> None:
+    """The actor has no pod, as where a quota refuses it."""
+    api = ApiOfAnswers({NODE: node, f"DELETE 1 {POD}": {}})
+    asyncio.run(Actions(cast(Api, api), KEY, "uid", an_hour_later).release_lost([view_pod(COORDINATOR)]))
+    assert [path for path in api.asked if path.startswith("DELETE")] == deleted
 
 
 @pytest.mark.parametrize(
@@ -108,7 +123,7 @@ def test_what_follows_a_drain(pods: list[dict[str, Any]], node: dict[str, Any] |
 def test_how_a_pod_is_deleted(pod: dict[str, Any], node: dict[str, Any] | int, grace: int) -> None:
     api = ApiOfAnswers({NODE: node, f"DELETE {grace} {POD}": {}})
 
-    asyncio.run(Actions(cast(Api, api), KEY, "uid").delete(view_pod(pod)))
+    asyncio.run(Actions(cast(Api, api), KEY, "uid", an_hour_later).delete(view_pod(pod)))
 
     assert api.asked == [NODE, f"DELETE {grace} {POD}"]
     assert api.sent[0]["preconditions"] == {"uid": pod["metadata"]["uid"]}, "and not another one of its name"
@@ -133,7 +148,7 @@ def test_a_pod_that_waits_is_made_again_for_a_burial_and_not_again_and_again(
     turns: list[list[dict[str, Any]]], made_again: list[int]
 ) -> None:
     api = ApiOfAnswers({NODE: SILENT, f"DELETE 0 {POD}": {}, f"DELETE 1 {OTHER}": {}})
-    actions = Actions(cast(Api, api), KEY, "uid")
+    actions = Actions(cast(Api, api), KEY, "uid", an_hour_later)
     seen: list[int] = []
 
     for pods in turns:

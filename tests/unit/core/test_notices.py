@@ -109,7 +109,7 @@ def test_both_sinks_report_what_the_coordinator_reports(kind: str, tmp_path: Pat
     journal.record(event(kind, now + 1))
     ours = reported(event(kind, now + 1), RLJobStatus())
     assert ours is not None
-    asyncio.run(Events(cast(Api, server), "o").emit(KEY, JOB, record_of(ours), ours.once))
+    asyncio.run(Events(cast(Api, server), "o", time.time).emit(KEY, JOB, record_of(ours), ours.once))
 
     (line,), (body,) = read_lines(tmp_path / "events.jsonl"), server.events.values()
     assert (line["reason"], line["message"], line["role"]) == (kind, "said", "rollout")
@@ -123,7 +123,7 @@ def test_what_an_operator_reported_the_next_one_does_not_report_again() -> None:
     for number in (7, 7, 8):
         ours = reported(event(EventKind.UNIT_LOST, 1.0, number), RLJobStatus())
         assert ours is not None
-        asyncio.run(Events(cast(Api, server), "o").emit(KEY, JOB, record_of(ours), ours.once))
+        asyncio.run(Events(cast(Api, server), "o", time.time).emit(KEY, JOB, record_of(ours), ours.once))
     assert len(server.events) == 2
 
 

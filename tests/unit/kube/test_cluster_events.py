@@ -23,10 +23,12 @@ from tests.unit.kube.fake_api import ApiOfAnswers
 KEY, POD = JobKey("ns", "job"), Suspect("Pod", "job-actor-0", "u1")
 
 
-def event(minute: int, reason: str, kind: str = "Warning", uid: str = "u1", **more: Any) -> dict[str, Any]:
+def event(
+    minute: int, reason: str, kind: str = "Warning", uid: str = "u1", version: int | None = None, **more: Any
+) -> dict[str, Any]:
     at = f"2026-11-21T12:{minute:02}:00Z"
     return {
-        "metadata": {"creationTimestamp": at},
+        "metadata": {"creationTimestamp": at, "resourceVersion": str(version if version is not None else minute)},
         "involvedObject": {"uid": uid},
         "type": kind,
         "reason": reason,
@@ -38,7 +40,7 @@ def event(minute: int, reason: str, kind: str = "Warning", uid: str = "u1", **mo
 
 MOUNTED = Blocker("FailedMount", "FailedMount of 1")
 MOUNT, PULLING = event(1, "FailedMount"), event(2, "Pulling", "Normal")
-AGAIN = event(0, "FailedMount", lastTimestamp=None, series={"lastObservedTime": "2026-11-21T12:03:00.5Z"})
+AGAIN = event(0, "FailedMount", version=3, lastTimestamp=None, series={"lastObservedTime": "2026-11-21T12:03:00.5Z"})
 
 
 @pytest.mark.parametrize(
@@ -52,9 +54,14 @@ AGAIN = event(0, "FailedMount", lastTimestamp=None, series={"lastObservedTime": 
         pytest.param([MOUNT, event(5, "FailedScheduling")], MOUNTED, id="a condition has it"),
         pytest.param([event(3, "Scheduled", "Normal"), MOUNT], MOUNTED, id="no cure"),
         pytest.param(
-            [event(1, "SuccessfulCreate", "Normal"), event(1, "FailedCreate")],
+            [event(1, "SuccessfulCreate", "Normal", version=4), event(1, "FailedCreate", version=5)],
             Blocker("FailedCreate", "FailedCreate of 1"),
-            id="of the same second the warning counts",
+            id="of the same second the one that was written last counts",
+        ),
+        pytest.param(
+            [event(59, "Scheduled", "Normal", version=4), event(1, "FailedMount", version=10)],
+            MOUNTED,
+            id="a kubelet whose clock is an hour behind the scheduler's reports last",
         ),
     ],
 )

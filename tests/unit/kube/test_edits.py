@@ -353,8 +353,8 @@ def test_a_client_that_insists_is_followed_ever_more_seldom_and_after_a_peace_at
         if found := setting.turn():
             messages += found
             restored_at.append(setting.now)
-        due = setting.edits.next_due
-        assert due is None or due > setting.now
+        due = setting.edits.due_in
+        assert due is None or due > 0
         setting.now += 1
 
     assert [at - restored_at[0] for at in restored_at] == [0, 1, 3, 7, 15, 31, 63, 127, 255, 511, 811, 1111, 1411, 1711]
@@ -376,8 +376,8 @@ def test_a_client_that_deletes_again_and_again_is_followed_ever_more_seldom() ->
         setting.server.found = None
         if setting.turn():
             made_at.append(setting.now)
-        due = setting.edits.next_due
-        assert due is None or due > setting.now
+        due = setting.edits.due_in
+        assert due is None or due > 0
         setting.now += 1
     assert [at - made_at[0] for at in made_at] == [0, 1, 3, 7, 15, 31, 63]
 

@@ -1,6 +1,7 @@
 """What is emitted about a job as Events, and what of that is written."""
 
 import asyncio
+import time
 from typing import Any, cast
 
 from rljob_operator.kube.api import Api
@@ -40,7 +41,7 @@ class Recorded:
     def __init__(self, server: Server | None = None) -> None:
         self.now = 1000.0
         self.server = server or Server()
-        self._events = Events(cast(Api, self.server), "me", lambda: self.now)
+        self._events = Events(cast(Api, self.server), "me", time.time, lambda: self.now)
 
     def emit(self, message: str, times: int = 1, once: str = "") -> None:
         async def all_of_them() -> None:

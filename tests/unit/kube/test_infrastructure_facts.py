@@ -1,5 +1,6 @@
 """Pods of coordinator and Redis as facts: each end is reported once, and one that does not stay up is noticed."""
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from rljob_api.status import ProcessStatus, RLJobStatus
 from rljob_operator.kube.pod_facts import Ends, infrastructure_facts, infrastructure_pods
 from rljob_operator.kube.views import JobKey, PodView, view_pod
-from tests.unit.kube.objects import NOW_SECONDS, make_pod, running, terminated, waiting
+from tests.unit.kube.objects import make_pod, running, terminated, waiting
 
 KEY = JobKey("ns", "job")
 param = pytest.param
@@ -39,18 +40,19 @@ def remembers(restarts: int | None) -> RLJobStatus:
     ],
 )
 def test_a_process_is_dead_for_the_turn_in_which_its_end_is_seen(pod: Any, reported: int | None, alive: bool) -> None:
-    (fact,) = infrastructure_facts(seen(pod), remembers(reported), Ends(), {})
+    (fact,) = infrastructure_facts(seen(pod), remembers(reported), Ends(time.time), {})
 
     assert (fact.name, fact.alive) == ("control", alive)
 
 
 def test_ends_are_remembered_over_the_incarnations_that_the_api_server_forgets() -> None:
-    ends = Ends()
+    """By when they were seen: the clock of their node may be another."""
+    ends = Ends(iter([10.0, 12.5]).__next__)
     incarnations = [make(running()), make(running(), 1, last=terminated(137)), make(running(), 2, last=terminated(1))]
     for pod in [*incarnations, incarnations[-1]]:
         (fact,) = infrastructure_facts(seen(pod), remembers(0), ends, {})
 
-    assert fact.exits == (NOW_SECONDS, NOW_SECONDS)
+    assert fact.exits == (10.0, 12.5)
     assert (fact.num_restarts, fact.exit_code) == (2, 1)
 
 
@@ -92,7 +94,7 @@ def test_ends_are_remembered_over_the_incarnations_that_the_api_server_forgets()
 def test_what_does_not_run_is_named_with_the_reason_of_its_platform(
     pod: Any, is_down: bool, reason: str, message: str
 ) -> None:
-    (fact,) = infrastructure_facts(seen(pod), remembers(0), Ends(), {})
+    (fact,) = infrastructure_facts(seen(pod), remembers(0), Ends(time.time), {})
 
     assert (fact.down_since is not None, fact.reason, fact.waits_for) == (is_down, reason, message)
 
@@ -118,5 +120,5 @@ def test_units_have_numbers_workers_are_left_out_and_what_goes_is_passed_over() 
     unit = make_pod(running(), component="storage", name="job-storage-1", uid="s1")
     going = make_pod(running(), component="coordinator", name="job-coordinator-x", uid="c0", deleting=True)
 
-    facts = infrastructure_facts(seen(unit, going, make_pod(running())), RLJobStatus(), Ends(), {})
+    facts = infrastructure_facts(seen(unit, going, make_pod(running())), RLJobStatus(), Ends(time.time), {})
     assert [fact.name for fact in facts] == ["storage-1"]

@@ -1,6 +1,7 @@
 """Writes of a job's Workload against an API server that keeps one: what is refused, missing, foreign or overtaken."""
 
 import asyncio
+import time
 from typing import Any, cast
 
 import pytest
@@ -81,7 +82,7 @@ class Job:
         self.server = Server()
         self.server.others["high"] = {"value": 100}
         self.cache = Cache(lambda key, urgency: None)
-        self.writes = JobWorkload(cast(Api, self.server), self.cache, KEY, OWNER.uid)
+        self.writes = JobWorkload(cast(Api, self.server), self.cache, KEY, OWNER.uid, time.time)
 
     def bring(self, standing: Standing = REST) -> Brought:
         return asyncio.run(self.writes.bring(WANTED, REQUEST, standing))
@@ -140,7 +141,7 @@ def test_a_workload_without_its_label_which_no_watch_reports_is_found_again() ->
     job.bring()
     assert job.server.workload is not None
     job.server.workload["metadata"]["labels"] = {}
-    another = JobWorkload(cast(Api, job.server), Cache(lambda key, urgency: None), KEY, OWNER.uid)
+    another = JobWorkload(cast(Api, job.server), Cache(lambda key, urgency: None), KEY, OWNER.uid, time.time)
     asyncio.run(another.bring(WANTED, REQUEST, REST))
     assert job.server.workload["metadata"]["labels"] == WANTED.manifest["metadata"]["labels"]
     assert another.known is not None

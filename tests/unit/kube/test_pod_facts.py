@@ -1,6 +1,6 @@
 """What a pod as the API server has it means to the core."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -189,7 +189,7 @@ ROWS = [
 
 @pytest.mark.parametrize(("pod", "want"), ROWS)
 def test_a_pod_as_a_fact(pod: dict[str, Any], want: Want) -> None:
-    fact = fact_of(KEY, view_pod(pod), "t1")
+    fact = fact_of(KEY, view_pod(pod), "t1", NOW_SECONDS)
 
     assert fact.pod == KEY
     assert fact.started_at == NOW_SECONDS
@@ -245,6 +245,37 @@ def test_a_launcher_is_up_from_the_first_observation_after_its_startup_and_each_
     assert startups.of([again]) == {"u1/1": 40.0}
 
 
+def test_a_launcher_that_has_ended_was_up_as_long_as_its_pod_has_no_other() -> None:
+    startups = Startups(iter([10.0, 20.0, 30.0]).__next__)
+    assert startups.of([view_pod(make_pod(running()))]) == {"u1/0": 10.0}
+    assert startups.of([view_pod(make_pod(terminated(1)))]) == {"u1/0": 10.0}
+    assert startups.of([]) == {}
+
+
+HOUR = 3600.0
+
+
+@pytest.mark.parametrize(
+    ("node_seconds", "up_seconds", "expected"),
+    [
+        param(30.0, None, 30.0, id="as its node says"),
+        param(30.0, 40.0, 30.0, id="as its node says, before it was seen to be up"),
+        param(30.0 + HOUR, 40.0, 40.0, id="a node an hour ahead: when it was seen to be up"),
+        param(30.0 + HOUR, None, 60.0, id="a node an hour ahead: no later than now"),
+        param(30.0 - HOUR, 40.0, 0.0, id="a node an hour behind: no earlier than its pod was made"),
+        param(None, None, 0.0, id="it has not begun: when its pod was made"),
+        param(None, 40.0, 40.0, id="it has ended: when it was seen to be up"),
+    ],
+)
+def test_when_an_incarnation_began_whatever_the_clock_of_its_node(
+    node_seconds: float | None, up_seconds: float | None, expected: float
+) -> None:
+    since = None if node_seconds is None else NOW_SECONDS + node_seconds
+    pod = replace(view_pod(make_pod(running())), running_since=since, created_at=NOW_SECONDS)
+    up_at = None if up_seconds is None else NOW_SECONDS + up_seconds
+    assert fact_of(KEY, pod, "t1", NOW_SECONDS + 60.0, up_at).started_at == NOW_SECONDS + expected
+
+
 PREEMPTED = {"DisruptionTarget": ("True", "PreemptionByScheduler", "by another")}
 
 
@@ -259,7 +290,7 @@ PREEMPTED = {"DisruptionTarget": ("True", "PreemptionByScheduler", "by another")
     ],
 )
 def test_how_long_a_pod_that_is_taken_away_may_still_run(raw: dict[str, Any], seconds: float | None) -> None:
-    terminates_by = fact_of(KEY, view_pod(raw), "").terminates_by
+    terminates_by = fact_of(KEY, view_pod(raw), "", NOW_SECONDS).terminates_by
     assert terminates_by is None if seconds is None else terminates_by == pytest.approx(NOW_SECONDS + seconds)
 
 
@@ -272,7 +303,7 @@ def test_how_long_a_pod_that_is_taken_away_may_still_run(raw: dict[str, Any], se
     ],
 )
 def test_whether_a_pod_has_a_node(raw: dict[str, Any], placed: bool) -> None:
-    assert fact_of(KEY, view_pod(raw), "").placed is placed
+    assert fact_of(KEY, view_pod(raw), "", NOW_SECONDS).placed is placed
 
 
 RANGED = "LimitRanger plugin set: cpu, memory request for container worker; memory limit for container worker"
@@ -299,14 +330,14 @@ OF_SIDECAR = "LimitRanger plugin set: memory limit for container worker-proxy"
 )
 def test_a_container_out_of_memory_states_whose_limit_it_was(note: str, memory: str, expected: str, pod: Any) -> None:
     annotations = {"kubernetes.io/limit-ranger": note} if note else {}
-    fact = fact_of(KEY, view_pod(make_pod(**pod, memory=memory, annotations=annotations)), "t1")
+    fact = fact_of(KEY, view_pod(make_pod(**pod, memory=memory, annotations=annotations)), "t1", NOW_SECONDS)
 
     assert fact.memory_note.startswith(expected)
     assert bool(fact.memory_note) is bool(expected)
 
 
 def test_one_that_ended_for_another_reason_states_nothing_of_memory() -> None:
-    assert fact_of(KEY, view_pod(make_pod(terminated(1), memory="64Mi")), "t1").memory_note == ""
+    assert fact_of(KEY, view_pod(make_pod(terminated(1), memory="64Mi")), "t1", NOW_SECONDS).memory_note == ""
 
 
 NOTE = ASKED_TO_END
@@ -334,4 +365,4 @@ NOTE = ASKED_TO_END
     ],
 )
 def test_whether_a_kubelet_ended_a_launcher_that_turned(pod: dict[str, Any], *, expected: bool) -> None:
-    assert fact_of(KEY, view_pod(pod), "t1").asked_to_end is expected
+    assert fact_of(KEY, view_pod(pod), "t1", NOW_SECONDS).asked_to_end is expected

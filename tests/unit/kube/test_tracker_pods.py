@@ -55,14 +55,17 @@ def of_tracker(state: dict[str, Any] | None = None, **fields: Any) -> dict[str, 
 )
 def test_what_is_wrong(pod: dict[str, Any], seconds: float, what: str | None) -> None:
     seen = TrackerNews()
-    facts = tracker_facts([view_pod(pod)], NOW_SECONDS + seconds)
+    facts = tracker_facts([view_pod(pod)], {}, NOW_SECONDS + seconds)
     assert seen.of(facts) == ([] if what is None else [f"{HEAD}{what.rstrip('.')}{TAIL}"])
     assert seen.of(facts) == []
 
 
 def test_an_end_counts_until_the_process_has_run_for_a_while_since() -> None:
-    pod = view_pod(of_tracker(running(), last=terminated(137)))
-    soon, late = (tracker_facts([pod], NOW_SECONDS + after) for after in (PATIENCE_SECONDS - 1, PATIENCE_SECONDS))
+    """By when that was seen: the clock of its node may be another."""
+    pod, up_at = view_pod(of_tracker(running(), last=terminated(137))), {"u1/0": NOW_SECONDS + 3600}
+    soon, late = (
+        tracker_facts([pod], up_at, NOW_SECONDS + 3600 + after) for after in (PATIENCE_SECONDS - 1, PATIENCE_SECONDS)
+    )
     assert soon == (TrackerFact("wandb", True, "TrackerFailed", "its process ended with -9: without output"),)
     assert late == (TrackerFact("wandb", True),)
 

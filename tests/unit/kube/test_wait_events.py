@@ -85,8 +85,8 @@ def test_what_is_no_cause_or_has_an_event_of_its_own_is_not_emitted() -> None:
 def test_the_job_is_looked_at_when_there_is_something_to_emit() -> None:
     clock = Clock()
     waits = WaitEvents(clock)
-    assert waits.next_turn_at is None
+    assert waits.due_in is None
     waits.of(status("Unschedulable"))
-    assert waits.next_turn_at == PATIENCE_SECONDS
+    assert waits.due_in == PATIENCE_SECONDS
     waits.of(status("Ready", "True"))
-    assert waits.next_turn_at is None
+    assert waits.due_in is None

@@ -1,7 +1,6 @@
 """The workers: how many turns at the same time, and of which urgency."""
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -107,7 +106,7 @@ def test_a_burst_of_news_of_a_new_pod_is_one_turn(monkeypatch: pytest.MonkeyPatc
 def test_what_a_turn_wants_to_see_again_it_sees() -> None:
     async def test(workers: Workers[str], turns: Turns) -> None:
         turns.release.set()
-        turns.answers["a"] = NextTurn(time.time() - 1, Urgency.ALARM)
+        turns.answers["a"] = NextTurn(-1.0, Urgency.ALARM)
         workers.wake("a", Urgency.ALARM)
         await until(lambda: turns.begun == ["a", "a"])
 
@@ -159,7 +158,7 @@ def test_a_cancellation_that_comes_together_with_a_change_ends_them() -> None:
     async def run() -> None:
         turns = Turns()
         turns.release.set()
-        turns.answers["job"] = NextTurn(time.time() + 60)
+        turns.answers["job"] = NextTurn(60.0)
         workers: Workers[str] = Workers(turns.turn, CONCURRENCY, Metrics())
         running = asyncio.create_task(workers.run())
         workers.wake("job", Urgency.ALARM)

@@ -67,7 +67,7 @@ class Coordinator:
         self.inputs = RunInputs(context, self.ranks, checkpoint_dir)
         self.rendezvous = RendezvousTable(context, self.epochs, self.ranks)
         self.gate = ServerGate(context, self.epochs, self.launchers, self.ranks, opening)
-        self.queue = QueueRoom(context, self.epochs, self.gate)
+        self.queue = QueueRoom(context, self.epochs, self.gate, self.ranks.advance)
         self._evaluations = Evaluations(context, self.epochs, self._measures, self._note_best)
         goal = Goal(context.job.spec, self._measures, self._evaluations)
         self.turns = TurnTable(context, self.epochs, self.ranks, goal)

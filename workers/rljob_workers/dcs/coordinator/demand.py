@@ -64,6 +64,10 @@ class Advance:
                 self._engines[engine.url] = engine.incarnation
                 self._at = self._clock()
 
+    def tickets_given(self) -> None:
+        """Notes the end of a drain: from now on the job can come forward."""
+        self._at = self._clock()
+
     def forget(self, incarnation: str) -> None:
         """An incarnation is over; what it did still counts."""
         self._known.pop(incarnation, None)

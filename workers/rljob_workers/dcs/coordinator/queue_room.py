@@ -13,6 +13,7 @@ from rljob_api.times import timestamp
 from rljob_api.wire.observation import EventKind, QueueObservation, ServerState
 from rljob_api.wire.queue import DrainRequest, DrainState, QueuePeek, QueueStats, RowState, Tickets
 from rljob_workers.dcs.coordinator.context import CoordinatorContext, bad_request, not_found
+from rljob_workers.dcs.coordinator.demand import Advance
 from rljob_workers.dcs.coordinator.epochs import Epochs
 from rljob_workers.dcs.coordinator.server_gate import ServerGate
 from rljob_workers.telemetry.exposition import Family, Sample
@@ -135,8 +136,9 @@ class PeekRequest:
 class QueueRoom:
     """Questions about the queue, and its drain."""
 
-    def __init__(self, context: CoordinatorContext, epochs: Epochs, gate: ServerGate) -> None:
+    def __init__(self, context: CoordinatorContext, epochs: Epochs, gate: ServerGate, advance: Advance) -> None:
         self._context = context
+        self._advance = advance
         self._epochs = epochs
         self._gate = gate
         self._scraped: QueueStats | None = None
@@ -148,7 +150,8 @@ class QueueRoom:
         """For `/v1/status`; the last known ones while the control Redis is away."""
         now = self._context.clock()
         if self._gate.state is ServerState.OPEN and now - self._counted_at >= COUNTS_SECONDS:
-            self._counts = self._context.admin.stats()
+            # The end of a drain counts as an advance: its time is of the control Redis's machine.
+            self._counts = self._context.admin.stats().model_copy(update={"drained_until": None})
             self._counted_at = now
         return self._counts
 
@@ -201,6 +204,8 @@ class QueueRoom:
         self._counted_at = float("-inf")  # before any reader of the event asks for the status
         now = self._context.admin.stats()
         if (before.draining_since is None) != (now.draining_since is None):
+            if now.draining_since is None:
+                self._advance.tickets_given()
             self._emit(now.draining_since, now.drained_until)
         return self.drain_state()
 
