@@ -203,7 +203,7 @@ async def _hot(app: ASGIApp) -> dict[str, Any]:
             given = {"params": {"wait": "never"}, "content": b"nonsense"}
             without = await client.request(method, path, **given)  # type: ignore[arg-type]
             answer = await client.request(method, path, **given, headers={"x-rljob-token": _ENDPOINTS.token})  # type: ignore[arg-type]
-            refusals = ((each.status_code, each.json()["reason"]) for each in (without, answer))
+            refusals = ((each.status_code, each.json().get("reason")) for each in (without, answer))
             found[f"{method} {path}"] = [f"{status} {reason}" for status, reason in refusals]
     return found
 

@@ -44,8 +44,9 @@ class Kind:
 
 
 def drawn_policy(rng: Random, **fields: Any) -> RestartPolicySpec:
-    """Any mechanism, with a high limit."""
-    return make_policy(**{"mechanism": rng.choice(["Process", "Process", "Recreate"]), **fields})
+    """Any mechanism, with a high limit, and any patience."""
+    mechanism, beat = rng.choice(["Process", "Process", "Recreate"]), rng.choice([30, 30, 120])
+    return make_policy(**{"mechanism": mechanism, "heartbeatTimeoutSeconds": beat, **fields})
 
 
 def _drawn_table(rng: Random) -> RestartPolicySpec:
@@ -218,6 +219,8 @@ def turns_of(kind: str, seed: int) -> Sequence[Turn | DeletedTurn]:
     rng, of = Random(f"{kind}/{seed}"), KINDS[kind]
     fields = of.fields(rng)
     world = World(**{"replicas": dict(REPLICAS), **fields, "policy": of.policy(rng)})
+    if rng.random() < 0.5:
+        world.said["progress_age_seconds"] = 1.0  # else no rank has reported that it came forward
     if of.settles:
         world.settle(4)
     for number in range(STEPS):
