@@ -53,7 +53,7 @@ def _differences(path: str, recorded: Json, replayed: Json) -> Iterator[Differen
 
 def _of_fields(path: str, recorded: Mapping[str, Json], replayed: Mapping[str, Json]) -> Iterator[Difference]:
     for name in sorted(recorded.keys() | replayed.keys()):
-        place = f"{path}[{int(name)}]" if name.isdigit() else f"{path}.{name}".lstrip(".")
+        place = f"{path}[{int(name)}]" if name.isascii() and name.isdigit() else f"{path}.{name}".lstrip(".")
         if name in recorded and name in replayed:
             yield from _differences(place, recorded[name], replayed[name])
         else:

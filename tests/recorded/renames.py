@@ -1,12 +1,14 @@
 """Names that have changed since the recordings were made: old -> new, and nothing else of them may have.
 
-A replay applies them to what is recorded: to every key, and to every string that is the whole of a value. A name is
-listed by the commit that changes it, and leaves this table when the recordings are made anew.
+A replay applies them to what is recorded: of decisions to keys and to strings that are the whole of a value, since
+others are sentences; of the wire and of jobs to whole words within keys and strings. A name is listed by the commit
+that changes it, and leaves this table when the recordings are made anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 
 from tests.recorded.canonical import Json
@@ -24,13 +26,25 @@ RENAMES: Mapping[Recording, Mapping[str, str]] = {Recording.DECISIONS: {}, Recor
 
 
 def renamed(value: Json, names: Mapping[str, str]) -> Json:
-    """`value` with today's names."""
+    """`value` with today's names for keys and whole strings."""
+    return _with_texts(value, lambda text: names.get(text, text)) if names else value
+
+
+def renamed_words(value: Json, names: Mapping[str, str]) -> Json:
+    """`value` with today's names for words of keys and strings."""
+    if not names:
+        return value
+    word = re.compile(rf"(?<![\w-])({'|'.join(map(re.escape, names))})(?![\w-])")
+    return _with_texts(value, lambda text: word.sub(lambda found: names[found[0]], text))
+
+
+def _with_texts(value: Json, change: Callable[[str], str]) -> Json:
     match value:
         case dict():
-            return {names.get(key, key): renamed(each, names) for key, each in value.items()}
+            return {change(key): _with_texts(each, change) for key, each in value.items()}
         case list():
-            return [renamed(each, names) for each in value]
+            return [_with_texts(each, change) for each in value]
         case str():
-            return names.get(value, value)
+            return change(value)
         case _:
             return value

@@ -33,7 +33,8 @@ def form_of(turn: Turn | DeletedTurn) -> dict[str, Json]:
             written = _written(_OBSERVED, observed)
             assert isinstance(written, dict)
             status = written.pop("status")
-            return {"now": now, "status": status, "observed": {**written, "processes": sorted(observed.processes)}}
+            processes: list[Json] = [*sorted(observed.processes)]
+            return {"now": now, "status": status, "observed": {**written, "processes": processes}}
         case DeletedTurn(status, finalizers, has_pods, now):
             deletion: Json = {"finalizers": list(finalizers), "has_pods": has_pods}
             return {"now": now, "status": _written(_STATUS, status), "deletion": deletion}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 from rljob_api.names import EXIT_BAD_MANIFEST, EXIT_CUT_OFF, EXIT_GROUP_BROKEN, Role
 from rljob_api.wire.failures import FailureKind, Hopeless
@@ -190,8 +191,8 @@ def _rank(
 ) -> RankProcess:
     """A rank that left a broken collective, or the one that broke it."""
     mine = processes[0] if processes else None
-    of = {"epoch": mine.epoch, "generation": mine.generation} if mine is not None else {"epoch": 0, "generation": 0}
-    of |= {"rank": number, "pid": number, "incarnation": f"{number:012x}"}
+    order = {"epoch": mine.epoch, "generation": mine.generation} if mine is not None else {"epoch": 0, "generation": 0}
+    of: dict[str, Any] = {**order, "rank": number, "pid": number, "incarnation": f"{number:012x}"}
     if is_culprit:
         within = entered == 7
         return RankProcess(

@@ -60,7 +60,9 @@ def recorded() -> Iterator[tuple[str, list[RecordedTurn]]]:
         for line in file:
             schedule = json.loads(line)
             name = f"{schedule['kind']}/{schedule['seed']}"
-            yield name, list(unpacked(renamed(schedule["turns"], names) if names else schedule["turns"]))
+            turns = renamed(schedule["turns"], names)
+            assert isinstance(turns, list)
+            yield name, list(unpacked(turns))
 
 
 def mismatch(schedule: str, turns: Iterable[RecordedTurn]) -> Mismatch | None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.recorded.canonical import Json, first_difference, text_of
 from tests.recorded.deltas import applied, delta
-from tests.recorded.renames import renamed
+from tests.recorded.renames import renamed, renamed_words
 
 VALUES: st.SearchStrategy[Json] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=3),
@@ -49,3 +49,14 @@ def test_a_rename_applies_to_keys_and_to_whole_values_and_to_no_part_of_a_senten
     value: Json = {"life": [{"reason": "life"}], "message": "a life is over"}
     renamed_value = {"incarnation": [{"reason": "incarnation"}], "message": "a life is over"}
     assert renamed(value, {"life": "incarnation"}) == renamed_value
+
+
+def test_a_rename_of_words_applies_within_names_and_to_no_part_of_a_word() -> None:
+    value: Json = {
+        "GET /v1/life": {"$ref": "#/$defs/life"},
+        "lines": ["HSET dcs:life life-0 JSON | x.life: int", "alife"],
+    }
+    assert renamed_words(value, {"life": "run"}) == {
+        "GET /v1/run": {"$ref": "#/$defs/run"},
+        "lines": ["HSET dcs:run life-0 JSON | x.run: int", "alife"],
+    }
