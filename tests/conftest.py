@@ -59,6 +59,7 @@ LONGEST_FIRST = (
     "integration/launcher/test_engine.py",
     "integration/run/test_lost_state.py",
     "integration/run/test_resume.py",
+    "integration/recorded/test_jobs.py",
     "integration/run/test_data_files.py",
     "integration/run/test_stops.py",
     "integration/run/test_failpoints.py",
