@@ -2,21 +2,22 @@
 
 `BoundedServer` runs an ASGI application at any number of listening sockets, each with bounds of its own. A request that
 does not end, an answer that is not read, and connections beyond the bound are closed
-(`rljob_api.serving.connections`); requests that are answered never are. Imports neither the application nor torch.
+(`rljob_api.serving.connections`); requests that are answered never are. Requests are parsed by httptools, which bounds
+no head: `_BoundedProtocol` does. Imports neither the application nor torch.
 """
 
 from __future__ import annotations
 
 import asyncio
 import resource
-from collections.abc import Callable, MutableMapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
 
 from rljob_api.serving.connections import Bounds, Connections, Waits
 
@@ -34,8 +35,18 @@ _LEAST = 64
 """Connections of a socket, whatever the system lets a process have."""
 
 
+MOST_HEAD_BYTES = 16384
+"""Bytes that the parser may hold before it knows more: a request's line with its headers, or what follows a body."""
+MOST_PIPELINED = 64
+"""Requests that may wait behind the one that is answered. Clients of ours send the next when they have the answer."""
+
+
 _CHECK_TICKS = 5
 """uvicorn ticks ten times a second."""
+
+
+_INVALID = "Invalid HTTP request received."
+"""As uvicorn has it."""
 
 
 _CONNECTION = "rljob.connection"
@@ -88,25 +99,24 @@ class _Ports:
                 protocol.close()
 
 
-class _BoundedProtocol(asyncio.Protocol):
-    """uvicorn's protocol of one connection, and what the connection waits for."""
+class _BoundedProtocol(HttpToolsProtocol):
+    """uvicorn's protocol of one connection, with what the connection waits for and how much its client may send."""
 
     def __init__(
         self,
         ports: _Ports,
         config: uvicorn.Config,
-        server_state: object,
-        app_state: MutableMapping[str, Any],
+        server_state: ServerState,
+        app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        make: Callable[..., asyncio.Protocol] = AutoHTTPProtocol
-        state = {**app_state, _CONNECTION: self}
-        self._http = make(config=config, server_state=server_state, app_state=state, _loop=_loop)
+        super().__init__(config, server_state, {**app_state, _CONNECTION: self}, _loop)
         self._ports = ports
         self._connections: Connections[_BoundedProtocol] | None = None
-        self._transport: asyncio.Transport | None = None
         self._waits = Waits.REQUEST
         self._is_unread = False
+        self._num_held = 0
+        """Bytes since the parser last knew more."""
 
     def waits(self, what: Waits) -> None:
         """Sets what the connection waits for from now on, or once its client has read on."""
@@ -115,19 +125,18 @@ class _BoundedProtocol(asyncio.Protocol):
             self._connections.waits(self, Waits.READER if self._is_unread else what)
 
     def close(self) -> None:
-        """At once. To what answers it the client has gone."""
+        """Closes the connection at once. To what answers it the client has gone."""
         if self._connections is not None:
             self._connections.closed(self)
-        if self._transport is not None:
-            self._transport.abort()
+        if self.transport is not None:
+            self.transport.abort()
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See the base."""
-        self._transport = cast(asyncio.Transport, transport)
         self._connections = self._ports.of(transport)
         peer = transport.get_extra_info("peername")
         gives_way = self._connections.opened(self, peer[0] if peer else "")
-        self._http.connection_made(transport)
+        super().connection_made(transport)
         if gives_way is not None:
             gives_way.close()
 
@@ -135,29 +144,49 @@ class _BoundedProtocol(asyncio.Protocol):
         """See the base."""
         if self._connections is not None:
             self._connections.closed(self)
-        self._http.connection_lost(exc)
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """See the base."""
         if self._waits is Waits.NEXT:
             self.waits(Waits.REQUEST)
-        self._http.data_received(data)
+        self._num_held += len(data)
+        super().data_received(data)
+        if self._num_held > MOST_HEAD_BYTES and not self.transport.is_closing():
+            self.send_400_response(_INVALID)
 
-    def eof_received(self) -> bool | None:
+    def on_headers_complete(self) -> None:
         """See the base."""
-        return self._http.eof_received()
+        self._num_held = 0
+        super().on_headers_complete()
+        if len(self.pipeline) > MOST_PIPELINED:
+            raise ValueError(f"more than {MOST_PIPELINED} requests wait")  # the parser ends, the connection too
+
+    def on_chunk_header(self) -> None:
+        """Begins to count anew: a body in chunks has no end that is known."""
+        self._num_held = 0
+
+    def on_body(self, body: bytes) -> None:
+        """See the base."""
+        self._num_held = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """See the base."""
+        self._num_held = 0
+        super().on_message_complete()
 
     def pause_writing(self) -> None:
         """See the base."""
         self._is_unread = True
         self.waits(self._waits)
-        self._http.pause_writing()
+        super().pause_writing()
 
     def resume_writing(self) -> None:
         """See the base."""
         self._is_unread = False
         self.waits(self._waits)
-        self._http.resume_writing()
+        super().resume_writing()
 
 
 class _MarkedRequests:

@@ -12,7 +12,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from rljob_api.serving.connections import Bounds
-from rljob_workers.bounded_http import BOUNDS, BoundedServer, within_files
+from rljob_workers.bounded_http import BOUNDS, MOST_HEAD_BYTES, MOST_PIPELINED, BoundedServer, within_files
 
 PATIENCE_SECONDS = 60.0
 """Never measured."""
@@ -25,11 +25,11 @@ LONG = b"GET /long HTTP/1.1\r\nHost: here\r\n\r\n"
 class Server:
     """In a thread of its own. `/long` is answered once `release` is set, `/much` with more than any buffer holds."""
 
-    def __init__(self) -> None:
+    def __init__(self, request_seconds: float = 0.3) -> None:
         self.release = threading.Event()
         self.waiting = threading.Semaphore(0)
         self.listener = socket.create_server(("127.0.0.1", 0))
-        bounds = Bounds(most=MOST, request_seconds=0.3, reader_seconds=0.3)
+        bounds = Bounds(most=MOST, request_seconds=request_seconds, reader_seconds=0.3)
         self._server = BoundedServer(self._app, bounds, log_config=None, timeout_keep_alive=3600)
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self.listener]})
 
@@ -65,11 +65,14 @@ class Server:
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    made = Server()
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    made = Server(*getattr(request, "param", ()))
     made.start()
     yield made
     made.stop()
+
+
+PATIENT = pytest.mark.parametrize("server", [[2 * PATIENCE_SECONDS]], indirect=True, ids=["of much time"])
 
 
 def answer(client: socket.socket) -> bytes:
@@ -94,6 +97,55 @@ def answer(client: socket.socket) -> bytes:
 def test_who_does_not_end_a_request_is_closed(server: Server, sent: bytes) -> None:
     with server.connect(sent) as client:
         assert answer(client) == b""
+    with server.connect(WHOLE) as client:
+        assert answer(client).endswith(b"answered")
+
+
+POST = b"POST / HTTP/1.1\r\nHost: h\r\n"
+CHUNKS = POST + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * MOST_HEAD_BYTES
+
+
+@PATIENT
+@pytest.mark.parametrize(
+    "begun",
+    [
+        pytest.param(b"GET /", id="a request line"),
+        pytest.param(b"GET / HTTP/1.1\r\nX: ", id="a header"),
+        pytest.param(CHUNKS + b"0\r\nX: ", id="a trailer"),
+        pytest.param(CHUNKS + b"1;", id="an extension of a chunk"),
+    ],
+)
+def test_a_client_that_sends_a_head_without_end_is_refused(server: Server, begun: bytes) -> None:
+    with server.connect(begun) as client:
+        for _ in range(64):  # more than the system takes while no one reads
+            with contextlib.suppress(OSError):
+                client.sendall(b"a" * MOST_HEAD_BYTES)
+        assert answer(client)[:12] in (b"HTTP/1.1 400", b"")
+    with server.connect(WHOLE) as client:
+        assert answer(client).endswith(b"answered")
+
+
+def test_a_body_may_be_as_long_as_it_is(server: Server) -> None:
+    whole = POST + b"Content-Length: %d\r\n\r\n" % (8 * MOST_HEAD_BYTES) + b"x" * (8 * MOST_HEAD_BYTES)
+    with server.connect(whole) as client:
+        assert answer(client).startswith(b"HTTP/1.1 200")
+    with server.connect(CHUNKS + b"0\r\n\r\n") as client:
+        assert answer(client).startswith(b"HTTP/1.1 200")
+
+
+def test_requests_that_come_at_once_are_answered_one_by_one(server: Server) -> None:
+    with server.connect(WHOLE * MOST_PIPELINED) as client:
+        received = b""
+        while received.count(b"answered") < MOST_PIPELINED:
+            received += client.recv(65536)
+    assert received.count(b"HTTP/1.1 200") == MOST_PIPELINED
+
+
+def test_a_client_whose_requests_pile_up_is_refused(server: Server) -> None:
+    with server.connect(LONG + WHOLE * 2 * MOST_PIPELINED) as client:
+        server.waiting.acquire()
+        assert answer(client).startswith(b"HTTP/1.1 400")
+    server.release.set()
     with server.connect(WHOLE) as client:
         assert answer(client).endswith(b"answered")
 

@@ -21,7 +21,6 @@ from rljob_api.wire.launchers import LauncherHello
 from rljob_api.wire.observation import EvaluationReport
 from rljob_api.wire.queue import LeaseStats, PartitionStats, QueueStats, TaskRows, TaskStats, TicketHolder
 from rljob_api.wire.ranks import Beat, RankState
-from rljob_workers.dcs.coordinator.asgi_layers import _body
 from rljob_workers.dcs.coordinator.background_care import Replica, to_take_back
 from rljob_workers.dcs.coordinator.best_checkpoint import best_of
 from rljob_workers.dcs.coordinator.context import Notifier, Topic
@@ -29,6 +28,7 @@ from rljob_workers.dcs.coordinator.demand import Advance, Demand
 from rljob_workers.dcs.coordinator.launchers import SeqReport, UnorderedLaunchers
 from rljob_workers.dcs.coordinator.queue_room import FAMILIES, queue_samples
 from rljob_workers.dcs.coordinator.rank_incarnations import RankStanding, readiness_mark
+from rljob_workers.dcs.coordinator.router import read_body
 from rljob_workers.dcs.coordinator.server_gate import Closed, OpeningPatience, launchers_awaited
 from rljob_workers.dcs.coordinator.stop_condition import reached
 from rljob_workers.evaluation import SampleResult, metrics_of, sentence_of_set_aside, set_aside
@@ -256,7 +256,7 @@ def a_body_in_parts(number: int) -> Work:
             left -= 1
             return {"type": "http.request", "body": bytes(1000), "more_body": left > 0}
 
-        assert len(await _body(receive)) == 1000 * number
+        assert len(await read_body(receive)) == 1000 * number
 
     return lambda: asyncio.run(read())
 

@@ -88,9 +88,9 @@ def bad_request(message: str) -> Refused:
     return Refused(BAD, "BadRequest", message)
 
 
-def invalid(problems: Iterable[Mapping[str, Any]]) -> Refused:
-    """The request is not what its model demands; `problems` are pydantic's."""
-    return bad_request("; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in problems))
+def invalid(problems: Iterable[Mapping[str, Any]], place: Sequence[str] = ()) -> Refused:
+    """The request is not what its model demands; `problems` are pydantic's, `place` stands before their fields."""
+    return bad_request("; ".join(f"{'.'.join(map(str, (*place, *item['loc'])))}: {item['msg']}" for item in problems))
 
 
 class Topic(Enum):

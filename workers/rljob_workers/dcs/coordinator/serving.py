@@ -17,6 +17,7 @@ from pathlib import Path
 
 import redis
 import redis.asyncio
+import uvloop
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 from starlette.types import ASGIApp
@@ -86,7 +87,8 @@ def serve_job(
     while following is not None:
         endpoints = endpoints_of(following)
         record = record_of(following, endpoints)
-        following = asyncio.run(_serve(listeners, endpoints, following, opening, record))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            following = runner.run(_serve(listeners, endpoints, following, opening, record))
 
 
 def _ended(*_: object) -> None:

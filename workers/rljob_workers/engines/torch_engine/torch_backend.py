@@ -77,7 +77,7 @@ def _backend(
 
 
 def _import(server: str) -> None:
-    importlib.import_module("uvicorn.protocols.http.h11_impl")  # which uvicorn itself imports when it serves
+    importlib.import_module("uvicorn.loops.uvloop")  # which uvicorn itself imports when it serves
     importlib.import_module(server)
 
 
