@@ -6,7 +6,7 @@ SUPERVISOR = (
     Promise(
         "token",
         "No request without the job's token reaches the coordinator, but for probes and scrapes.",
-        "rljob_workers.dcs.coordinator.asgi_layers:TokenGuard._is_given",
+        "rljob_workers.dcs.coordinator.router:TokenGuard._is_given",
         old='== _HEADER), b"")',
         new="== _HEADER), self._token)",
         tests=("tests/unit/dcs/test_token_guard.py::test_a_request_without_the_token_reaches_nothing",),

@@ -66,6 +66,7 @@ class Promise:
             if node is None:
                 raise PatchLost(f"promise {self.name}: {self.file} has no {qualified}. {_CURE}")
             found = node.body
+        assert isinstance(node, Definition)
         assert node.end_lineno is not None
         return node.lineno - 1, node.end_lineno
 

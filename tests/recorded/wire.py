@@ -13,13 +13,13 @@ import pkgutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from http import HTTPStatus
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
 import httpx
 import redis
-from fastapi import FastAPI
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.routing import Route
@@ -29,10 +29,11 @@ from rljob_api import wire
 from rljob_api.spec import RLJob
 from rljob_api.wire.identity import Endpoints
 from rljob_operator.cluster.health_server import metrics_pages, probe_pages
-from rljob_workers.dcs.coordinator import asgi_layers, records
+from rljob_workers.dcs.coordinator import records
 from rljob_workers.dcs.coordinator.app import build_app
 from rljob_workers.dcs.coordinator.context import CoordinatorContext, Notifier
 from rljob_workers.dcs.coordinator.coordinator import Coordinator
+from rljob_workers.dcs.coordinator.router import Router, TokenGuard
 from rljob_workers.dcs.coordinator.serial_executor import SerialExecutor
 from rljob_workers.dcs.coordinator.server_gate import ON_ONE_MACHINE
 from rljob_workers.dcs.weights import chunk_transfer
@@ -72,13 +73,10 @@ _ENDPOINTS = Endpoints(
     weights_dir="/nowhere",
 )
 
-HOT = (
-    ("POST", "/v1/ranks/beat"),
-    ("POST", "/v1/launchers/000000000000/poll"),
-    ("GET", "/v1/weights/Policy"),
-    ("GET", "/v1/weights/Reference"),
-)
-"""Routes that bypass the framework, which therefore does not list them."""
+NONSENSE = ({"params": {"wait": "never", "after": "x", "limit": "x", "lineage": "x"}}, {"content": b'{"nonsense": 1}'})
+"""Queries and bodies that no route takes."""
+REACHED_SECONDS = 0.2
+"""A request that is not refused by then is carried out, which nothing here does."""
 
 
 def wire_today() -> dict[str, Json]:
@@ -112,7 +110,7 @@ def recorded() -> dict[str, Json]:
 def _modules() -> Iterator[ModuleType]:
     for found in pkgutil.iter_modules(wire.__path__):
         yield importlib.import_module(f"{wire.__name__}.{found.name}")
-    yield from (asgi_layers, chunk_transfer, dialect, records)
+    yield from (chunk_transfer, dialect, records)
 
 
 def _models() -> list[type[BaseModel]]:
@@ -181,30 +179,31 @@ async def _coordinator() -> dict[str, Any]:
         coordinator = Coordinator(context, Path(_ENDPOINTS.run_dir), ON_ONE_MACHINE)
         executor = SerialExecutor(coordinator, Notifier(asyncio.get_running_loop()))
         app = build_app(executor, _ENDPOINTS.token, RetainedLogs(Path(_ENDPOINTS.run_dir)))
-        return {**_listed(app), **await _hot(app)}
+        return {name: await _refusals(app, *name.split(" ")) for name in _routes(app)}
 
 
-def _listed(app: ASGIApp) -> dict[str, Any]:
-    """`METHOD path` -> parameters and body of the routes that the framework has."""
-    inner: Any = app
-    while not isinstance(inner, FastAPI):
-        inner = inner._app
-    paths = inner.openapi()["paths"]
-    routes = ((f"{method.upper()} {path}", route) for path, of in paths.items() for method, route in of.items())
-    return {name: _bare({k: route[k] for k in ("parameters", "requestBody") if k in route}) for name, route in routes}
+def _routes(app: ASGIApp) -> list[str]:
+    """`METHOD path` of every endpoint."""
+    router = cast("Router", cast("TokenGuard", app)._app)
+    named = {"{}".join(parts): methods for parts, methods in router._named.items()}
+    return [f"{method} {path}" for path, methods in {**router._fixed, **named}.items() for method in methods]
 
 
-async def _hot(app: ASGIApp) -> dict[str, Any]:
-    """`METHOD path` -> refusals of nonsense without the token and with it."""
-    transport = httpx.ASGITransport(app=cast("Any", app))
-    found = {}
+async def _refusals(app: ASGIApp, method: str, path: str) -> list[str]:
+    """Of a request without the token, and of nonsense with it."""
+    transport = httpx.ASGITransport(app=cast("Any", app), raise_app_exceptions=False)
+    token = {"x-rljob-token": _ENDPOINTS.token}
+    found = []
     async with httpx.AsyncClient(transport=transport, base_url="http://coordinator") as client:
-        for method, path in HOT:
-            given = {"params": {"wait": "never"}, "content": b"nonsense"}
-            without = await client.request(method, path, **given)  # type: ignore[arg-type]
-            answer = await client.request(method, path, **given, headers={"x-rljob-token": _ENDPOINTS.token})  # type: ignore[arg-type]
-            refusals = ((each.status_code, each.json().get("reason")) for each in (without, answer))
-            found[f"{method} {path}"] = [f"{status} {reason}" for status, reason in refusals]
+        for given in ({}, *({"headers": token, **each} for each in NONSENSE)):
+            try:
+                async with asyncio.timeout(REACHED_SECONDS):
+                    answer = await client.request(method, path.format("nonsense"), **cast("Any", given))
+            except TimeoutError:
+                found.append("reached")
+                continue
+            is_refused = answer.status_code in (HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED)
+            found.append(f"{answer.status_code} {answer.json()['message']}" if is_refused else "reached")
     return found
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rljob_workers.dcs.coordinator.asgi_layers import OPEN_PATHS, UNAUTHORIZED, TokenGuard
+from rljob_workers.dcs.coordinator.router import OPEN_PATHS, UNAUTHORIZED, TokenGuard
 
 
 class Guarded:
@@ -27,7 +27,8 @@ class Guarded:
     def ask(self, path: str, headers: list[tuple[bytes, bytes]]) -> int | None:
         """The status of a refusal; None where the application was reached."""
         scope = {"type": "http", "path": path, "headers": headers}
-        asyncio.run(TokenGuard(self, "secret")(scope, Any, self._send))
+        guard: Any = TokenGuard(self, "secret")
+        asyncio.run(guard(scope, None, self._send))
         return self._statuses[-1] if self._statuses else None
 
 

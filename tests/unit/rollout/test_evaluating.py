@@ -53,11 +53,14 @@ class OneToken(FakeEngine):
 class TwoTokens(OneToken):
     """Draws a token of each prompt under the version that is held and one under the next, but not of the first."""
 
-    async def generate(self, prompts: Sequence[Sequence[int]], *_: Any, **__: Any) -> list[Generation]:
+    async def generate(
+        self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], shown: Shown = Shown.ENDS
+    ) -> AsyncGenerator[Event]:
         spans = (VersionSpan(HELD, 0, 1), VersionSpan(weight(3), 1, 2))
         mixed = Sample([7, 7], [-0.5, -0.5], FinishReason.STOP, spans)
         pure = Sample([7, 7], [-0.5, -0.5], FinishReason.STOP, (VersionSpan(HELD, 0, 2),))
-        return [Generation((mixed if prompt[0] else pure,)) for prompt in prompts]
+        for event in ends([mixed if prompt[0] else pure for prompt in prompts]):
+            yield event
 
 
 class DeadEngine(OneToken):
