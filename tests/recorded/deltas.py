@@ -32,8 +32,8 @@ def applied(before: Json, change: Json) -> Json:
         case [value], _:
             return value
         case dict(), dict():
-            kept = {name: value for name, value in before.items() if change.get(name) != []}
-            return kept | {name: applied(before.get(name), each) for name, each in change.items() if each != []}
+            retained = {name: value for name, value in before.items() if change.get(name) != []}
+            return retained | {name: applied(before.get(name), each) for name, each in change.items() if each != []}
         case dict(), list():
             return [applied(value, change[str(n)]) if str(n) in change else value for n, value in enumerate(before)]
         case _:

@@ -30,12 +30,12 @@ def renamed(value: Json, names: Mapping[str, str]) -> Json:
     return _with_texts(value, lambda text: names.get(text, text)) if names else value
 
 
-def renamed_words(value: Json, names: Mapping[str, str]) -> Json:
+def renamed_within(value: Json, names: Mapping[str, str]) -> Json:
     """`value` with today's names for words of keys and strings."""
     if not names:
         return value
-    word = re.compile(rf"(?<![\w-])({'|'.join(map(re.escape, names))})(?![\w-])")
-    return _with_texts(value, lambda text: word.sub(lambda found: names[found[0]], text))
+    name = re.compile(rf"(?<![\w-])({'|'.join(map(re.escape, names))})(?![\w-])")
+    return _with_texts(value, lambda text: name.sub(lambda found: names[found[0]], text))
 
 
 def _with_texts(value: Json, change: Callable[[str], str]) -> Json:

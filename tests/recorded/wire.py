@@ -44,7 +44,7 @@ from rljob_workers.launcher import probes
 from rljob_workers.pipeline import queue_shape
 from rljob_workers.transfer_queue.admin import QueueAdmin
 from tests.recorded.canonical import Json, text_of
-from tests.recorded.renames import RENAMES, Recording, renamed_words
+from tests.recorded.renames import RENAMES, Recording, renamed_within
 
 FILE = Path(__file__).parent / "data/wire.json"
 
@@ -102,7 +102,7 @@ def record() -> None:
 
 def recorded() -> dict[str, Json]:
     """As `wire_today` gave it, by today's names."""
-    found = renamed_words(json.loads(FILE.read_text()), RENAMES[Recording.WIRE])
+    found = renamed_within(json.loads(FILE.read_text()), RENAMES[Recording.WIRE])
     assert isinstance(found, dict)
     return found
 

@@ -45,7 +45,7 @@ def recovers(world: World, rng: Random) -> None:
     world.beside.pop("unmade", None)
     world.beside.pop("blockers", None)
     for name in ("server", "pods", "progress_age_seconds"):
-        world.said.pop(name, None)
+        world.stated.pop(name, None)
     for pod in world.pods:
         pod.deaf, pod.silent, pod.beats, pod.busy_seconds, pod.waiting = False, 0.1, None, None, None
         if pod.state is PodState.PENDING:
@@ -65,12 +65,12 @@ def coordinator_comes(world: World, rng: Random) -> None:
 
 
 def control_state_goes(world: World, rng: Random) -> None:
-    world.said["server"] = rng.choice([ServerState.LOST, ServerState.OPENING])
+    world.stated["server"] = rng.choice([ServerState.LOST, ServerState.OPENING])
     world.recorded = max(0, world.recorded - rng.randint(0, 2))
 
 
 def control_state_opens(world: World, rng: Random) -> None:
-    world.said.pop("server", None)
+    world.stated.pop("server", None)
 
 
 def infrastructure_goes(world: World, rng: Random) -> None:
@@ -90,15 +90,15 @@ def infrastructure_crashes(world: World, rng: Random) -> None:
     for _ in range(rng.choice([3, 12])):
         count += rng.choice([1, 2, 3])
         world.infrastructure = [ProcessFact("control", None, alive=True, num_restarts=count, exit_code=1)]
-        world.said["progress_age_seconds"] = 10.0
+        world.stated["progress_age_seconds"] = 10.0
         world.turn(5)
 
 
 def another_epoch(world: World, rng: Random) -> None:
     """The coordinator has an epoch that the status does not know."""
-    world.said["epoch"] = world.epoch + 1
+    world.stated["epoch"] = world.epoch + 1
     world.turn(1)
-    world.said.pop("epoch")
+    world.stated.pop("epoch")
     world.epoch += 1
 
 
@@ -184,7 +184,7 @@ def leaves_the_queue(world: World, rng: Random) -> None:
 
 
 def stands_still(world: World, rng: Random) -> None:
-    world.said["progress_age_seconds"] = rng.choice([100.0, 700.0, 5000.0])
+    world.stated["progress_age_seconds"] = rng.choice([100.0, 700.0, 5000.0])
     world.turn(700)
 
 
@@ -209,13 +209,13 @@ def step_is_reported(world: World, rng: Random) -> None:
     report = StepReport.model_validate(
         {**of, "staleness": 1, "samples": 32, "tokens": 96, "seconds": rng.choice([0, 2])}
     )
-    world.said["last_step"] = report
+    world.stated["last_step"] = report
 
 
 def is_evaluated(world: World, rng: Random) -> None:
     sets = [SetFigure(name="gsm8k", metric="mean@8", value=rng.choice([0.25, 0.5]))]
-    world.said["evaluation"] = EvaluationObservation(version=WeightVersion(world.recorded), sets=sets)
-    world.said["published"] = WeightVersion(world.recorded)
+    world.stated["evaluation"] = EvaluationObservation(version=WeightVersion(world.recorded), sets=sets)
+    world.stated["published"] = WeightVersion(world.recorded)
 
 
 def volume_is_small(world: World, rng: Random) -> None:
@@ -239,11 +239,11 @@ def was_retained(world: World, rng: Random) -> None:
 
 def is_done(world: World, rng: Random) -> None:
     world.step, world.recorded = 99, 100
-    world.said["is_evaluating_last"] = rng.random() < 0.2
+    world.stated["is_evaluating_last"] = rng.random() < 0.2
 
 
 def stop_is_reached(world: World, rng: Random) -> None:
-    world.said["stop"] = StopReached(version=WeightVersion(world.recorded), message="stopWhen holds: reward is 1")
+    world.stated["stop"] = StopReached(version=WeightVersion(world.recorded), message="stopWhen holds: reward is 1")
     world.step = world.recorded - 1
 
 

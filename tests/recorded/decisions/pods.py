@@ -155,11 +155,11 @@ def collective_breaks(world: World, rng: Random) -> None:
             if rank.exit_code == EXIT_GROUP_BROKEN and rank.epoch == epoch and rng.random() < 0.8:
                 text = f"{pod.pod}.{rank.rank} exited with code 76: It waited."
                 world.fail(pod.pod, id=f"c/{pod.pod}/{rank.rank}/{epoch}", rank=rank.rank, exit_code=76, message=text)
-    world.said["pods"] = pods
+    world.stated["pods"] = pods
 
 
 def collective_is_over(world: World, rng: Random) -> None:
-    world.said.pop("pods", None)
+    world.stated.pop("pods", None)
     world.failures = []
 
 
@@ -179,7 +179,7 @@ def ranks_register_late(world: World, rng: Random) -> None:
     for pod in seen.pods:
         ranks = [rank.model_copy(update={"state": state}) for rank in pod.ranks if state is not None]
         pods.append(pod.model_copy(update={"ranks": ranks}) if pod.pod.role is role else pod)
-    world.said["pods"] = pods
+    world.stated["pods"] = pods
 
 
 def _pod(world: World, rng: Random) -> Pod | None:

@@ -220,7 +220,7 @@ def turns_of(kind: str, seed: int) -> Sequence[Turn | DeletedTurn]:
     fields = of.fields(rng)
     world = World(**{"replicas": dict(REPLICAS), **fields, "policy": of.policy(rng)})
     if rng.random() < 0.5:
-        world.said["progress_age_seconds"] = 1.0  # else no rank has reported that it came forward
+        world.stated["progress_age_seconds"] = 1.0  # else no rank has reported that it came forward
     if of.settles:
         world.settle(4)
     for number in range(STEPS):

@@ -37,7 +37,7 @@ class World(Cluster):
 
     beside: dict[str, Any] = field(default_factory=dict)
     """Fields of `Observed` that `Cluster` leaves as they are."""
-    said: dict[str, Any] = field(default_factory=dict)
+    stated: dict[str, Any] = field(default_factory=dict)
     """Fields of the coordinator's status that `Cluster` leaves as they are."""
     engines: dict[PodKey, list[Any]] = field(default_factory=dict)
     """Engines of pods, as their launchers report them."""
@@ -52,7 +52,7 @@ class World(Cluster):
         observed = replace(observed, pods=stopped)
         if observed.coordinator is not None:
             pods = [pod.model_copy(update=self._engines_of(pod.pod)) for pod in observed.coordinator.pods]
-            coordinator = observed.coordinator.model_copy(update={"pods": pods, **self.said})
+            coordinator = observed.coordinator.model_copy(update={"pods": pods, **self.stated})
             observed = replace(observed, coordinator=coordinator)
         self.turns.append(Turn(observed, self.now))
         return observed

@@ -1,6 +1,6 @@
 """Shapes of calls to Redis: what a call has for its name, its keys and the kind of each argument. Pure.
 
-Ids, counters, times and bytes become their kind; words stay. A client is named by its role, which its first call tells.
+Ids, counters, times and bytes become their kind; names stay. A client is named by its role, as it is registered.
 Neither the order of calls nor how often a question is asked again is the same in two runs: a shape is recorded once.
 """
 
@@ -35,12 +35,12 @@ class Call:
     """One call, its arguments without quotes, as MONITOR escapes them."""
 
     is_of_a_script: bool
-    words: tuple[str, ...]
+    parts: tuple[str, ...]
 
     @property
     def function(self) -> str | None:
         """The function of the queue that it calls, without the digest of its library."""
-        return _FUNCTION.sub("", self.words[1]) if self.words[0].upper() == "FCALL" else None
+        return _FUNCTION.sub("", self.parts[1]) if self.parts[0].upper() == "FCALL" else None
 
 
 def calls_of(lines: Iterable[bytes]) -> Iterator[Call]:
@@ -48,9 +48,9 @@ def calls_of(lines: Iterable[bytes]) -> Iterator[Call]:
     for line in lines:
         found = _LINE.fullmatch(line)
         assert found is not None, line
-        words = tuple(_QUOTED.findall(found["call"].decode()))
-        if words[0].upper() not in ("AUTH", "HELLO", "CLIENT", "PING", "INFO"):
-            yield Call(found["client"] == b"lua", words)
+        parts = tuple(_QUOTED.findall(found["call"].decode()))
+        if parts[0].upper() not in ("AUTH", "HELLO", "CLIENT", "PING", "INFO"):
+            yield Call(found["client"] == b"lua", parts)
 
 
 def shapes(lines: Iterable[bytes]) -> set[str]:
@@ -63,56 +63,56 @@ def shapes(lines: Iterable[bytes]) -> set[str]:
     found: set[str] = set()
     for call in calls:
         if call.is_of_a_script:
-            found.add(f"script {_kinds(call.words[:1] + call.words[1:2], {})}")
+            found.add(f"script {_kinds(call.parts[:1] + call.parts[1:2], {})}")
         else:
             shape = _of_client(call, roles)
-            found |= {shape, *(f"{shape} | {fact}" for word in call.words for fact in _facts_of(word, call.function))}
+            found |= {shape, *(f"{shape} | {fact}" for part in call.parts for fact in _facts_of(part, call.function))}
     return found
 
 
 def counts(lines: Iterable[bytes]) -> set[str]:
     """How often each counted function was called; a call that is repeated has its number and counts once."""
-    distinct = {call.words for call in calls_of(lines) if call.function in COUNTED}
-    of = Counter(_FUNCTION.sub("", words[1]) for words in distinct)
+    distinct = {call.parts for call in calls_of(lines) if call.function in COUNTED}
+    of = Counter(_FUNCTION.sub("", parts[1]) for parts in distinct)
     return {f"{name}: {of[name]}" for name in COUNTED}
 
 
 def _roles(calls: Iterable[Call]) -> Mapping[str, str]:
     """Incarnation -> role and rank, as the coordinator registers them."""
-    registered = (call.words for call in calls if call.function == "begin_life")
-    return {words[7]: f"<{words[8]}>" for words in registered}
+    registered = (call.parts for call in calls if call.function == "begin_life")
+    return {parts[7]: f"<{parts[8]}>" for parts in registered}
 
 
 def _of_client(call: Call, roles: Mapping[str, str]) -> str:
-    command, *arguments = call.words
+    command, *arguments = call.parts
     if command.upper() == "FUNCTION":
         return f"{command} {arguments[0]} {arguments[1]} the library"
     if command.upper() == "EVAL":
         return f"{command} a script {_kinds(arguments[1:], roles)}"
     if call.function is None:
         return f"{command} {_kinds(arguments, roles)}".rstrip()
-    caller = next((word for word in arguments[3:5] if word in roles or word.startswith("admin-")), "")
+    caller = next((part for part in arguments[3:5] if part in roles or part.startswith("admin-")), "")
     behind = arguments[1:5] if call.function in OF_MANY else arguments[1:]
     return f"FCALL {call.function} {_kinds(behind, {caller: roles.get(caller, '<admin>')})}"
 
 
-def _kinds(words: Sequence[str], names: Mapping[str, str]) -> str:
-    return " ".join(_collapsed([_kind(word, names) for word in words]))
+def _kinds(parts: Sequence[str], names: Mapping[str, str]) -> str:
+    return " ".join(_collapsed([_kind(part, names) for part in parts]))
 
 
-def _kind(word: str, names: Mapping[str, str]) -> str:
-    """A word's kind; a key's, with that of each of its pieces."""
-    if not word or word in names:
-        return names[word] if word else "EMPTY"
-    if _BYTES.search(word):
+def _kind(part: str, names: Mapping[str, str]) -> str:
+    """A part's kind; a key's, with that of each of its pieces."""
+    if not part or part in names:
+        return names[part] if part else "EMPTY"
+    if _BYTES.search(part):
         return "BYTES"
-    if word[:1] in ("{", "["):
+    if part[:1] in ("{", "["):
         return "JSON"
-    if " " in word:
+    if " " in part:
         return "TEXT"
-    if _NUMBER.fullmatch(word):
+    if _NUMBER.fullmatch(part):
         return "#"
-    return "".join(_kind_of_piece(piece, names) for piece in _PIECES.split(word.replace('\\"', "")))
+    return "".join(_kind_of_piece(piece, names) for piece in _PIECES.split(part.replace('\\"', "")))
 
 
 def _kind_of_piece(piece: str, names: Mapping[str, str]) -> str:
@@ -123,11 +123,11 @@ def _kind_of_piece(piece: str, names: Mapping[str, str]) -> str:
     return piece if _DTYPE.fullmatch(piece) else re.sub(r"\d+", "#", piece)
 
 
-def _facts_of(word: str, function: str | None) -> Iterator[str]:
-    if word[:1] not in ("{", "[") or _BYTES.search(word):
+def _facts_of(part: str, function: str | None) -> Iterator[str]:
+    if part[:1] not in ("{", "[") or _BYTES.search(part):
         return
     try:
-        text = json.loads(f'"{word}"')
+        text = json.loads(f'"{part}"')
         value = json.loads(text)
     except ValueError:
         yield "no JSON"
@@ -138,18 +138,18 @@ def _facts_of(word: str, function: str | None) -> Iterator[str]:
 _LONGEST_PERIOD = 6
 
 
-def _collapsed(words: list[str]) -> list[str]:
+def _collapsed(parts: list[str]) -> list[str]:
     """Repetitions once, with a plus: how many rows, keys or ranks there are in a call is chance."""
     found: list[str] = []
     at = 0
-    while at < len(words):
-        period = next((n for n in range(1, _LONGEST_PERIOD + 1) if words[at : at + n] == words[at + n : at + 2 * n]), 0)
+    while at < len(parts):
+        period = next((n for n in range(1, _LONGEST_PERIOD + 1) if parts[at : at + n] == parts[at + n : at + 2 * n]), 0)
         if not period:
-            found.append(words[at])
+            found.append(parts[at])
             at += 1
             continue
-        unit = words[at : at + period]
-        while words[at : at + period] == unit:
+        unit = parts[at : at + period]
+        while parts[at : at + period] == unit:
             at += period
         found.append(f"({' '.join(unit)})+" if period > 1 else f"{unit[0]}+")
     return found

@@ -17,7 +17,7 @@ from tests.recorded.jobs.calls import counts, shapes
 from tests.recorded.jobs.files import facts
 from tests.recorded.jobs.kinds import KINDS
 from tests.recorded.jobs.monitor import PATIENCE_SECONDS, monitors
-from tests.recorded.renames import RENAMES, Recording, renamed_words
+from tests.recorded.renames import RENAMES, Recording, renamed_within
 
 FOLDER = Path(__file__).parents[1] / "data/jobs"
 
@@ -82,7 +82,7 @@ def merged(runs: Sequence[Facts]) -> dict[str, dict[str, list[str]]]:
 
 def recorded(kind: str) -> dict[str, Recorded]:
     """Section -> its facts, by today's names."""
-    found = renamed_words(json.loads(_file(kind).read_text()), RENAMES[Recording.JOBS])
+    found = renamed_within(json.loads(_file(kind).read_text()), RENAMES[Recording.JOBS])
     return {name: Recorded(frozenset(of["always"]), frozenset(of["sometimes"])) for name, of in found.items()}  # type: ignore[union-attr, call-overload, index, arg-type]
 
 

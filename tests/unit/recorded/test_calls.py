@@ -13,14 +13,14 @@ param = pytest.param
 SUFFIX, RANK, RUN = "_34bbeb4238a9", "264278fec4aa", "73ab9d40149e1099c8b12c48fe5bc38a77f5be19"
 
 
-def line(*words: str, client: str = "unix:/tmp/control.sock") -> bytes:
+def line(*parts: str, client: str = "unix:/tmp/control.sock") -> bytes:
     """As MONITOR has it."""
-    quoted = " ".join('"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"' for word in words)
+    quoted = " ".join('"' + part.replace("\\", "\\\\").replace('"', '\\"') + '"' for part in parts)
     return f"+1795909565.932904 [0 {client}] {quoted}\r\n".encode()
 
 
-def escaped(words: str, *, client: str = "unix:/tmp/control.sock") -> bytes:
-    return f"+1795909565.932904 [0 {client}] {words}\r\n".encode()
+def escaped(parts: str, *, client: str = "unix:/tmp/control.sock") -> bytes:
+    return f"+1795909565.932904 [0 {client}] {parts}\r\n".encode()
 
 
 BEGUN = line(
@@ -43,7 +43,7 @@ BEGUN = line(
         ),
         param([line("UNLINK", "1:cd9d00e61290:2b166e24a", "1:cd9d00e61290:2b166e24b")], "UNLINK #:ID:ID+", id="many"),
         param([line("HGET", "p:17:groups", "3", client="lua")], "script HGET p:#:groups", id="a script's command"),
-        param([line("SUBSCRIBE", "n:ref_log_probs")], "SUBSCRIBE n:ref_log_probs", id="words stay"),
+        param([line("SUBSCRIBE", "n:ref_log_probs")], "SUBSCRIBE n:ref_log_probs", id="names stay"),
     ],
 )
 def test_the_shape_of_a_call(lines: list[bytes], expected: str) -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.recorded.canonical import Json, first_difference, text_of
 from tests.recorded.deltas import applied, delta
-from tests.recorded.renames import renamed, renamed_words
+from tests.recorded.renames import renamed, renamed_within
 
 VALUES: st.SearchStrategy[Json] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=3),
@@ -51,12 +51,12 @@ def test_a_rename_applies_to_keys_and_to_whole_values_and_to_no_part_of_a_senten
     assert renamed(value, {"life": "incarnation"}) == renamed_value
 
 
-def test_a_rename_of_words_applies_within_names_and_to_no_part_of_a_word() -> None:
+def test_a_rename_within_applies_to_parts_of_names_and_to_no_part_of_those() -> None:
     value: Json = {
         "GET /v1/life": {"$ref": "#/$defs/life"},
         "lines": ["HSET dcs:life life-0 JSON | x.life: int", "alife"],
     }
-    assert renamed_words(value, {"life": "run"}) == {
+    assert renamed_within(value, {"life": "run"}) == {
         "GET /v1/run": {"$ref": "#/$defs/run"},
         "lines": ["HSET dcs:run life-0 JSON | x.run: int", "alife"],
     }
