@@ -58,17 +58,14 @@ class Promise:
     def _bounds(self, text: str) -> tuple[int, int]:
         """Lines of what is patched, from the first to behind the last."""
         _, _, qualified = self.where.partition(":")
-        if not qualified:
-            return 0, text.count("\n") + 1
-        found: list[ast.stmt] = ast.parse(text).body
-        for name in qualified.split("."):
+        first, last = 0, text.count("\n") + 1
+        found = ast.parse(text).body if qualified else []
+        for name in qualified.split(".") if qualified else []:
             node = next((each for each in found if isinstance(each, Definition) and each.name == name), None)
-            if node is None:
+            if node is None or node.end_lineno is None:
                 raise PatchLost(f"promise {self.name}: {self.file} has no {qualified}. {_CURE}")
-            found = node.body
-        assert isinstance(node, Definition)
-        assert node.end_lineno is not None
-        return node.lineno - 1, node.end_lineno
+            first, last, found = node.lineno - 1, node.end_lineno, node.body
+        return first, last
 
 
 _CURE = "Move the patch in tests/promises along with the code that keeps the promise."

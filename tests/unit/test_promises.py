@@ -39,8 +39,8 @@ def test_there_are_twenty_and_each_has_a_name_and_a_sentence_of_its_own() -> Non
     assert len({promise.sentence for promise in PROMISES}) == len(PROMISES)
 
 
-KEPT = Promise(
-    name="kept",
+LATE = Promise(
+    name="late",
     sentence="A late call is refused.",
     where="rljob_api.calls:Calls.take",
     old="if late:",
@@ -61,28 +61,28 @@ class Calls:
 
 
 def test_only_the_named_function_is_patched() -> None:
-    assert KEPT.file == Path("crds/rljob_api/calls.py")
+    assert LATE.file == Path("crds/rljob_api/calls.py")
     head, _, tail = SOURCE.rpartition("if late:")
-    assert KEPT.patched(SOURCE) == f"{head}if False:{tail}"
-    assert replace(KEPT, where="rljob_api/calls.lua").file == Path("crds/rljob_api/calls.lua")
+    assert LATE.patched(SOURCE) == f"{head}if False:{tail}"
+    assert replace(LATE, where="rljob_api/calls.lua").file == Path("crds/rljob_api/calls.lua")
 
 
 @pytest.mark.parametrize(
     ("promise", "sentence"),
     [
         pytest.param(
-            replace(KEPT, where="rljob_api.calls:Calls.put"),
-            "promise kept: crds/rljob_api/calls.py has no Calls.put. Move the patch in tests/promises along",
+            replace(LATE, where="rljob_api.calls:Calls.put"),
+            "promise late: crds/rljob_api/calls.py has no Calls.put. Move the patch in tests/promises along",
             id="no such function",
         ),
         pytest.param(
-            replace(KEPT, old="if early:"),
-            "promise kept: Calls.take in crds/rljob_api/calls.py has this 0 times, and must have it once: 'if early:'",
+            replace(LATE, old="if early:"),
+            "promise late: Calls.take in crds/rljob_api/calls.py has this 0 times, and must have it once: 'if early:'",
             id="nowhere",
         ),
         pytest.param(
-            replace(KEPT, where="rljob_api/calls.lua"),
-            "promise kept: the file in crds/rljob_api/calls.lua has this 2 times, and must have it once: 'if late:'",
+            replace(LATE, where="rljob_api/calls.lua"),
+            "promise late: the file in crds/rljob_api/calls.lua has this 2 times, and must have it once: 'if late:'",
             id="twice",
         ),
     ],
@@ -94,8 +94,8 @@ def test_a_patch_whose_code_has_moved_names_promise_and_file(promise: Promise, s
 
 
 def test_a_patch_of_a_file_that_is_gone_names_it(tmp_path: Path) -> None:
-    with pytest.raises(PatchLost, match=r"promise kept: there is no file crds/rljob_api/calls\.py\."):
-        broken(KEPT, tmp_path)
+    with pytest.raises(PatchLost, match=r"promise late: there is no file crds/rljob_api/calls\.py\."):
+        broken(LATE, tmp_path)
 
 
 T, U = "tests/unit/test_calls.py::test_late", "tests/unit/test_calls.py::test_early"
@@ -128,7 +128,7 @@ def test_a_broken_promise_is_noticed_by_a_failed_assertion_of_each_test(
     assert outcome.unnoticed(tests) == problem
 
 
-def test_a_promise_that_does_not_hold_is_not_kept() -> None:
+def test_a_promise_that_does_not_hold_is_reported() -> None:
     assert ended(0, GREEN).unproven((T,)) == ""
     assert ended(1, RED).unproven((T,)) == f"{T} is failed without the patch: assert 1 == 2"
     assert ended(0, GREEN).unproven((U,)) == f"{U} was not run: 2 failed in 1 s"

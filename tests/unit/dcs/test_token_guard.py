@@ -20,6 +20,9 @@ class Guarded:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.reached.append(scope["path"])
 
+    async def _receive(self) -> Any:
+        return {"type": "http.request"}
+
     async def _send(self, message: Any) -> None:
         if message["type"] == "http.response.start":
             self._statuses.append(message["status"])
@@ -27,8 +30,7 @@ class Guarded:
     def ask(self, path: str, headers: list[tuple[bytes, bytes]]) -> int | None:
         """The status of a refusal; None where the application was reached."""
         scope = {"type": "http", "path": path, "headers": headers}
-        guard: Any = TokenGuard(self, "secret")
-        asyncio.run(guard(scope, None, self._send))
+        asyncio.run(TokenGuard(self, "secret")(scope, self._receive, self._send))
         return self._statuses[-1] if self._statuses else None
 
 
