@@ -25,6 +25,7 @@ SECONDS = 600
         pytest.param("sglang_job", "--batch", id="sglang_job"),
         pytest.param("trl_grpo", "--steps", id="trl_grpo"),
         pytest.param("quickstart", "--rounds", id="quickstart"),
+        pytest.param("coordinator.quickstart", "--help", id="the coordinator of the quickstart"),
     ],
 )
 def test_a_bench_states_how_it_is_called(

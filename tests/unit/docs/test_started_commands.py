@@ -66,6 +66,9 @@ STARTED_BY = {
     "tests.gpu.speed": "tests/integration/bench/test_gpu_without_gpu.py::test_the_figures_are_measured",
     "tests.bench.cluster_restart": "tests/unit/bench/test_benches_start.py::test_a_bench_states_how_it_is_called",
     "tests.bench.coordinator": "tests/integration/bench/test_smallest_benches.py::test_the_coordinator",
+    "tests.bench.coordinator.quickstart": (
+        "tests/unit/bench/test_benches_start.py::test_a_bench_states_how_it_is_called"
+    ),
     "tests.bench.fsdp": "tests/integration/bench/test_smallest_benches.py::test_training_of_transformers_models",
     "tests.bench.layouts": "tests/integration/bench/test_smallest_benches.py::test_layouts_of_two_ranks",
     "tests.bench.operator_scale": "tests/unit/bench/test_benches_start.py::test_a_bench_states_how_it_is_called",
