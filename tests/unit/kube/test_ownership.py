@@ -118,7 +118,7 @@ def test_who_makes_the_claim_of_the_control_redis(views: list[OwnedView], expect
     assert control_claimed_by(KEY, {(view.kind, view.name): view for view in views}) is expected
 
 
-def test_a_view_of_a_set_says_whether_it_makes_claims() -> None:
+def test_a_view_of_a_set_states_whether_it_makes_claims() -> None:
     raw = {"metadata": {"name": "job-control", "uid": "o1", "resourceVersion": "1"}}
     assert not view_owned("StatefulSet", {**raw, "spec": {"replicas": 1}}).makes_claims
     assert view_owned("StatefulSet", {**raw, "spec": {"volumeClaimTemplates": [{"metadata": {}}]}}).makes_claims

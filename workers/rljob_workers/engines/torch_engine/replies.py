@@ -61,7 +61,7 @@ class ReplyReader:
         num_tokens = sum(lengths) - sum(starts)
         _check_lengths(len(tokens), num_tokens, "tokens")
         _check_lengths(len(log_probs), num_tokens, "log-probs")
-        finishes = [FinishReason(word) for word in block["finish_words"]]
+        finishes = [FinishReason(reason) for reason in block["finish_words"]]
         weight = None if block["weight"] is None else _weight(block["weight"])
         given = block["weight_versions"]
         grown: dict[int, Sample] = {}
