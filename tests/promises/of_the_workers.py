@@ -14,7 +14,7 @@ WORKERS = (
     Promise(
         "reply-of-another-engine",
         "A reply of another incarnation of the engine than the one that was asked does not count.",
-        "rljob_workers.engines.torch_engine.torch_client:TorchEngineClient._ask",
+        "rljob_workers.engines.torch_engine.torch_client:TorchEngineClient._require",
         old="reply.incarnation != asked.incarnation",
         new="reply.incarnation is None",
         tests=("tests/integration/engines/test_engine_client.py::test_a_reply_of_another_incarnation_does_not_count",),

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from rljob_operator.kube.clock import ApiClock
 from rljob_operator.kube.errors import refusal
 from rljob_operator.kube.kinds import Resource
 
@@ -18,6 +19,7 @@ class ApiOfAnswers:
         self.sent: list[Json] = []
         """Bodies of patches, and options of deletions."""
         self._on_ask = on_ask
+        self.clock = ApiClock()
 
     async def list(self, resource: Resource, namespace: str | None, query: Mapping[str, str], accept: str = "") -> Json:
         return self._answer(resource.path(namespace) + (f"?{query['continue']}" if "continue" in query else ""))
