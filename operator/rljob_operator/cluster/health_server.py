@@ -58,7 +58,7 @@ class SideLoop:
         try:
             self._loop.run_forever()
         finally:
-            self._loop.run_until_complete(_end_tasks())
+            _end_tasks(self._loop)
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.close()
 
@@ -70,20 +70,29 @@ END_SECONDS = 10.0
 CANCEL_AGAIN_SECONDS = 0.5
 
 
-async def _end_tasks() -> None:
-    """Cancels what runs in this loop until nothing does.
+_LOOK_SECONDS = 0.02
+
+
+def _end_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    """Cancels what is in a loop until nothing is.
 
     Once is not enough: kopf answers a cancellation by a new task, which waits for a task that was cancelled with it.
+    No task does this: kopf cancels all that are in its loop.
     """
-    deadline = time.monotonic() + END_SECONDS
-    while left := asyncio.all_tasks() - {asyncio.current_task()}:
-        if time.monotonic() > deadline:
-            names = ", ".join(sorted(str(task.get_name()) for task in left))
+    begun = time.monotonic()
+    again = begun
+    while left := asyncio.all_tasks(loop):
+        now = time.monotonic()
+        if now > begun + END_SECONDS:
+            names = ", ".join(sorted(task.get_name() for task in left))
             _log.error("a loop ends although tasks of it ignore their cancellation for %g s: %s", END_SECONDS, names)
             return
-        for task in left:
-            task.cancel()
-        await asyncio.wait(left, timeout=CANCEL_AGAIN_SECONDS)
+        if now >= again:
+            again = now + CANCEL_AGAIN_SECONDS
+            for task in left:
+                task.cancel()
+        loop.call_later(_LOOK_SECONDS, loop.stop)
+        loop.run_forever()
 
 
 WATCH_LIMIT_SECONDS = 150.0
