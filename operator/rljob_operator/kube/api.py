@@ -6,8 +6,9 @@ out: turning every answer into them costs several times what the answer itself d
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
+from types import MappingProxyType
 from typing import Any
 
 import aiohttp
@@ -154,7 +155,7 @@ class Api:
         path = resource.path(namespace)
         started = time.perf_counter()
         async with asyncio.timeout(REQUEST_SECONDS):
-            response = await self._open_dated("GET", path, query, None, "", accept, timeout)
+            response = await self._dated(self._open("GET", path, query, None, "", accept, timeout))
         self._count("watch", resource, response.status, started)
         try:
             if response.status != 200:
@@ -214,26 +215,17 @@ class Api:
     ) -> tuple[int, bytes, RESTResponse]:
         limits = aiohttp.ClientTimeout(total=REQUEST_SECONDS, sock_connect=CONNECT_SECONDS)
         try:
-            response = await self._open_dated(method, path, query, body, content_type, accept, limits)
+            response = await self._dated(self._open(method, path, query, body, content_type, accept, limits))
             return response.status, await response.response.read(), response
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise ApiUnreachable(
                 f"the API server did not answer {method} {path} in {REQUEST_SECONDS:g} s: {error!r}"
             ) from error
 
-    async def _open_dated(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str],
-        body: Json | None,
-        content_type: str,
-        accept: str,
-        timeout: aiohttp.ClientTimeout,
-    ) -> RESTResponse:
-        """An answer of the API server itself, whose Date is that of its clock: a Service behind it has its own."""
+    async def _dated(self, opening: Coroutine[Any, Any, RESTResponse]) -> RESTResponse:
+        """Sets the clock by an answer of the API server itself: a Service behind it dates its answers by another."""
         sent = self.clock.begin()
-        response = await self._open(method, path, query, body, content_type, accept, timeout, {})
+        response = await opening
         if response.status < 500:  # what is between may answer in its place, with a 502 or 504
             self.clock.answered(response.headers.get("Date", ""), sent)
         return response
@@ -247,7 +239,7 @@ class Api:
         content_type: str,
         accept: str,
         timeout: aiohttp.ClientTimeout,
-        headers: Mapping[str, str],
+        headers: Mapping[str, str] = MappingProxyType({}),
     ) -> RESTResponse:
         sent = {"Accept": accept or "application/json", **headers}
         if content_type:

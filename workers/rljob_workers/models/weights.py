@@ -82,10 +82,8 @@ class Buckets:
     """One rank's part of a version, as its trainer exports it; valid until the trainer's next optimizer step.
 
     `on_device` and the first `on_host` are collectives of the ranks that train: every rank calls the same, in one
-    order, also one without a share. The host copy is made once, whoever asks first: a transport or a checkpoint.
+    order, also one without a share. The host copy is made once, for transport and checkpoint alike.
     """
-
-    kind = ExportKind.FULL
 
     def __init__(
         self,
