@@ -109,7 +109,7 @@ def tracker_component(tracker: str) -> str:
 
 
 def coordinator_budget_name(job: str) -> str:
-    """Of the PodDisruptionBudget of the coordinator alone. That of a whole job has the job's name, which has no dot."""
+    """The PodDisruptionBudget of the coordinator alone; the whole job's has the job's name, which has no dot."""
     return f"{job}.coordinator"
 
 

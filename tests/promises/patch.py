@@ -25,7 +25,7 @@ class Promise:
     """One sentence that holds of the product, how to break it, and who notices."""
 
     name: str
-    """What the command line takes."""
+    """Its name on the command line."""
     sentence: str
     where: str
     """The function that is patched, by import path (`package.module:Class.function`), or a file below its package's

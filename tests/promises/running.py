@@ -32,9 +32,9 @@ class State(Enum):
 
     PASSED = "passed"
     FAILED = "failed"
-    """By an assertion."""
+    """An assertion ended it."""
     ERROR = "in error"
-    """By anything else: what was patched does not work at all."""
+    """Anything else ended it: what was patched does not work at all."""
     SKIPPED = "skipped"
 
 

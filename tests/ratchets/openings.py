@@ -15,7 +15,7 @@ _ITEM = re.compile(r"^\s*(?:[-*+]|\d+\.|#+)\s+")
 
 
 def openers(texts: Iterable[Text]) -> tuple[Text, ...]:
-    """Those of the texts that begin with one of `OPENINGS`, in whatever case."""
+    """Texts that begin with one of `OPENINGS`, in whatever case."""
     return tuple(each for each in texts if _first(each.text).lower() in OPENINGS)
 
 

@@ -10,7 +10,7 @@ from tests.recorded.canonical import Json, text_of
 
 
 def delta(before: Json, after: Json) -> Json:
-    """What `applied` makes `after` of `before` with."""
+    """The difference by which `applied` makes `after` of `before`."""
     match before, after:
         case dict(), dict():
             changed = {name: delta(before[name], value) for name, value in after.items() if name in before}

@@ -86,7 +86,7 @@ class MissingApi(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class FoundClaims:
-    """What there is of a job's claims before they are built."""
+    """Claims that a job has before they are built."""
 
     checkpoints: Found = Found.NOTHING
     control: ClaimedBy = ClaimedBy.JOB

@@ -20,7 +20,7 @@ _PREFIX = f"{COMPONENT_TRACKER}-"
 
 
 def tracker_facts(pods: Iterable[PodView], up_at: Mapping[str, float], now: float) -> tuple[TrackerFact, ...]:
-    """Of each tracker's pod that is there to stay. `up_at`: when an incarnation was first seen to be started."""
+    """The state of each tracker's pod that is there to stay. `up_at`: when an incarnation was first seen started."""
     own = [pod for pod in pods if pod.component.startswith(_PREFIX) and not pod.deleting]
     return tuple(_fact(pod, up_at, now) for pod in sorted(own, key=lambda pod: pod.component))
 

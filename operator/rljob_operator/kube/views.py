@@ -107,7 +107,7 @@ class PodView:
     """A scheduler has handled it, or it has a node."""
     restarts: int
     running_since: float | None
-    """By its node's clock, which may be another than the API server's, unlike `created_at` and `gone_by`."""
+    """Unix time by its node's clock, unlike `created_at` and `gone_by`, which are by the API server's."""
     started: bool
     """It runs, and is past its start-up probe."""
     image: str

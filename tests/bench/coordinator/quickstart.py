@@ -1,4 +1,4 @@
-"""What the coordinator of the quickstart costs for a step: CPU seconds of /proc, without the first tenth of its steps.
+"""Cost of the quickstart's coordinator for a step: CPU seconds of /proc, without the first tenth of its steps.
 
     python -m tests.bench.coordinator.quickstart
 

@@ -27,7 +27,7 @@ _ACTIONS: dict[str, TypeAdapter[Action]] = {kind.__name__: TypeAdapter(kind) for
 
 
 def form_of(turn: Turn | DeletedTurn) -> dict[str, Json]:
-    """What a turn was decided from: the status, what was observed beside it, and the time."""
+    """A turn's inputs: the status, what was observed beside it, and the time."""
     match turn:
         case Turn(observed, now):
             written = _written(_OBSERVED, observed)

@@ -1,4 +1,4 @@
-"""What may happen to a job within a schedule by its user, its platform, its coordinator or its queue."""
+"""Incidents of a job within a schedule, by its user, its platform, its coordinator or its queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may happen to pods, ranks and engines within a schedule, drawn from its own generator."""
+"""Incidents of pods, ranks and engines within a schedule, drawn from its own generator."""
 
 from __future__ import annotations
 

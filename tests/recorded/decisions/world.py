@@ -15,7 +15,7 @@ from tests.unit.core.worlds import make_failure
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What a decision was made from."""
+    """Facts and time that a decision was made from."""
 
     observed: Observed
     now: float

@@ -182,7 +182,7 @@ async def test_progress_reports_each_token_once(server: Contender, engine: Engin
 async def test_tokens_that_are_shown_are_those_of_the_whole_samples(
     server: Contender, engine: Engine, versions: list[Weights]
 ) -> None:
-    """Of each sample in order, with log-probs and weights; nothing is shown of one that has ended."""
+    """Each sample's come in order, with log-probs and weights; nothing is shown of one that has ended."""
     await load(engine, versions[1].folder, 1)
     num_samples = server.crowd
     shown = dict.fromkeys(range(num_samples), NOT_BEGUN)
